@@ -277,6 +277,8 @@ class BaseDataLoader(ABC):
         for pair in self.units.entries if self.units.dpo else ():
             if pair.certainty is not None:
                 data.update(f"{pair.id}\0{pair.certainty!r}\n".encode(errors="surrogatepass"))
+            if pair.only:
+                data.update(f"{pair.id}\0{pair.only}\n".encode(errors="surrogatepass"))
         return data.hexdigest()
 
     def pair_digest(self) -> str:
@@ -290,7 +292,8 @@ class BaseDataLoader(ABC):
             lines = [
                 [
                     pair.id,
-                    *(self.files.digest(side.path) for side in (pair.chosen, pair.rejected)),
+                    *([pair.only] if pair.only else []),
+                    *(self.files.digest(side.path) for side in pair.items),
                     *(self.files.digest(path) for path in pair.chosen.sources),
                     *pair.chosen.prompts,
                 ]
@@ -308,7 +311,9 @@ class BaseDataLoader(ABC):
         """What a saved model says about its data: adapters of which it says the same learned from the same pairs."""
         if not self.units.dpo:
             return {}
-        return {"pairs": len(self), "pairs_hash": self.pair_digest()}
+        alone = sum(bool(pair.only) for pair in self.units.entries)
+        facts = {"pairs": len(self) - alone, "pairs_hash": self.pair_digest()}
+        return {**facts, "single_images": alone} if alone else facts
 
     def warnings(self) -> list[str]:
         """Findings since the last call: none, because images on disk were checked before."""

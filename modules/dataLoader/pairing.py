@@ -1,9 +1,12 @@
-"""Putting chosen and rejected images together. Nothing is guessed: whatever does not match is an error."""
+"""Putting chosen and rejected images together. Nothing is guessed: whatever does not match is an error, unless single
+images are wanted too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from modules.pipeline.Item import Item
 from modules.util.errors import DataError, list_offenders
@@ -12,16 +15,38 @@ from modules.util.rng import digest64
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two images of one prompt, the first preferred.
+    """Two images of one prompt, the first preferred; or a single image, which then stands on both sides.
 
     Args:
         certainty: probability that the first one really is the better one, if a ranking says so.
+        only: the side that a single image is of.
     """
 
     id: str
     chosen: Item
     rejected: Item
     certainty: float | None = None
+    only: Literal["", "chosen", "rejected"] = ""
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether there is a chosen image, and a rejected one."""
+        return self.only != "rejected", self.only != "chosen"
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Its images."""
+        return (self.chosen,) if self.only else (self.chosen, self.rejected)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What the images of two concepts come to, in order of their keys."""
+
+    pairs: list[Pair]
+    likes: list[Pair]
+    dislikes: list[Pair]
+    faults: list[DataError]
 
 
 def match_pairs(
@@ -30,21 +55,47 @@ def match_pairs(
     chosen_name: str,
     rejected_name: str,
     ignore: Collection[str] = (),
-) -> tuple[list[Pair], list[DataError]]:
+    singles: bool = False,
+) -> Matched:
     """Match the images of two concepts by their path below the concept folder, without extension.
 
     Args:
         chosen_name, rejected_name: of the concepts, for messages; the first is part of the pairs' ids.
         ignore: keys that are faults already.
+        singles: images without a partner are likes and dislikes, as are two of one name whose captions differ.
 
     Returns:
-        The pairs in order of their keys, and every fault: images without a partner on either side, two files
-        of one stem, captions that differ, captions of several lines of which the sides would take different
-        ones.
+        The pairs, and every fault: images without a partner on either side, two files of one stem, captions that
+        differ, captions of several lines of which the sides would take different ones.
     """
     faults: list[DataError] = []
     left = _by_key([item for item in chosen if item.key not in ignore], chosen_name, faults)
     right = _by_key([item for item in rejected if item.key not in ignore], rejected_name, faults)
+    keys = sorted(left.keys() & right.keys())
+    if singles:
+        keys = [key for key in keys if left[key].prompts == right[key].prompts]
+        likes = _singles(left, keys, chosen_name, "chosen")
+        dislikes = _singles(right, keys, rejected_name, "rejected")
+    else:
+        likes, dislikes = [], []
+        faults += _partner_faults(left, right, chosen_name, rejected_name)
+    # the key alone would not do for an id: two pairs of concepts may use the same file names
+    pairs = [Pair(f"{chosen_name}/{key}", left[key], right[key]) for key in keys]
+    faults += _caption_faults(pairs, chosen_name, rejected_name)
+    return Matched(pairs, likes, dislikes, faults)
+
+
+def _singles(
+    known: dict[str, Item], paired: Collection[str], name: str, side: Literal["chosen", "rejected"]
+) -> list[Pair]:
+    alone = sorted(known.keys() - set(paired))
+    return [Pair(f"{name}/{key}", known[key], known[key], only=side) for key in alone]
+
+
+def _partner_faults(
+    left: dict[str, Item], right: dict[str, Item], chosen_name: str, rejected_name: str
+) -> list[DataError]:
+    faults: list[DataError] = []
     for own, other, name, other_name in (
         (left, right, chosen_name, rejected_name),
         (right, left, rejected_name, chosen_name),
@@ -55,14 +106,11 @@ def match_pairs(
                 DataError(
                     f"{len(alone)} images of concept {name!r} have no partner of the same name in "
                     f"{other_name!r}:\n{list_offenders(alone)}",
-                    hint="add the missing images or remove these",
+                    hint="add the missing images or remove these, or set rlhf_dpo_objective to KTO, which learns from "
+                    "single images too",
                 )
             )
-    # the key alone would not do for an id: two pairs of concepts may use the same file names
-    keys = sorted(left.keys() & right.keys())
-    pairs = [Pair(f"{chosen_name}/{key}", left[key], right[key]) for key in keys]
-    faults += _caption_faults(pairs, chosen_name, rejected_name)
-    return pairs, faults
+    return faults
 
 
 def _by_key(items: Sequence[Item], name: str, faults: list[DataError]) -> dict[str, Item]:

@@ -79,6 +79,7 @@ class PreflightReport:
     Args:
         dpo: whether the units are pairs.
         units, validation_units: images or pairs.
+        singles: how many of the units are images without a partner, in a run on pairs.
         buckets: units by "WIDTHxHEIGHT" at the first resolution, most first.
         steps_per_epoch: optimizer steps of the first epoch.
         total_steps: of the whole run.
@@ -90,6 +91,7 @@ class PreflightReport:
     dpo: bool = False
     concepts: list[ConceptSummary] = field(default_factory=list)
     units: int = 0
+    singles: int = 0
     validation_units: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
     steps_per_epoch: int = 0
@@ -108,7 +110,9 @@ class PreflightReport:
             + ("" if concept.used else ", not used")
             for concept in self.concepts
         ]
-        made.append(f"{self.units} {what} to train on, {self.validation_units} to validate on")
+        alone = f" and {counted(self.singles, 'single image')}" if self.singles else ""
+        units = self.units - self.singles
+        made.append(f"{units} {what}{alone} to train on, {self.validation_units} to validate on")
         if self.buckets:
             made.append("buckets: " + ", ".join(f"{name}: {count}" for name, count in self.buckets.items()))
         made.append(f"{self.steps_per_epoch} steps in an epoch, {self.total_steps} in the run")
@@ -361,6 +365,7 @@ def _summarise(
     train = _readable_units(source.train, bad)
     validation = None if source.validation is None else _readable_units(source.validation, bad)
     result.units, result.validation_units = len(train), 0 if validation is None else len(validation)
+    result.singles = sum(isinstance(entry, Pair) and bool(entry.only) for entry in train.entries)
     table = BucketTable.of(train, files)
     counts: collections.Counter[str] = collections.Counter()
     for group in table.groups:
@@ -383,7 +388,7 @@ def _summarise(
 
 def _readable_units(units: UnitSet, bad: dict[str, DataError]) -> UnitSet:
     def fine(entry: Any) -> bool:
-        items = (entry.chosen, entry.rejected) if isinstance(entry, Pair) else (entry,)
+        items = entry.items if isinstance(entry, Pair) else (entry,)
         return not any(path in bad for item in items for path in item.paths)
 
     made, start = UnitSet(dpo=units.dpo), 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_prompt
+from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, split_by_prompt
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
@@ -76,9 +76,9 @@ class UnitSet:
         return len(self.entries)
 
     def items(self) -> list[Item]:
-        """All images, of pairs both."""
+        """All images, of pairs all that they have."""
         if self.dpo:
-            return [item for pair in self.entries for item in (pair.chosen, pair.rejected)]
+            return [item for pair in self.entries for item in pair.items]
         return list(self.entries)
 
 
@@ -236,7 +236,7 @@ def leave_out_identical(
 
     def differs(pair: Pair) -> bool:
         ours, theirs = pair.chosen.path, pair.rejected.path
-        if ours in ignore or theirs in ignore:
+        if pair.only or ours in ignore or theirs in ignore:
             return True
         if os.path.realpath(ours) == os.path.realpath(theirs):
             same_file.append(pair.id)
@@ -348,12 +348,16 @@ def _add_pairs(
     # an empty folder is a fault already; so is every image that has no usable caption
     if ours and theirs:
         broken = {key for i in (left, right) if (found := source.found[i]) for key in found.broken}
-        pairs, faults = match_pairs(ours, theirs, *names, ignore=broken)
-        source.faults.extend(faults)
+        alone = config.takes_single_images and units is not source.validation and not chosen.source_path
+        made = match_pairs(ours, theirs, *names, ignore=broken, singles=alone)
+        source.faults.extend(made.faults)
     else:
-        pairs = []
+        made = Matched([], [], [], [])
     known = {} if units is source.validation else _known_certainties(config, source, chosen)
-    units.add(source.rules[left], [_with_certainty(with_chosen_sources(pair), known) for pair in pairs])
+    units.add(source.rules[left], [_with_certainty(with_chosen_sources(pair), known) for pair in made.pairs])
+    for index, singles in ((left, made.likes), (right, made.dislikes)):
+        if singles:
+            units.add(source.rules[index], singles)
     return {left, right}
 
 
@@ -376,6 +380,21 @@ def certainties(source: DataSource) -> dict[str, float | None]:
     return {unit.id: unit.certainty for unit in source.train.entries if isinstance(unit, Pair)}
 
 
+def class_counts(source: DataSource) -> tuple[float, float, float]:
+    """Pairs and single images, liked images and disliked images that are trained on in an epoch, on average."""
+    units = likes = dislikes = Fraction(0)
+    start = 0
+    for rules, count in source.train.groups:
+        sides = [pair.sides for pair in source.train.entries[start : start + count]]
+        start += count
+        if count:
+            rate = rules.rate if rules.samples is None else Fraction(rules.samples, count)
+            units += rate * count
+            likes += rate * sum(liked for liked, _ in sides)
+            dislikes += rate * sum(disliked for _, disliked in sides)
+    return float(units), float(likes), float(dislikes)
+
+
 def _check_certainties(source: DataSource) -> None:
     found = certainties(source)
     if found and not any(one is not None for one in found.values()) and not source.faults:
@@ -393,6 +412,17 @@ def _hold_back(config: TrainConfig, source: DataSource) -> None:
     train, validation = UnitSet(dpo=True), UnitSet(dpo=True)
     if not source.train.entries:
         source.validation = validation
+        return
+    alone = [pair.id for pair in source.train.entries if pair.only]
+    if alone:
+        source.faults.append(
+            DataError(
+                f"validation is measured on pairs, and {counted(len(alone), 'image has', 'images have')} no partner:\n"
+                f"{list_offenders(alone)}",
+                field="rlhf_dpo_validation",
+                hint="add pairs as concepts of types DPO_CHOSEN_VAL and DPO_REJECTED_VAL, or switch validation off",
+            )
+        )
         return
     try:
         _, held = split_by_prompt(

@@ -363,13 +363,16 @@ class PairBatch:
 
     ``pair_ids`` are stable names; with the visits of the chosen side they key the noise. ``rejected``
     is ``None`` only if the loader failed to deliver it, which the loss refuses. ``mask_B1hw`` is how much each cell of
-    both images counts, float32 from 0 to 1; ``None`` counts all of them.
+    both images counts, float32 from 0 to 1; ``None`` counts all of them. ``sides_B2`` is which of the sides (chosen,
+    rejected) have an image, bool on the CPU, ``None`` for all; what stands on a side without one is only there to be
+    skipped.
     """
 
     pair_ids: list[str]
     chosen: ImageBatch
     rejected: ImageBatch | None
     mask_B1hw: torch.Tensor | None = None
+    sides_B2: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.pair_ids) != len(self.chosen):
@@ -378,6 +381,8 @@ class PairBatch:
             raise ValueError(f"{len(self.chosen)} chosen but {len(self.rejected)} rejected images")
         if self.mask_B1hw is not None and len(self.mask_B1hw) != len(self.chosen):
             raise ValueError(f"{len(self.mask_B1hw)} masks for {len(self.chosen)} pairs")
+        if self.sides_B2 is not None and self.sides_B2.shape != (len(self.chosen), 2):
+            raise ValueError(f"sides of shape {tuple(self.sides_B2.shape)} for {len(self.chosen)} pairs")
 
     def both_sides(self) -> tuple[ImageBatch, ImageBatch]:
         """The chosen and the rejected images; ``RuntimeError`` if the rejected ones are missing."""
@@ -394,6 +399,7 @@ class PairBatch:
             chosen=self.chosen.select(index),
             rejected=None if self.rejected is None else self.rejected.select(index),
             mask_B1hw=_pick(self.mask_B1hw, index),  # type: ignore[arg-type]
+            sides_B2=_pick(self.sides_B2, index),  # type: ignore[arg-type]
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> PairBatch:
@@ -402,4 +408,5 @@ class PairBatch:
             chosen=self.chosen.to(device, dtype),
             rejected=None if self.rejected is None else self.rejected.to(device, dtype),
             mask_B1hw=None if self.mask_B1hw is None else to_device(self.mask_B1hw, device, dtype),
+            sides_B2=self.sides_B2,
         )

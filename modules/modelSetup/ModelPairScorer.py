@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device, to_float32
 from modules.model.Model import Model
 from modules.model.noising.schedule import Prediction
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -19,7 +19,8 @@ class ModelPairScorer:
     """Scores B pairs for fixed draws with whatever weights are live, for ``modules.objective.execution``.
 
     A trained text encoder encodes the prompts inside every call, so a reference pass sees the reference's
-    encoder too.
+    encoder too. Only sides with an image pass the model. Where there is none, the score, the error and the prediction
+    are 0 and the norm is 1.
 
     Args:
         draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
@@ -59,21 +60,65 @@ class ModelPairScorer:
             raise ValueError("the supervised loss belongs to the chosen images")
         if self.model.mode == "train":
             raise RuntimeError("pairs are scored without dropout: set the model's mode first")
-        batch, draw, cond = self._inputs(side)
+        rows = self._rows(side)
+        if rows is not None and not len(rows):
+            return self._nothing(with_supervised)
+        batch, draw, cond = self._inputs(side, rows)
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
         mask_B1hw = self._mask(side, prediction.predicted.device)
-        score_B = -mse_per_sample(prediction.predicted, prediction.target, mask_B1hw, self.masked_mean)
-        error_BD = self._errors(prediction, mask_B1hw) if self.errors else None
-        norm_B = prediction.predicted.flatten(1).norm(dim=1) if self.norms else None
-        predicted_BD = prediction.predicted.flatten(1) if self.predictions else None
-        if not with_supervised:
-            return ScoreOut(score_B, None, error_BD, norm_B, predicted_BD)
-        count = len(self)
-        chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
-        supervised_B = self.setup.supervised_loss(
-            self.model, chosen, self.draws[0], self.pair.chosen, self.options
+        made = ScoreOut(
+            -mse_per_sample(prediction.predicted, prediction.target, mask_B1hw, self.masked_mean),
+            self._supervised(prediction, rows) if with_supervised else None,
+            self._errors(prediction, mask_B1hw) if self.errors else None,
+            prediction.predicted.flatten(1).norm(dim=1) if self.norms else None,
+            prediction.predicted.flatten(1) if self.predictions else None,
         )
-        return ScoreOut(score_B, supervised_B, error_BD, norm_B, predicted_BD)
+        return made if rows is None else self._spread(made, rows, side)
+
+    def _rows(self, side: Side) -> torch.Tensor | None:
+        """Places of the images of a side, among those of both for ``"both"``; ``None`` if there are all of them."""
+        if self.pair.sides_B2 is None:
+            return None
+        there_B2 = self.pair.sides_B2
+        there = there_B2.T.flatten() if side == "both" else there_B2[:, int(side == "rejected")]
+        return None if bool(there.all()) else there.nonzero().flatten()
+
+    def _supervised(self, prediction: Prediction, rows: torch.Tensor | None) -> torch.Tensor:
+        """The training loss of the chosen images, which come first in ``prediction``, (B,)."""
+        count, batch, draw = len(self), self.pair.chosen, self.draws[0]
+        if rows is not None:
+            rows = rows[rows < count]
+            count, batch, draw = len(rows), batch.select(rows), draw.select(rows)
+            if not count:
+                return prediction.predicted.new_zeros(len(self))
+        chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
+        loss_B = self.setup.supervised_loss(self.model, chosen, draw, batch, self.options)
+        return loss_B if rows is None else _placed(loss_B, rows, len(self))
+
+    def _spread(self, made: ScoreOut, rows: torch.Tensor, side: Side) -> ScoreOut:
+        """What images came to, at their places among all."""
+        count = len(self) * (2 if side == "both" else 1)
+        return ScoreOut(
+            _placed(made.score_B, rows, count),
+            made.supervised_B,
+            None if made.error_BD is None else _placed(made.error_BD, rows, count),
+            None if made.norm_B is None else _placed(made.norm_B, rows, count, 1.0),
+            None if made.predicted_BD is None else _placed(made.predicted_BD, rows, count),
+        )
+
+    def _nothing(self, with_supervised: bool) -> ScoreOut:
+        """Of a side that has no image at all: numbers with a graph that no weight is part of."""
+        latents_BChw = self.pair.chosen.latents_BChw
+        zeros_B = to_float32(torch.zeros_like(latents_BChw[:, 0, 0, 0], device=self.model.device))
+        zeros_B.requires_grad_(torch.is_grad_enabled())
+        zeros_BD = to_float32(torch.zeros_like(latents_BChw, device=self.model.device)).flatten(1)
+        return ScoreOut(
+            zeros_B,
+            zeros_B.detach() if with_supervised else None,
+            zeros_BD if self.errors else None,
+            torch.ones_like(zeros_B) if self.norms else None,
+            zeros_BD if self.predictions else None,
+        )
 
     def _mask(self, side: Side, device: torch.device) -> torch.Tensor | None:
         """How much each cell of the images of a side counts."""
@@ -88,18 +133,27 @@ class ModelPairScorer:
         error_BChw = (prediction.predicted - prediction.target).detach()
         return (error_BChw if mask_B1hw is None else error_BChw * mask_B1hw).flatten(1)
 
-    def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
+    def _inputs(self, side: Side, rows: torch.Tensor | None) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
         chosen, rejected = self.pair.both_sides()
         if side == "chosen":
-            return chosen, self.draws[0], self.setup.condition(self.model, chosen)
-        if side == "rejected":
-            return rejected, self.draws[1], self.setup.condition(self.model, rejected)
-        batch = ImageBatch.cat([chosen, rejected])
+            batch, draw = chosen, self.draws[0]
+        elif side == "rejected":
+            batch, draw = rejected, self.draws[1]
+        else:
+            batch, draw = ImageBatch.cat([chosen, rejected]), NoiseDraw.cat(self.draws)
+        if rows is not None:
+            batch, draw = batch.select(rows), draw.select(rows)
         same = chosen.prompts == rejected.prompts and chosen.seen.same_as(rejected.seen)
-        if self.model.trains_text and same:
+        if side == "both" and rows is None and self.model.trains_text and same:
             # one pass for the prompts of both sides; their images differ
             text = self.setup.text_condition(self.model, chosen)
             cond = self.setup.with_images(self.model, Conditioning.cat([text, text]), batch)
         else:
             cond = self.setup.condition(self.model, batch)
-        return batch, NoiseDraw.cat(self.draws), cond
+        return batch, draw, cond
+
+
+def _placed(values: torch.Tensor, rows: torch.Tensor, count: int, filler: float = 0.0) -> torch.Tensor:
+    """``values`` at the places ``rows`` of ``count``, ``filler`` elsewhere."""
+    empty = values.new_full((count, *values.shape[1:]), filler)
+    return empty.index_copy(0, rows.to(values.device), values)

@@ -64,10 +64,12 @@ class PreferenceDiagnostics:
     def update(self, step: int, averages: Mapping[str, float]) -> list[Finding]:
         """Take in the averages of optimizer step ``step`` (see ``metrics.averages_of``); returns what is new.
 
-        Steps without pairs and steps with a value that is not finite are left out.
+        Steps without pairs and steps with a value that is missing or not finite are left out.
         """
         names = ("pairs", "chosen_reward", "accuracy", "raw_loss", "loss")
-        if not averages.get("pairs") or not all(math.isfinite(averages[name]) for name in names):
+        if not averages.get("pairs") or not all(
+            math.isfinite(averages.get(name, math.nan)) for name in names
+        ):
             return []
         self._points.append(_Point(*(float(averages[name]) for name in names)))
         self._steps += 1

@@ -231,7 +231,23 @@ def evaluate(
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
     anchor = None if known is None else known.scores
     out, _ = differentiate(objective, options, _score_sides(scorer, together).scores, anchor, 1.0)
-    return summarise(out, None, 0.0)
+    return summarise(out, None, 0.0, sides_B2=options.sides_B2)
+
+
+@torch.no_grad()
+def sum_of_rewards(
+    scorer: PairScorer, reference: ScorePair, sides_B2: torch.Tensor | None, *, together: bool = True
+) -> torch.Tensor:
+    """Sum of the rewards (free of beta) of all images of B pairs and how many they are, (2,), float64 on the CPU.
+
+    Args:
+        reference: its scores of the pairs.
+        sides_B2: which sides have an image; ``None`` for all.
+    """
+    policy = _score_sides(scorer, together).scores
+    rewards_2B = torch.stack([ours - theirs for ours, theirs in zip(policy, reference, strict=True)])
+    there_2B = torch.ones_like(rewards_2B) if sides_B2 is None else sides_B2.T.to(rewards_2B)
+    return torch.stack([(rewards_2B * there_2B).double().sum(), there_2B.double().sum()]).cpu()
 
 
 def reference_scores(
@@ -259,7 +275,8 @@ def reference_scores(
                 f"expected two of ({len(scorer)},)"
             )
         chosen_B, rejected_B = cached.scores
-        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), cached.norms)
+        scores = detached_float32(chosen_B), detached_float32(rejected_B)
+        return ReferenceOut(scores, cached.norms, cached.predictions)
     if reference is None:
         raise RuntimeError(
             f"the {objective.key} objective needs a reference: neither a context nor scores were given"
@@ -456,7 +473,7 @@ def _summary(
     safeguard_B: torch.Tensor | None,
     *excesses: Excess,
 ) -> PairOut:
-    made = summarise(out, supervised_B, step.supervised_mix, safeguard_B)
+    made = summarise(out, supervised_B, step.supervised_mix, safeguard_B, step.options.sides_B2)
     guard = [step.norm_guard * one.norm.detach() for one in excesses if one.norm is not None]
     guard += [step.anchor * one.drift.detach() for one in excesses if one.drift is not None]
     return replace(made, loss=made.loss + sum(guard)) if guard else made
@@ -478,6 +495,7 @@ def _concatenate(parts: Sequence[PairOut]) -> PairOut:
     """Join single pairs; their mean loss is the loss of the batch."""
     supervised = [part.supervised_B for part in parts if part.supervised_B is not None]
     shares = [part.safeguard_B for part in parts if part.safeguard_B is not None]
+    sides = [part.sides_B2 for part in parts if part.sides_B2 is not None]
     return PairOut(
         loss=torch.stack([part.loss for part in parts]).mean(),
         raw_loss_B=torch.cat([part.raw_loss_B for part in parts]),
@@ -487,6 +505,7 @@ def _concatenate(parts: Sequence[PairOut]) -> PairOut:
         margin_B=torch.cat([part.margin_B for part in parts]),
         accuracy_B=torch.cat([part.accuracy_B for part in parts]),
         safeguard_B=torch.cat(shares) if shares else None,
+        sides_B2=torch.cat(sides) if sides else None,
     )
 
 

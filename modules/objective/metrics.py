@@ -13,6 +13,9 @@ TIMESTEPS = 1000.0
 
 _SUMS = (
     "pairs",
+    "chosen",
+    "rejected",
+    "whole",
     "loss",
     "raw_loss",
     "supervised",
@@ -23,6 +26,13 @@ _SUMS = (
     "safeguarded",
     "safeguard",
 )
+_COUNTS = ("pairs", "chosen", "rejected", "whole")
+_COUNTED_BY = {
+    "chosen_reward": "chosen",
+    "rejected_reward": "rejected",
+    "margin": "whole",
+    "accuracy": "whole",
+}
 _WIDTH = len(_SUMS) + 2 * QUARTILES
 
 
@@ -58,25 +68,40 @@ class PairMetrics:
         total = torch.zeros(_WIDTH, dtype=torch.float64)
         for out, timestep_B in self._outs:
             supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
+            chosen_B, rejected_B = _there(out)
+            whole_B = chosen_B * rejected_B
             columns = (
                 torch.ones_like(out.margin_B),
+                chosen_B,
+                rejected_B,
+                whole_B,
                 out.loss.expand_as(out.margin_B),
                 out.raw_loss_B,
                 supervised_B.to(out.margin_B.dtype),
-                out.chosen_reward_B,
-                out.rejected_reward_B,
-                out.margin_B,
-                out.accuracy_B,
+                out.chosen_reward_B * chosen_B,
+                out.rejected_reward_B * rejected_B,
+                out.margin_B * whole_B,
+                out.accuracy_B * whole_B,
                 *_safeguard(out),
             )
             total[: len(_SUMS)] += torch.stack(columns).cpu().double().sum(1)
             if timestep_B is not None:
-                total[len(_SUMS) :] += _by_quartile(out.margin_B.cpu().double(), timestep_B.cpu())
+                whole = whole_B.cpu() > 0
+                margin_B = out.margin_B.cpu().double()[whole]
+                total[len(_SUMS) :] += _by_quartile(margin_B, timestep_B.cpu()[whole])
         return total
 
     def averages(self) -> dict[str, float]:
         """``averages_of`` this process's sums."""
         return averages_of(self.sums())
+
+
+def _there(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:
+    """1 where a pair has a chosen image, and where it has a rejected one, each (B,)."""
+    if out.sides_B2 is None:
+        return torch.ones_like(out.margin_B), torch.ones_like(out.margin_B)
+    there_B2 = out.sides_B2.to(out.margin_B)
+    return there_B2[:, 0], there_B2[:, 1]
 
 
 def _safeguard(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,8 +123,10 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
     """Averages from the sums of one or, added up, several processes.
 
     Returns:
-        ``pairs`` (how many), ``loss`` (total), ``raw_loss``, ``supervised``, ``chosen_reward``,
-        ``rejected_reward``, ``margin``, ``accuracy``, and ``margin_by_t/q1`` to ``q4`` for the quarters of
+        ``pairs`` (how many, single images among them), ``loss`` (total), ``raw_loss``, ``supervised``,
+        ``chosen_reward`` and ``rejected_reward`` over the images of that kind, ``margin`` and ``accuracy`` over the
+        pairs with both sides (what no image or no pair is there for is left out; without whole pairs ``margin`` is
+        the difference of the two rewards), and ``margin_by_t/q1`` to ``q4`` for the quarters of
         the timesteps that any pair fell into; ``safeguard`` (share of the rejected side's gradient that was let
         through) where the safeguard is on. Without pairs only ``pairs`` = 0.
     """
@@ -107,7 +134,13 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
     pairs = values[0]
     if pairs == 0:
         return {"pairs": 0.0}
-    averages = {name: value / pairs for name, value in zip(_SUMS, values, strict=False)}
+    sums_of = dict(zip(_SUMS, values, strict=False))
+    averages = {name: sums_of[name] / pairs for name in _SUMS if name not in (*_COUNTS, *_COUNTED_BY)}
+    for name, images in _COUNTED_BY.items():
+        if sums_of[images]:
+            averages[name] = sums_of[name] / sums_of[images]
+    if "chosen_reward" in averages and "rejected_reward" in averages:
+        averages.setdefault("margin", averages["chosen_reward"] - averages["rejected_reward"])
     averages["pairs"] = pairs
     if not averages.pop("safeguarded"):
         del averages["safeguard"]

@@ -92,7 +92,8 @@ class PairOut:
     preference loss without smoothing. ``supervised_B`` is the unweighted supervised loss, ``None`` without a
     supervised share. Rewards and margin are free of beta. ``accuracy_B`` is 1 where chosen beats rejected
     strictly. ``safeguard_B`` is the share of the rejected side's gradient that the safeguard let through, ``None``
-    without a safeguard.
+    without a safeguard. ``sides_B2`` is which sides have an image, ``None`` for all; the numbers of a side without one
+    mean nothing.
     """
 
     loss: torch.Tensor
@@ -103,6 +104,7 @@ class PairOut:
     margin_B: torch.Tensor
     accuracy_B: torch.Tensor
     safeguard_B: torch.Tensor | None = None
+    sides_B2: torch.Tensor | None = None
 
     @property
     def pairs(self) -> int:
@@ -191,6 +193,7 @@ def summarise(
     supervised_B: torch.Tensor | None,
     supervised_mix: float,
     safeguard_B: torch.Tensor | None = None,
+    sides_B2: torch.Tensor | None = None,
 ) -> PairOut:
     """Detach everything and add up the total."""
     loss = out.loss_B.detach().mean()
@@ -207,4 +210,5 @@ def summarise(
         margin_B=out.margin_B.detach(),
         accuracy_B=(chosen_B > rejected_B).to(chosen_B.dtype),
         safeguard_B=safeguard_B,
+        sides_B2=sides_B2,
     )

@@ -18,11 +18,12 @@ from modules.adapter.reference import Reference, create_reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.dataLoader.Loader import Loader
-from modules.dataLoader.source import certainties
+from modules.dataLoader.source import certainties, class_counts
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
+from modules.objective.preference.kto import class_weights
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.best import BestKeeper
 from modules.trainer.evaluate.patience import Patience
@@ -51,7 +52,7 @@ from modules.trainer.optim.PartStops import PartStops
 from modules.trainer.optim.StochasticRounding import StochasticRounding
 from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
-from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
+from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DataType, EMAMode, Optimizer, Scaler
 from modules.util.errors import ConfigError, UnsupportedError
@@ -556,8 +557,11 @@ def _step(
     if data.online is not None:
         return create_online_step(data.online, reference, parameters, old_policy, acceleration.lossless)
     if reference is not None:
-        known = {} if data.images is None else certainties(data.images.source)
-        return PreferenceStep(config, setup, model, processes, reference, parameters, reference_scores, known)
+        facts = None
+        if data.images is not None:
+            source = data.images.source
+            facts = PairFacts(certainties(source), class_weights(*class_counts(source)))
+        return PreferenceStep(config, setup, model, processes, reference, parameters, reference_scores, facts)
     return SupervisedStep(config, setup, model, processes)
 
 

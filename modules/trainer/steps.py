@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,14 +23,18 @@ from modules.objective.confidence import weigh
 from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.objective.metrics import PairMetrics, averages_of, training_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.objective.preference.kto import reference_point
 from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
 from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UnsupportedError
 from modules.util.rng import digest64
 
 Backward = Callable[[torch.Tensor], None]
+Look = tuple[ModelPairScorer, ReferenceOut | None]
+"""Pairs with their noise, and what the reference says of them if that is known."""
 
 
 class TrainStep(Protocol):
@@ -133,6 +138,19 @@ class SupervisedStep:
         return
 
 
+@dataclass(frozen=True)
+class PairFacts:
+    """What is known of all pairs of a run.
+
+    Args:
+        certainties: by the id of a pair, how sure the person was of it, where that is known.
+        class_weights: of a like and of a dislike, for objectives of single images.
+    """
+
+    certainties: Mapping[str, float | None] = field(default_factory=dict)
+    class_weights: tuple[float, float] = (0.5, 0.5)
+
+
 class PreferenceStep:
     """Diffusion-DPO and its relatives on pairs (Wallace et al. 2023, arXiv 2311.12908).
 
@@ -140,7 +158,11 @@ class PreferenceStep:
         reference: the frozen policy the scores are compared with.
         parameters: what is trained.
         reference_scores: computed before training; ``None`` computes them in every step.
-        certainties: by the id of a pair, how sure the person was of it, where that is known.
+        facts: about all pairs of the run.
+
+    Objectives of single images compare rewards with a reference point: the mean reward of all images of the optimizer
+    step, in all its micro-batches and processes. It is measured first, in passes without gradients, so it is the same
+    however the images are divided.
     """
 
     def __init__(
@@ -152,10 +174,10 @@ class PreferenceStep:
         reference: Reference,
         parameters: list[torch.nn.Parameter],
         reference_scores: ReferenceScores | None = None,
-        certainties: Mapping[str, float | None] | None = None,
+        facts: PairFacts | None = None,
     ) -> None:
         self._config, self._setup, self._model, self._processes = config, setup, model, processes
-        self._certainties = certainties or {}
+        self._facts = facts or PairFacts()
         self._reference, self._parameters, self._reference_scores = reference, parameters, reference_scores
         self._noise = training.noise_options(config, preference=True)
         self._loss = training.loss_options(config)
@@ -173,6 +195,7 @@ class PreferenceStep:
             beta=beta,
             label_smoothing=self._config.rlhf_dpo_label_smoothing,
             ipo_tau=self._config.rlhf_dpo_ipo_tau,
+            class_weights=self._facts.class_weights,
         )
 
     def _draws(self, pair: PairBatch) -> tuple[Draws, ReferenceOut | None]:
@@ -187,29 +210,20 @@ class PreferenceStep:
         options = self._options()
         config = self._config
         self._model.set_mode("no_dropout")
-        for batch in group:
-            if batch is None:
-                continue
-            assert isinstance(batch, PairBatch)
-            draws, cached = self._draws(batch)
-            known = [self._certainties.get(pair_id) for pair_id in batch.pair_ids]
+        looks: Iterable[Look] = (self._look(batch) for batch in group if isinstance(batch, PairBatch))
+        if self._objective.single_images:
+            point, looks = self._measured(looks, options.beta)
+            options = replace(options, reference_point=point)
+        for scorer, cached in looks:
+            batch = scorer.pair
+            known = [self._facts.certainties.get(pair_id) for pair_id in batch.pair_ids]
             out = execution.run(
                 config.rlhf_dpo_execution_mode.value,
                 config.rlhf_dpo_sequential_strategy.value,
-                ModelPairScorer(
-                    self._setup,
-                    self._model,
-                    batch,
-                    draws,
-                    self._loss,
-                    errors=config.dpo_safeguard_mu is not None,
-                    norms=config.rlhf_norm_guard > 0,
-                    predictions=config.rlhf_dpo_anchor_weight > 0,
-                    masked_mean=training.averages_over_masks(config),
-                ),
+                scorer,
                 self._reference,
                 self._objective,
-                weigh(options, config.rlhf_dpo_confidence, known),
+                replace(weigh(options, config.rlhf_dpo_confidence, known), sides_B2=batch.sides_B2),
                 parameters=self._parameters,
                 supervised_mix=config.rlhf_supervised_mix,
                 loss_scale=len(batch) / group.total,
@@ -220,7 +234,38 @@ class PreferenceStep:
                 anchor=config.rlhf_dpo_anchor_weight,
             )
             wanted = config.rlhf_dpo_timestep_margin_logging
-            self._metrics.add(out, draws[0].timestep_B if wanted else None)
+            self._metrics.add(out, scorer.draws[0].timestep_B if wanted else None)
+
+    def _look(self, batch: PairBatch) -> Look:
+        config = self._config
+        draws, cached = self._draws(batch)
+        scorer = ModelPairScorer(
+            self._setup,
+            self._model,
+            batch,
+            draws,
+            self._loss,
+            errors=config.dpo_safeguard_mu is not None,
+            norms=config.rlhf_norm_guard > 0,
+            predictions=config.rlhf_dpo_anchor_weight > 0,
+            masked_mean=training.averages_over_masks(config),
+        )
+        return scorer, cached
+
+    def _measured(self, looks: Iterable[Look], beta: float) -> tuple[float, list[Look]]:
+        """The reference point of an optimizer step over all processes, and what was learned of the reference."""
+        together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        sums = torch.zeros(2, dtype=torch.float64)
+        known: list[Look] = []
+        for scorer, cached in looks:
+            found = execution.reference_scores(
+                scorer, self._reference, self._objective, cached, together=together
+            )
+            assert found is not None
+            sums += execution.sum_of_rewards(scorer, found.scores, scorer.pair.sides_B2, together=together)
+            known.append((scorer, found))
+        total, images = self._processes.sum(sums).tolist()
+        return reference_point(beta, total, images), known
 
     def metrics(self) -> dict[str, float]:
         averages = averages_of(self._processes.sum(self._metrics.sums()))

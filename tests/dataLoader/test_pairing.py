@@ -16,7 +16,8 @@ def item(key: str, *prompts: str, side: str = "good", extension: str = "png") ->
 
 
 def match(chosen: list[Item], rejected: list[Item], ignore: tuple[str, ...] = ()) -> tuple[list[Pair], str]:
-    pairs, faults = match_pairs(chosen, rejected, "good", "bad", ignore)
+    made = match_pairs(chosen, rejected, "good", "bad", ignore)
+    pairs, faults = made.pairs, made.faults
     assert all(isinstance(fault, RuntimeError) for fault in faults)
     return pairs, "\n".join(str(fault) for fault in faults)
 
@@ -126,3 +127,16 @@ def test_the_share_is_about_right_and_depends_on_the_seed() -> None:
     held = {seed: {p.id for p in split_by_prompt(pairs, 10, seed)[1]} for seed in range(4)}
     assert all(18 <= len(ids) <= 22 for ids in held.values())
     assert len({frozenset(ids) for ids in held.values()}) == 4
+
+
+def test_with_single_images_what_has_no_partner_is_a_like_or_a_dislike() -> None:
+    chosen = [item("a"), item("b"), item("c", "a cat")]
+    rejected = [item("b", side="bad"), item("c", "a dog", side="bad"), item("d", side="bad")]
+    made = match_pairs(chosen, rejected, "good", "bad", singles=True)
+    assert not made.faults
+    assert [(one.id, one.sides) for one in made.pairs] == [("good/b", (True, True))]
+    assert [(one.id, one.sides) for one in made.likes] == [(f"good/{n}", (True, False)) for n in "ac"]
+    assert [(one.id, one.sides) for one in made.dislikes] == [(f"bad/{n}", (False, True)) for n in "cd"]
+    assert [one.items for one in (*made.likes, *made.dislikes)] == [
+        (one,) for one in (chosen[0], chosen[2], *rejected[1:])
+    ]

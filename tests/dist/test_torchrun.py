@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.trainer.builders import ROOT, environment, events, run_here, same_weights, write_config, write_pairs
+from tests.trainer.builders import (
+    ROOT,
+    environment,
+    events,
+    run_here,
+    same_weights,
+    write_config,
+    write_likes,
+    write_pairs,
+)
 
 pytestmark = pytest.mark.dist
 
@@ -69,6 +78,8 @@ CASES: dict[str, dict[str, Any]] = {
     "supervised": {"rlhf_enabled": False, "text_encoder": {"dropout_probability": 0.3}},
     # three in the first process and two in the second
     "five_pairs": PLAIN,
+    # the mean reward of a step is that of the images of both
+    "likes": {**PLAIN, "rlhf_dpo_objective": "KTO", "rlhf_dpo_beta": 10.0},
 }
 BATCH_SIZES = {"five_pairs": (5, 3)}
 """Of one process and of each of two, where they are not 4 and 2."""
@@ -80,6 +91,8 @@ def test_two_processes_train_the_weights_of_one(tmp_path: Path, name: str) -> No
     alone, each = BATCH_SIZES.get(name, (4, 2))
     if name == "five_pairs":
         changes["concepts"] = write_pairs(tmp_path / "data", 5)
+    if name == "likes":
+        changes["concepts"] = write_likes(tmp_path / "data")
     if name == "supervised":
         write_pairs(tmp_path / "data", 7)
         changes["concepts"] = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]

@@ -25,6 +25,7 @@ OPTIONS = {
     "SIGMOID": ObjectiveOptions(beta=3.0, label_smoothing=0.1),
     "IPO": ObjectiveOptions(ipo_tau=0.7),
     "HINGE": ObjectiveOptions(beta=0.8),
+    "KTO": ObjectiveOptions(beta=1.5, reference_point=0.3, class_weights=(0.8, 0.2)),
     "FREE": ObjectiveOptions(beta=2.0),
 }
 SCHEDULES = [

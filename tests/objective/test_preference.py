@@ -18,6 +18,7 @@ from modules.objective.preference import (
     preference_loss,
 )
 from modules.objective.preference.base import PREFERENCE_LOSSES
+from modules.objective.preference.kto import class_weights, reference_point
 from modules.objective.scores import differentiate
 from modules.util.enum.DPOObjective import DPOObjective
 
@@ -65,6 +66,40 @@ def test_hinge(rows: list[tuple[float, ...]], beta: float) -> None:
     out = get_preference_loss("HINGE")(scores(rows), ObjectiveOptions(beta))
     chosen, rejected = numpy_margin(rows)
     np.testing.assert_allclose(out.loss_B, np.maximum(0.0, 1 - beta * (chosen - rejected)), rtol=1e-12)
+
+
+@given(rows=pairs, beta=st.floats(0.0, 60.0), point=st.floats(0.0, 9.0), like=st.floats(0.0, 3.0))
+def test_kto(rows: list[tuple[float, ...]], beta: float, point: float, like: float) -> None:
+    """Of every third pair only the chosen image is there, of every third only the rejected one."""
+    sides = np.array([[n % 3 != 2, n % 3 != 1] for n in range(len(rows))])
+    options = ObjectiveOptions(
+        beta, reference_point=point, class_weights=(like, 0.7), sides_B2=torch.from_numpy(sides)
+    )
+    out = get_preference_loss("KTO")(scores(rows), options)
+    chosen, rejected = numpy_margin(rows)
+    liked = sides[:, 0] * like / (1 + np.exp(beta * chosen - point))
+    disliked = sides[:, 1] * 0.7 / (1 + np.exp(point - beta * rejected))
+    np.testing.assert_allclose(out.loss_B, liked + disliked, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(out.raw_loss_B, out.loss_B)
+
+
+def test_likes_and_dislikes_weigh_the_same_whatever_their_numbers() -> None:
+    like, dislike = class_weights(10, 9, 3)
+    assert (9 * like / 10, 3 * dislike / 10) == pytest.approx((0.5, 0.5))
+    assert class_weights(7, 7, 7) == (0.5, 0.5)
+    assert class_weights(4, 4, 0) == (1.0, 0.0)
+
+
+def test_the_reference_point_is_the_mean_reward_and_never_below_zero() -> None:
+    assert reference_point(20.0, 0.6, 4) == pytest.approx(3.0)
+    assert reference_point(20.0, -0.6, 4) == 0.0
+    assert reference_point(20.0, 0.0, 0) == 0.0
+
+
+def test_a_missing_side_is_refused_where_pairs_are_compared() -> None:
+    options = ObjectiveOptions(sides_B2=torch.tensor([[True, False]]))
+    with pytest.raises(ValueError, match="IPO objective needs both sides"):
+        get_preference_loss("IPO")(scores([(-1.0, -2.0, -1.0, -1.0)]), options)
 
 
 @given(rows=pairs, beta=st.floats(0.1, 6000.0), smoothing=st.floats(0.0, 0.49))

@@ -46,6 +46,15 @@ def write_pairs(
     ]
 
 
+def write_likes(root: Path) -> list[dict[str, Any]]:
+    """As ``write_pairs``: three pairs, two likes and a dislike without partners."""
+    concepts = write_pairs(root)
+    for side, number in (("rejected", 0), ("rejected", 1), ("chosen", 5)):
+        for file in (root / side).glob(f"{number:03d}.*"):
+            file.unlink()
+    return concepts
+
+
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     """A preference run of a few steps; ``changes`` are laid over it."""
     made: dict[str, Any] = {

@@ -118,7 +118,8 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
             names += ["source_latents"] if self.latents is not None else []
         if self.masked:
             names.append("cells")
-        of_pairs = ["pair_mask"] if self.pairs_masked else []
+        of_pairs = ["there"] if self.units.dpo else []
+        of_pairs += ["pair_mask"] if self.pairs_masked else []
         return ["name", *(f"{side}{name}" for side in self.sides for name in names), *of_pairs]
 
     # -- cache ---------------------------------------------------------------------------------------------
@@ -214,7 +215,14 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         sides = [self._image_batch(items, visits, side, size, encode) for side in self.sides]
         if not self.units.dpo:
             return sides[0]
-        return PairBatch([item["name"] for item in items], sides[0], sides[1], self.pair_masks(items))
+        there_B2 = torch.tensor([item["there"] for item in items])
+        return PairBatch(
+            [item["name"] for item in items],
+            sides[0],
+            sides[1],
+            self.pair_masks(items),
+            None if bool(there_B2.all()) else there_B2,
+        )
 
     def _image_batch(
         self,

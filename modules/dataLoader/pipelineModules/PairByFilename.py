@@ -11,8 +11,9 @@ class PairByFilename(Node):
     """The first module of a pipeline of pairs: images of a chosen and a rejected concept, matched by their path
     below the concept folder without extension.
 
-    Gives ``chosen_item``, ``rejected_item`` and ``name``, the pair's id. The matching and everything that can
-    be wrong with it are in ``modules.dataLoader.pairing``, which also works before there is a pipeline.
+    Gives ``chosen_item``, ``rejected_item``, ``name``, the pair's id, and ``there``, which sides have an image. The
+    matching and everything that can be wrong with it are in ``modules.dataLoader.pairing``, which also works before
+    there is a pipeline.
 
     Args:
         pairs: matched pairs.
@@ -29,8 +30,13 @@ class PairByFilename(Node):
         return []
 
     def get_outputs(self) -> list[str]:
-        return ["name", "chosen_item", "rejected_item"]
+        return ["name", "there", "chosen_item", "rejected_item"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         pair = self._pairs[index]
-        return {"name": pair.id, "chosen_item": pair.chosen, "rejected_item": pair.rejected}
+        return {
+            "name": pair.id,
+            "there": pair.sides,
+            "chosen_item": pair.chosen,
+            "rejected_item": pair.rejected,
+        }

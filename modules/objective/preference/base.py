@@ -63,6 +63,9 @@ class ObjectiveOptions:
         ipo_tau: regularisation of IPO, > 0; its target margin is 1 / (2 tau).
         flip_B: probability that the label of each pair is wrong, on top of ``label_smoothing``. SIGMOID only.
         gap_B: logit that each pair should exceed. SIGMOID only.
+        reference_point: what the reward of an image, times beta, is compared with. KTO only.
+        class_weights: weights of a like and of a dislike. KTO only.
+        sides_B2: bool, which of the pairs' sides (chosen, rejected) have an image; ``None`` for all. KTO only.
     """
 
     beta: float = 5000.0
@@ -70,6 +73,9 @@ class ObjectiveOptions:
     ipo_tau: float = 1000.0
     flip_B: torch.Tensor | None = field(default=None, compare=False)
     gap_B: torch.Tensor | None = field(default=None, compare=False)
+    reference_point: float = 0.0
+    class_weights: tuple[float, float] = (0.5, 0.5)
+    sides_B2: torch.Tensor | None = field(default=None, compare=False)
 
     @property
     def weighs_labels(self) -> bool:
@@ -78,8 +84,9 @@ class ObjectiveOptions:
 
     def select(self, index: slice) -> ObjectiveOptions:
         """Those of some of the pairs."""
-        flip_B, gap_B = (None if one is None else one[index] for one in (self.flip_B, self.gap_B))
-        return replace(self, flip_B=flip_B, gap_B=gap_B)
+        by_pair = (self.flip_B, self.gap_B, self.sides_B2)
+        flip_B, gap_B, sides_B2 = (None if one is None else one[index] for one in by_pair)
+        return replace(self, flip_B=flip_B, gap_B=gap_B, sides_B2=sides_B2)
 
 
 @dataclass(frozen=True)
@@ -104,18 +111,27 @@ LossFunction = Callable[[PairScores, ObjectiveOptions], LossOut]
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """A registered loss: its key, whether it needs a reference, whether label smoothing applies to it."""
+    """A registered loss.
+
+    Args:
+        needs_reference: it compares with reference scores.
+        label_smoothing: label smoothing applies to it.
+        single_images: it takes pairs of which a side is missing, and compares with a reference point.
+    """
 
     key: str
     function: LossFunction
     needs_reference: bool
     label_smoothing: bool
+    single_images: bool = False
 
     def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
         if self.needs_reference and scores.reference_chosen is None:
             raise RuntimeError(f"the {self.key} objective needs reference scores")
         if options.weighs_labels and not self.label_smoothing:
             raise ValueError(f"label smoothing is not defined for the {self.key} objective")
+        if options.sides_B2 is not None and not self.single_images:
+            raise ValueError(f"the {self.key} objective needs both sides of every pair")
         return self.function(scores, options)
 
 
@@ -123,12 +139,14 @@ PREFERENCE_LOSSES: Registry[PreferenceLoss] = Registry("preference loss", "modul
 
 
 def preference_loss(
-    key: str, needs_reference: bool = True, label_smoothing: bool = False
+    key: str, needs_reference: bool = True, label_smoothing: bool = False, single_images: bool = False
 ) -> Callable[[LossFunction], LossFunction]:
     """Decorator that registers a pure function of scores under ``key``."""
 
     def decorate(function: LossFunction) -> LossFunction:
-        PREFERENCE_LOSSES.register(key)(PreferenceLoss(key, function, needs_reference, label_smoothing))
+        PREFERENCE_LOSSES.register(key)(
+            PreferenceLoss(key, function, needs_reference, label_smoothing, single_images)
+        )
         return function
 
     return decorate

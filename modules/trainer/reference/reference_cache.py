@@ -272,6 +272,8 @@ def _content(pair: PairBatch, index: int) -> bytes:
     if pair.mask_B1hw is not None:
         mask = pair.mask_B1hw[index].detach().cpu().contiguous()
         hasher.update(f"mask{tuple(mask.shape)}".encode() + mask.numpy().tobytes())
+    if pair.sides_B2 is not None and not bool(pair.sides_B2[index].all()):
+        hasher.update(f"sides{pair.sides_B2[index].tolist()}".encode())
     for side in (pair.chosen, pair.rejected):
         if side is None:
             raise RuntimeError(f"pair {pair.pair_ids[index]!r} has no rejected image")

@@ -30,6 +30,7 @@ from modules.util.config.section.SamplingSection import SamplingSection
 from modules.util.config.section.TrainingSection import TrainingSection
 from modules.util.config.section.ValidationSection import ValidationSection
 from modules.util.enum.choices import DPOSafeguard, TrainingMethod
+from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UserError, UserErrors
 
@@ -166,6 +167,11 @@ class TrainConfig(
         """mu of the safeguard of chosen images, ``None`` while it is off."""
         on = self.rlhf_dpo_safeguard is DPOSafeguard.OUTPUT
         return self.rlhf_dpo_safeguard_mu if on else None
+
+    @property
+    def takes_single_images(self) -> bool:
+        """Whether it learns from liked and disliked images that are no pairs."""
+        return self.trains_pairs and self.rlhf_dpo_objective is DPOObjective.KTO
 
     def trains_text(self) -> bool:
         """Whether a text encoder of the model's family is trained."""

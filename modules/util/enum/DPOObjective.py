@@ -7,3 +7,4 @@ class DPOObjective(BaseEnum):
     SIGMOID = "SIGMOID"
     IPO = "IPO"
     HINGE = "HINGE"
+    KTO = "KTO"

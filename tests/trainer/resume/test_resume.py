@@ -35,6 +35,7 @@ from tests.trainer.builders import (
     same_weights,
     train,
     write_config,
+    write_likes,
     write_pairs,
 )
 from tests.usual import usual
@@ -93,6 +94,14 @@ CASES: dict[str, dict[str, Any]] = {
     "cached_reference": {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2},
     "sequential": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
     "confidence": {"rlhf_dpo_confidence": "SMOOTHING", "rlhf_dpo_execution_mode": "SEQUENTIAL"},
+    "kto": {
+        "rlhf_dpo_objective": "KTO",
+        "rlhf_dpo_execution_mode": "SEQUENTIAL",
+        "rlhf_dpo_reference_cache": True,
+        "rlhf_dpo_reference_cache_draws": 2,
+        "gradient_accumulation_steps": 2,
+        "epochs": 3,
+    },
     "prodigy": {"optimizer": {"optimizer": "PRODIGY"}, "learning_rate": 1.0},
     "schedule_free": {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}},
     "text_encoder": {"text_encoder": {"train": True}},
@@ -129,7 +138,7 @@ CASES: dict[str, dict[str, Any]] = {
     usual(
         CASES,
         *("accumulated", "everything", "cached_reference", "text_encoder", "text_encoder_that_stops"),
-        *("schedule_free", "rounded"),
+        *("schedule_free", "rounded", "kto"),
     ),
 )
 @pytest.mark.parametrize("stop", usual([1, 3], 3))
@@ -140,6 +149,8 @@ def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, s
     if "rlhf_dpo_confidence" in changes:
         changes["concepts"] = write_pairs(tmp_path / "data")
         write_json(tmp_path / "data" / "chosen" / "confidence.json", {"000": 0.9, "001": 0.6, "004": 0.5})
+    if name == "kto":
+        changes["concepts"] = write_likes(tmp_path / "data")
     one = write_config(tmp_path / "one", **changes)
     straight = run_here(one)
     assert straight.progress.global_step == straight.total_steps > stop

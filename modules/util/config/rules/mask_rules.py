@@ -47,7 +47,10 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_mask", "rlhf_dpo_anchor_weight", "rlhf_dpo_reference_cache")
+@rule(
+    "rlhf_enabled", "rlhf_mode", "rlhf_dpo_mask", "rlhf_dpo_anchor_weight", "rlhf_dpo_reference_cache",
+    "rlhf_dpo_objective",
+)  # fmt: skip
 def _masks_of_pairs_fit(c: TrainConfig) -> Iterator[Finding]:
     for name, there in (
         ("rlhf_dpo_mask", c.rlhf_dpo_mask is not PairMasks.OFF),
@@ -59,6 +62,12 @@ def _masks_of_pairs_fit(c: TrainConfig) -> Iterator[Finding]:
                 name,
                 "set rlhf_enabled to true and rlhf_mode to DPO, or this to its default",
             )
+    if c.takes_single_images and c.rlhf_dpo_mask is not PairMasks.OFF:
+        yield UnsupportedError(
+            f"masks the two sides of pairs, and {c.rlhf_dpo_objective} learns from single images",
+            "rlhf_dpo_mask",
+            "set it to OFF, or rlhf_dpo_objective to SIGMOID",
+        )
     if c.trains_pairs and c.rlhf_dpo_anchor_weight > 0 and c.rlhf_dpo_reference_cache:
         yield UnsupportedError(
             "needs the reference's predictions, which cached reference scores do not hold",

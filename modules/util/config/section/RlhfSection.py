@@ -70,7 +70,7 @@ class RlhfSection(BaseConfig):
         group="Loss",
         tip=(
             "SIGMOID is DPO as published. IPO aims at a fixed margin and resists overfitting; HINGE stops at "
-            "a margin of 1."
+            "a margin of 1. KTO learns from liked and disliked images one by one, so they need no partners."
         ),
     )
     rlhf_dpo_beta: Float = setting(

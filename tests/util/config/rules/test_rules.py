@@ -29,6 +29,11 @@ DPO = {"rlhf_enabled": True}
             "rlhf_dpo_confidence",
             ConfigError,
         ),
+        (
+            {**DPO, "rlhf_dpo_mask": "DIFFERENCE", "rlhf_dpo_objective": "KTO"},
+            "rlhf_dpo_mask",
+            UnsupportedError,
+        ),
         ({**DPO, "rlhf_dpo_beta": 1e-300}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_dpo_beta": 1e39}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_supervised_mix": 1e30}, "rlhf_supervised_mix", ConfigError),
