@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,8 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from modules.adapter.formats import KOHYA  # noqa: E402
+from modules.modelSetup.combining import add_adapters, write_adapter  # noqa: E402
 from modules.modelSetup.registry import create_model_setup  # noqa: E402
 from modules.reward.asking import least_sure, worth_asking  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
@@ -233,7 +235,7 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
         raise RuntimeError(f"{len(person.given)} answers were given instead of {cell.answers}")
     if method.training is None:
         return row
-    run = _train(cell, method, folder)
+    run = train_on_answers(cell, method, folder)
     return row | _judge(work, cell, taste, run) | {
         "images_made": len(pool.pixels) + run.images,
         "train_cpu_seconds": round(run.cpu_seconds, 1),
@@ -296,7 +298,8 @@ def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int
     return float(np.mean(right))
 
 
-def _train(cell: Cell, method: Method, folder: Path) -> Trained:
+def train_on_answers(cell: Cell, method: Method, folder: Path) -> Trained:
+    """The adapter of a row, from the answers in its folder."""
     journey = Journey(folder, cell.seed, "DPO" if method.training == "DPO" else "NFT", FULL)
     if method.training != "DPO":
         pool = prompt_split(cell.seed)[0]
@@ -310,10 +313,34 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
             settings["rlhf_mode"] = "AWM"
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
+    if method.composed is not None:
+        return compose(journey, method.composed)
     settings = twin_settings("supervised" if method.supervised else "dpo", folder / "pairs", folder)
     if method.confidence != "OFF":
         settings["rlhf_dpo_confidence"] = method.confidence
+    if method.objective != "SIGMOID":
+        settings["rlhf_dpo_objective"] = method.objective
     return train(journey, cell.method, as_settings(settings), print)
+
+
+def compose(journey: Journey, strength: float) -> Trained:
+    """An adapter of the chosen images, one of the rejected ones, and the difference times ``strength`` in one file."""
+    out = journey.out
+    good, bad = (
+        train(journey, name, as_settings(twin_settings(name, out / "pairs", out)), print)
+        for name in ("supervised", "disliked")
+    )
+    files = [(good.adapter, strength), (bad.adapter, -strength)]
+    adapter = out / "adapter-composed.safetensors"
+    write_adapter(add_adapters(files, FAMILY, journey.model, None), adapter, KOHYA, None, print)
+    return replace(
+        good,
+        name="composed",
+        adapter=adapter,
+        steps=good.steps + bad.steps,
+        seconds=good.seconds + bad.seconds,
+        cpu_seconds=good.cpu_seconds + bad.cpu_seconds,
+    )
 
 
 def _judge(work: Path, cell: Cell, taste: Taste, run: Trained) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Method:
         supervised: the chosen images alone, with the ordinary loss.
         caution, guard: of the head as a reward.
         epochs: of the training, where they are not those of the demo preset.
-        confidence: ``rlhf_dpo_confidence`` of a run on the pairs.
+        confidence, objective: ``rlhf_dpo_confidence`` and ``rlhf_dpo_objective`` of a run on the pairs.
+        composed: one adapter of the chosen and one of the rejected images, the difference times this strength.
     """
 
     order: Literal["pair-tool", "surplus", "random", "information"]
@@ -53,6 +54,8 @@ class Method:
     guard: float = 0.0
     epochs: int | None = None
     confidence: str = "OFF"
+    objective: str = "SIGMOID"
+    composed: float | None = None
 
 
 METHODS = {
@@ -60,6 +63,9 @@ METHODS = {
     "dpo": Method("pair-tool", None, "DPO"),
     "dpo-smoothing": Method("pair-tool", None, "DPO", confidence="SMOOTHING"),
     "dpo-margin": Method("pair-tool", None, "DPO", confidence="MARGIN"),
+    "kto": Method("pair-tool", None, "DPO", objective="KTO"),
+    "composed": Method("pair-tool", None, "DPO", composed=1.0),
+    "composed-strong": Method("pair-tool", None, "DPO", composed=3.0),
     "vae-nft": Method("pair-tool", "vae", "NFT"),
     "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
     "guarded-nft": Method("pair-tool", "denoiser", "NFT", guard=GUARD, epochs=6),

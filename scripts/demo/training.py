@@ -47,21 +47,25 @@ def as_settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
-def _supervised_concepts(pairs: Path, out: Path) -> Path:
-    """A file of concepts in ``out`` with the chosen images alone."""
+ONE_SIDE = {"supervised": "DPO_CHOSEN", "disliked": "DPO_REJECTED"}
+"""Runs on one side of pairs alone, by the type of its concepts."""
+
+
+def _supervised_concepts(name: str, pairs: Path, out: Path) -> Path:
+    """A file of concepts in ``out`` with one side of the pairs alone."""
     concepts = read_json(pairs / "concepts.json", "concepts")
-    chosen = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == "DPO_CHOSEN"]
-    file = out / "supervised_concepts.json"
-    save_list(TrainConfig.from_dict({"concepts": chosen}).load_concepts(), file)
+    wanted = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == ONE_SIDE[name]]
+    file = out / f"{name}_concepts.json"
+    save_list(TrainConfig.from_dict({"concepts": wanted}).load_concepts(), file)
     return file
 
 
 def twin_settings(name: str, pairs: Path, out: Path) -> dict[str, Any]:
-    """Settings of a run on all pairs of a folder, ``dpo``, or on their chosen images alone with the ordinary loss,
-    ``supervised``; the file of its concepts is written to ``out``.
+    """Settings of a run on all pairs of a folder, ``dpo``, or with the ordinary loss on their chosen images alone,
+    ``supervised``, or on the rejected ones, ``disliked``; the file of its concepts is written to ``out``.
     """
-    supervised = name == "supervised"
-    concepts = _supervised_concepts(pairs, out) if supervised else pairs / "concepts.json"
+    supervised = name in ONE_SIDE
+    concepts = _supervised_concepts(name, pairs, out) if supervised else pairs / "concepts.json"
     settings: dict[str, Any] = {"concept_file_name": str(concepts), "rlhf_dpo_validation": False}
     return settings | ({"rlhf_enabled": False} if supervised else {})
 

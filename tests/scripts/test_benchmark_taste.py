@@ -8,16 +8,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from modules.util.rng import python_random
 from scripts import benchmark
 from scripts.benchmarks import _taste_cell, taste
-from scripts.benchmarks._taste_cell import Asked, Seen, in_turn, with_surplus
+from scripts.benchmarks._taste_cell import Asked, Seen, in_turn, train_on_answers, with_surplus
 from scripts.benchmarks._taste_images import Images, wishes_of
 from scripts.benchmarks._taste_picking import with_the_pair_tool
-from scripts.benchmarks._taste_spec import Cell, part_file, parts_of
+from scripts.benchmarks._taste_spec import METHODS, Cell, part_file, parts_of
+from scripts.demo.sampling import load_model
 from scripts.demo.taste import TASTES, Person
 from scripts.demo.world import draw_scene, render
+from tests.scripts.test_convert_model import changes
 
 
 def row(taste_name, answers, win, head=0.8, seed=1):
@@ -99,7 +103,7 @@ def test_a_method_trains_in_its_mode_for_its_own_epochs(tmp_path, monkeypatch, m
     told = []
     monkeypatch.setattr(_taste_cell, "train", lambda journey, name, changes, report: told.append(changes))
     cell = Cell("large", method, 25, 1)
-    _taste_cell._train(cell, cell.method_spec, tmp_path)
+    train_on_answers(cell, cell.method_spec, tmp_path)
     given = dict(one.split("=", 1) for one in told[0])
     assert json.loads(given.get("epochs", "null")) == epochs
     assert json.loads(given.get("rlhf_mode", "null")) == mode
@@ -137,6 +141,25 @@ def test_half_of_the_answers_are_about_what_a_head_of_the_others_is_least_sure_a
     for prompt in {one // 15 for one in second}:
         assert len({one for one in second if one // 15 == prompt}) <= 5
     assert any(one % 15 > 4 for one in second), "a head chose among all fifteen"
+
+
+@pytest.mark.slow  # starts the trainer three times as a program
+def test_likes_and_dislikes_of_the_same_answers_train_by_kto_and_as_a_difference_of_two_adapters(tmp_path):
+    cell = Cell("large", "composed-strong", 8, 1)
+    images = drawn("pool", 1, 10)
+    person = Asked(Person(TASTES["large"], 1, 0.0), images.scores(TASTES["large"]), [])
+    with_the_pair_tool(images, person.ask, tmp_path, 1, 8)
+    made = train_on_answers(cell, METHODS["composed-strong"], tmp_path)
+    names = ("supervised", "disliked", "composed")
+    good, bad, both = (changes(load_file(tmp_path / f"adapter-{name}.safetensors")) for name in names)
+    assert made.adapter == tmp_path / "adapter-composed.safetensors"
+    for place, change in both.items():
+        torch.testing.assert_close(change, 3 * (good[place] - bad[place]), rtol=1e-3, atol=1e-5)
+    assert max(change.abs().max() for change in both.values()) > 1e-4
+    load_model(adapter=made.adapter)
+    by_kto = train_on_answers(Cell("large", "kto", 8, 1), METHODS["kto"], tmp_path)
+    with safe_open(by_kto.adapter, framework="pt") as adapter:
+        assert adapter.metadata()["tastemaker.objective"] == "KTO"
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ class TrainConfig(
 
     @property
     def takes_single_images(self) -> bool:
-        """Whether it learns from liked and disliked images that are no pairs."""
+        """Whether it learns from liked and disliked images without partners."""
         return self.trains_pairs and self.rlhf_dpo_objective is DPOObjective.KTO
 
     def trains_text(self) -> bool:
