@@ -12,13 +12,15 @@ import torch
 from safetensors import safe_open
 
 from modules.adapter.AdapterOptions import AdapterOptions
-from modules.adapter.PeftAdapter import attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.preflight import inspect_data
 from modules.dataLoader.samplers import Step
-from modules.model.batch import ImageBatch, PairBatch
+from modules.model.batch import ImageBatch, NoiseDraw, PairBatch
+from modules.model.Model import Model
 from modules.modelSetup import training
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.callbacks import Callback
 from modules.trainer.distributed import Processes
 from modules.trainer.steps import PairFacts, PreferenceStep
@@ -29,7 +31,7 @@ from tests.trainer.builders import run_here, settings, write_config, write_likes
 
 SIDES = torch.tensor([[True, True], [True, False], [False, True], [True, False], [True, False]])
 WEIGHTS = (0.625, 2.5)
-BETA, GUARD = 30.0, 4.0
+BETA, GUARD = 30.0, 400.0
 SCHEDULES = [
     ("FULL_CONCURRENT", "AUTO", [5]),
     ("FULL_CONCURRENT", "AUTO", [2, 1, 2]),
@@ -46,11 +48,7 @@ def without(side: ImageBatch, there_B: torch.Tensor) -> ImageBatch:
     return replace(side, latents_BChw=latents_BChw)
 
 
-@pytest.mark.parametrize(("mode", "strategy", "sizes"), SCHEDULES)
-def test_every_schedule_gives_the_gradient_of_the_loss_over_all_images_of_the_step(
-    tmp_path: Path, mode: str, strategy: str, sizes: list[int]
-) -> None:
-    """Written down image by image in float64: reference point, weights and norm guard."""
+def adapted() -> tuple[BaseModelSetup, Model, AdapterHandle]:
     setup = tiny_setup("STABLE_DIFFUSION_15")
     model = tiny_model("STABLE_DIFFUSION_15", dtype=torch.float64)
     options = AdapterOptions(rank=2, alpha=2.0, parts=(model.spec.denoiser,), dtype=torch.float64)
@@ -58,6 +56,37 @@ def test_every_schedule_gives_the_gradient_of_the_loss_over_all_images_of_the_st
     source = torch.Generator().manual_seed(4)
     for _, parameter in handle.named_parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=source, dtype=torch.float64)
+    return setup, model, handle
+
+
+def image_by_image(
+    setup: BaseModelSetup,
+    model: Model,
+    reference: Reference,
+    pair: PairBatch,
+    draws: tuple[NoiseDraw, NoiseDraw],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The reward of every image that is there, and what it adds to the norm guard."""
+    rewards, guards = [], []
+    for place, side in SIDES.nonzero().tolist():
+        image, draw = pair.both_sides()[side].select([place]), draws[side].select([place])
+        cond = setup.condition(model, image)
+        ours = setup.predict(model, image.latents_BChw, cond, draw, image.size)
+        with torch.no_grad(), reference():
+            theirs = setup.predict(model, image.latents_BChw, cond, draw, image.size)
+        errors = [(one.predicted - one.target).square().mean() for one in (ours, theirs)]
+        rewards.append(errors[1] - errors[0])
+        ratio = ours.predicted.norm() / theirs.predicted.norm()
+        guards.append((ratio - 1).clamp(min=0).square())
+    return rewards, guards
+
+
+@pytest.mark.parametrize(("mode", "strategy", "sizes"), SCHEDULES)
+def test_every_schedule_gives_the_gradient_of_the_loss_over_all_images_of_the_step(
+    tmp_path: Path, mode: str, strategy: str, sizes: list[int]
+) -> None:
+    """Written down image by image in float64: reference point, weights and norm guard."""
+    setup, model, handle = adapted()
     reference = Reference(handle, "NEW_ADAPTER")
     parameters = [parameter for _, parameter in handle.named_parameters()]
     config = TrainConfig.from_dict(
@@ -71,22 +100,15 @@ def test_every_schedule_gives_the_gradient_of_the_loss_over_all_images_of_the_st
     draws = setup.draw_pair_noise(model, whole, noise, config.seed)
     model.set_mode("no_dropout")
 
-    rewards, guards, liked = [], [], []
-    for place, sides in enumerate(SIDES.tolist()):
-        for side, there in enumerate(sides):
-            if not there:
-                continue
-            image = (whole.chosen, whole.rejected)[side].select([place])  # type: ignore[union-attr]
-            draw, cond = draws[side].select([place]), setup.condition(model, image)
-            ours = setup.predict(model, image.latents_BChw, cond, draw, image.size)
-            with torch.no_grad(), reference():
-                theirs = setup.predict(model, image.latents_BChw, cond, draw, image.size)
-            errors = [(one.predicted - one.target).square().mean() for one in (ours, theirs)]
-            rewards.append(errors[1] - errors[0])
-            ratio = ours.predicted.norm() / theirs.predicted.norm()
-            guards.append((ratio - 1).clamp(min=0).square())
-            liked.append(side == 0)
-    point = max(0.0, BETA * float(torch.stack(rewards).detach().mean()))
+    # rewards above zero on the whole, so that the reference point counts
+    uphill = torch.autograd.grad(sum(image_by_image(setup, model, reference, whole, draws)[0]), parameters)
+    length = sum(float(one.square().sum()) for one in uphill) ** 0.5
+    for parameter, direction in zip(parameters, uphill, strict=True):
+        parameter.data += direction / length
+    rewards, guards = image_by_image(setup, model, reference, whole, draws)
+    liked = [True, False, True, False, True, True]
+    point = BETA * float(torch.stack(rewards).detach().mean())
+    assert point > 0.01 and max(guards) > 0
     total = sum(
         WEIGHTS[0] * torch.sigmoid(point - BETA * reward)
         if like
@@ -136,7 +158,7 @@ def kto(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_folder_of_likes_and_one_of_dislikes_are_trained_on_and_counted(tmp_path: Path) -> None:
-    changes = kto(tmp_path, epochs=12, learning_rate=5e-3, rlhf_dpo_beta=500.0)
+    changes = kto(tmp_path, epochs=8, learning_rate=5e-3, rlhf_dpo_beta=500.0)
     report = inspect_data(TrainConfig.from_dict(settings(tmp_path, **changes)))
     assert not report.faults
     assert "3 pairs and 3 single images to train on, 0 to validate on" in report.lines()
@@ -144,7 +166,7 @@ def test_a_folder_of_likes_and_one_of_dislikes_are_trained_on_and_counted(tmp_pa
     told = Keeping()
     trainer = run_here(config, callback=told)
     # an epoch has every image once, so a batch of two is a pair or an image each
-    assert trainer.progress.global_step == trainer.total_steps == 12 * 3
+    assert trainer.progress.global_step == trainer.total_steps == 8 * 3
     ends = [
         [step["dpo/chosen_reward"] for step in part if "dpo/chosen_reward" in step]
         for part in (told.metrics[:9], told.metrics[-9:])
