@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from io import SEEK_CUR
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +25,8 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_HEADER = 1 << 26
 """Bytes of names and facts. Those of an image model are below one MiB."""
 MAX_TENSORS, MAX_FACTS, MAX_NAME, MAX_AXES = 1 << 16, 1 << 16, 1 << 10, 4
+MAX_LIST = 8
+"""Numbers of a list that is read: shapes. Others are passed over."""
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _NUMBERS = {
     0: "B",
@@ -64,6 +67,13 @@ class _Header:
             raise _Damaged("it ends within its header")
         return found
 
+    def skip(self, count: int) -> None:
+        """Pass over bytes without reading them."""
+        if count > self.left:
+            raise _Damaged("its header says more than there is room for")
+        self.left -= count
+        self.stream.seek(count, SEEK_CUR)
+
     def number(self, kind: str) -> Any:
         return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
 
@@ -74,7 +84,9 @@ class _Header:
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """A fact, or ``None`` for a list of texts, which is skipped."""
+        """A fact; ``None`` for a list of texts, and an empty list for one of more than ``MAX_LIST`` numbers: both are
+        skipped.
+        """
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
         if kind == _TEXT:
@@ -86,11 +98,14 @@ class _Header:
             size = struct.calcsize(f"<{_NUMBERS[inner]}")
             if count > self.left // size:
                 raise _Damaged(f"its header has a list of {count} numbers")
+            if count > MAX_LIST:
+                self.skip(count * size)
+                return ()
             return struct.unpack(f"<{count}{_NUMBERS[inner]}", self.take(count * size))
         if inner != _TEXT or count > self.left // 8:
             raise _Damaged(f"its header has a list of {count} facts of the type {inner}")
         for _ in range(count):
-            self.take(self.number("Q"))
+            self.skip(self.number("Q"))
         return None
 
 
@@ -216,7 +231,7 @@ def _tensor(
 def _same_size(told: Any, shape: tuple[int, ...]) -> bool:
     """Whether a fact is a shape with as many numbers as another shape."""
     whole = isinstance(told, tuple) and all(isinstance(each, int) and each >= 0 for each in told)
-    return whole and len(told) <= 8 and math.prod(told) == math.prod(shape)
+    return whole and math.prod(told) == math.prod(shape)
 
 
 def _check_ranges(ranges: list[tuple[int, int, str]], size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 from struct import pack
 
@@ -15,6 +16,7 @@ from modules.adapter.formats import save_adapter
 from modules.adapter.PeftAdapter import attach
 from modules.model.compact import MAIN_MEMORY, offload_blocks
 from modules.model.dtypes import GGUF, PartDtypes
+from modules.model.gguf_file import read_gguf
 from modules.model.gguf_layers import GgufLinear, block_kinds, unpacked
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -231,6 +233,20 @@ def test_a_header_that_cannot_be_is_refused_with_one_error(case: str, tmp_path: 
     path = tmp_path / "model.gguf"
     path.write_bytes(BAD[case][0])
     refused(path, BAD[case][1])
+
+
+def test_long_lists_of_numbers_take_no_memory(tmp_path: Path) -> None:
+    """As numbers of Python they take forty times the bytes that they have in the file."""
+    path, count = tmp_path / "model.gguf", 4 << 20
+    numbers = pack("<IIQ", 9, 2, count) + b"\1\2" * count
+    path.write_bytes(header(tensors=1, facts=1) + text(b"a") + numbers + tensor() + b"\0" * 200)
+    tracemalloc.start()
+    try:
+        tensors, _ = read_gguf(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert list(tensors) == ["img_in.weight"] and most < 1 << 20
 
 
 def test_a_truncated_file_is_named_wherever_it_ends(tmp_path: Path) -> None:

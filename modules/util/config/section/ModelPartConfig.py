@@ -14,8 +14,8 @@ class SourcedPartConfig(BaseConfig):
         free=True,
         title="Source",
         tip=(
-            "Load this part from elsewhere: a .safetensors or .ckpt file, a folder, or a Hugging "
-            "Face name. Empty: from the base model."
+            "Load this part from elsewhere: a .safetensors or .ckpt file (for transformers also .gguf), a folder, or "
+            "a Hugging Face name. Empty: from the base model."
         ),
     )
 

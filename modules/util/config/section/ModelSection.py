@@ -39,8 +39,8 @@ class ModelSection(BaseConfig):
         free=True,
         title="Base model",
         group="Base model",
-        tip="A diffusers folder, a .safetensors, .ckpt or .gguf file, or a Hugging Face name (owner/model, or "
-        "owner/model@revision).",
+        tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
+        "owner/model@revision). A .gguf file holds a transformer alone: name it as the source of that part.",
     )
     training_adapter: TrainingAdapterConfig = setting(
         factory=TrainingAdapterConfig,
