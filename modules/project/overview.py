@@ -92,9 +92,12 @@ def overview(project: Project) -> Overview:
     planned = one.images()
     made = [path for image in planned if (path := one.made(image)) is not None]
     to_choose = one.to_choose() if len(made) == len(planned) else {}
-    shown = sum(path.parent == one.candidates for path in made) + len(one.added())
+    added = [one.candidates / image.file for image in one.added()]
+    shown = sum(path.parent == one.candidates for path in made) + len(added)
+    # both are in the order in which they came
+    newest = sorted([*added[-SHOWN:], *made[-SHOWN:]], key=_changed)[-SHOWN:]
     steps = (
-        _images(project, one, len(planned), made, bool(to_choose)),
+        _images(project, one, len(planned), len(made), bool(to_choose), newest),
         _picks(one, shown),
         _training(one, run),
         _comparing(project, one, result),
@@ -107,7 +110,7 @@ def overview(project: Project) -> Overview:
     said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
     return Overview(
         project.folder, one.number, {step.key: step for step in steps}, following, run.pid is not None,
-        one.answers, one.pair_count, measured(one), result, judged, said, one.shown, len(one.added()),
+        one.answers, one.pair_count, measured(one), result, judged, said, one.shown, len(added),
     )  # fmt: skip
 
 
@@ -118,12 +121,13 @@ def unfinished(project: Project) -> frozenset[str]:
     return frozenset(image.file for image in one.images() if image.prompt in waiting)
 
 
-def _images(project: Project, one: Round, planned: int, made: list[Path], to_choose: bool) -> Step:
+def _images(
+    project: Project, one: Round, planned: int, made: int, to_choose: bool, newest: list[Path]
+) -> Step:
     total = planned or len(project.prompts()) * USUAL_PER_PROMPT
-    complete = "made" if planned and len(made) == planned and not to_choose else ""
+    complete = "made" if planned and made == planned and not to_choose else ""
     blocked = "trained" if one.trained else complete
-    own = [path for image in one.added()[-SHOWN:] if (path := one.made(image)) is not None]
-    return Step("generate", len(made), total, blocked, tuple([*own, *made][-SHOWN:]))
+    return Step("generate", made, total, blocked, tuple(newest))
 
 
 def _picks(one: Round, made: int) -> Step:

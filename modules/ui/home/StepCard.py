@@ -18,6 +18,7 @@ THUMB = 60
 GAP = 4
 MOST = 6
 BUTTON_WIDTH = 17
+RING = "ring"
 TEXT_WIDTH = 210
 """The texts have at least this width; images give way."""
 
@@ -29,7 +30,8 @@ class StepCard(ttk.Frame):
         key: of the step.
         press: what the button does.
         prefetcher: decodes the images.
-        look: shows these images larger, the one at this place first.
+        look: shows these images larger, the one at this place first: the one that is clicked, or with the keys Return
+            and space the first.
     """
 
     def __init__(
@@ -65,6 +67,10 @@ class StepCard(ttk.Frame):
             cursor="hand2",
         )
         self.pictures.bind("<ButtonRelease-1>", self._clicked)
+        for key_name in ("Return", "KP_Enter", "space"):
+            self.pictures.bind(f"<{key_name}>", self._pressed)
+        for event in ("<FocusIn>", "<FocusOut>"):
+            self.pictures.bind(event, lambda _event: self._show_focus())
         self.pictures.grid(row=0, column=1, rowspan=6, sticky="e", padx=(px(12), 0))
         theme.on_change(lambda: self.pictures.configure(background=theme.palette.panel), self)
         self.side = ttk.Frame(self)
@@ -142,6 +148,26 @@ class StepCard(ttk.Frame):
         if 0 <= place < len(shown):
             self._look(shown, place)
 
+    def _pressed(self, _event: tk.Event[tk.Misc]) -> str:
+        shown, _ = self._shown()
+        if shown:
+            self._look(shown, 0)
+        return "break"
+
+    def _show_focus(self) -> None:
+        """A frame around the images that the keys would open."""
+        px, canvas = self._theme.px, self.pictures
+        canvas.delete(RING)
+        shown, left = self._shown()
+        if not shown or canvas.focus_get() is not canvas:
+            return
+        width = px(2)
+        right = left + len(shown) * px(THUMB + GAP) - px(GAP)
+        canvas.create_rectangle(
+            left + width // 2, width // 2, right - width // 2 - 1, px(THUMB) - width // 2 - 1,
+            outline=self._theme.palette.accent, width=width, tags=RING,
+        )  # fmt: skip
+
     def draw(self) -> None:
         """The images that are decoded, at the right end."""
         px, canvas = self._theme.px, self.pictures
@@ -155,6 +181,8 @@ class StepCard(ttk.Frame):
                 middle = left + place * px(THUMB + GAP) + px(THUMB) // 2
                 canvas.create_image(middle, px(THUMB) // 2, image=photos[-1])
         self._photos = photos
+        canvas.configure(takefocus=1 if shown else 0)
+        self._show_focus()
 
     def destroy(self) -> None:
         self._photos = []  # pixels, which must not wait for the garbage collector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,20 @@ def test_a_damaged_list_of_added_images_is_named(project, tmp_path, capsys):
     told(capsys, "add", project, tmp_path / "own")
     (project / "round-1" / "added.json").write_text('[{"file": "x"}]')
     assert "not a list of images" in refused(capsys, "add", project, tmp_path / "own")
+
+
+def test_images_that_were_brought_last_are_shown_last(project, tmp_path, capsys):
+    told(capsys, "generate", project)
+    one = Project(project).round
+    brought = [Candidate(f"own-{number}.png", "a red fox 1", number) for number in range(2)]
+    one.expect(brought)
+    for image in brought:
+        one.take_in(image, b"an image")
+    images = overview(Project(project)).steps["generate"].images
+    assert len(images) == 8 and [path.name for path in images[-2:]] == ["own-0.png", "own-1.png"]
+    for path in images[-2:]:
+        os.utime(path, (0, 0))
+    assert not [path for path in overview(Project(project)).steps["generate"].images if "own" in path.name]
 
 
 def test_prompts_are_added_once(project, tmp_path, capsys, drawer):

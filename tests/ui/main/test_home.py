@@ -193,6 +193,16 @@ def test_a_click_on_an_image_of_a_card_shows_it_large(
         hands.wait(lambda view=shown.view, path=path: view.shown == path, "it is not drawn")  # type: ignore[misc]
         hands.keys("Escape", to=shown)
         assert not shown.winfo_exists()
+    # the same without a mouse: Tab leads from the images to the buttons next to them
+    hands.focus(card.pictures)
+    hands.keys("Tab")
+    hands.expect_focus(card.button)
+    hands.keys("<<PrevWindow>>")
+    hands.expect_focus(card.pictures)
+    hands.keys("Return")
+    (shown,) = [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
+    assert shown.shown.caption == "an owl"
+    hands.keys("Escape", to=shown)
     hands.click(card.pictures, 1, 1)
     assert not [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
 
