@@ -41,6 +41,8 @@ from modules.util.files.output_place import output_fault
 from modules.util.pairs.dpo_pair_files import free_bytes
 
 if TYPE_CHECKING:
+    from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
+    from modules.util.config.section.ModelPartConfig import ModelPartConfig
     from modules.util.config.TrainConfig import TrainConfig
 
 __all__ = ["ConceptSummary", "LoadingCancelled", "PreflightReport", "inspect_data", "preflight"]
@@ -275,11 +277,10 @@ def _text_need(
     config: TrainConfig, source: DataSource, files: FileIndex, bad: dict[str, DataError]
 ) -> tuple[int, int]:
     """Bytes of all prompts in the cache, at least and at most."""
-    encoders = [getattr(config, part) for part in config.model_type.text_encoders]
-    trained = [encoder for encoder in encoders if encoder.train]
+    trained = _trained_texts(config)
     if trained and (
         asks_for_untrained_texts(config, source.rules)
-        or any(encoder.stop_training_after_unit is StopUnit.NEVER for encoder in trained)
+        or any(one.stop_training_after_unit is StopUnit.NEVER for one in trained.values())
     ):
         return 0, 0
     spec = config.model_type.spec
@@ -292,25 +293,43 @@ def _text_need(
         low, high = shown * _SHOWN_BYTES[0], (shown + len(entries) * spec.prompt_length) * _SHOWN_BYTES[1]
     else:
         low, high = (len(_prompts(source)) * size for size in _TEXT_BYTES)
-    # the run may end before the encoders stop
+    # the run may end before their training does
     return 0 if trained else low, high
 
 
+def _trained_texts(config: TrainConfig) -> dict[str, ModelPartConfig | EmbeddingConfig]:
+    """What changes while training and makes prompts what they are, by where its settings are."""
+    encoders = [part for part in config.trained_parts() if part in config.model_type.text_encoders]
+    words = config.places_of_embeddings() if config.trains_words() else {}
+    return {
+        **{part: getattr(config, part) for part in encoders},
+        **{place: one for place, one in words.items() if one.train},
+    }
+
+
 def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
-    """A warning where a text encoder's training ends early, which usually makes the rest of the run faster."""
-    stops = [
-        part
-        for part in config.model_type.text_encoders
-        if getattr(config, part).train
-        and getattr(config, part).stop_training_after_unit is not StopUnit.NEVER
-    ]
-    if not (stops and config.latent_caching and asks_for_untrained_texts(config, source.rules)):
+    """A warning where the training of a text encoder or an embedding ends early, which usually makes the rest of the
+    run faster, and here does not.
+    """
+    trained = _trained_texts(config)
+    ends = {place: one.stop_training_after_unit is not StopUnit.NEVER for place, one in trained.items()}
+    if not (any(ends.values()) and config.latent_caching):
         return []
-    needed_by = "the reference" if config.rlhf_enabled else "prior images"
-    return [
-        f"prompts are encoded at every step, even after {stops[0]}.stop_training_after: {needed_by} also needs "
-        "them from the untrained text encoder"
-    ]
+    if not all(ends.values()):
+        why = f"{next(place for place, end in ends.items() if not end)} is trained to the end of the run"
+    elif asks_for_untrained_texts(config, source.rules):
+        why = f"{_needs_untrained(config)} also needs them as they were before training"
+    else:
+        return []
+    stops = next(place for place, end in ends.items() if end)
+    return [f"prompts are encoded at every step, even after {stops}.stop_training_after: {why}"]
+
+
+def _needs_untrained(config: TrainConfig) -> str:
+    """What needs prompts as they were before training, to the end of the run."""
+    if config.rlhf_enabled:
+        return "the reference"
+    return "masked prior preservation" if config.masked_prior_preservation_weight > 0 else "prior images"
 
 
 def _shown_entries(

@@ -72,6 +72,20 @@ def test_a_text_encoder_whose_stop_saves_no_time_is_warned_of(tmp_path: Path) ->
     prior = [concept(folder), concept(tmp_path / "rejected", "PRIOR_PREDICTION")]
     (of_prior,) = told(config(tmp_path, prior, text_encoder=stops))
     assert "prior images" in of_prior
+    masked = {"masked_training": True, "masked_prior_preservation_weight": 0.5}
+    (of_masks,) = told(config(tmp_path, [concept(folder)], text_encoder=stops, **masked))
+    assert "masked prior preservation" in of_masks
+    both = {"model_type": "STABLE_DIFFUSION_XL_10_BASE", "text_encoder_2": {"train": True}}
+    (of_the_other,) = told(dpo_config(tmp_path / "xl", 2, text_encoder=stops, **both))
+    assert "text_encoder_2 is trained to the end" in of_the_other
+
+
+def test_an_embedding_whose_stop_saves_no_time_is_warned_of(tmp_path: Path) -> None:
+    stops = {"stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
+    words = [{"placeholder": "<fox>", **stops}]
+    found = inspect_data(dpo_config(tmp_path, 2, additional_embeddings=words)).warnings
+    (said,) = [line for line in found if "stop_training_after" in line]
+    assert "additional_embeddings[0].stop_training_after: the reference" in said
 
 
 def test_pairs_that_are_all_the_same_are_refused(tmp_path: Path) -> None:

@@ -190,13 +190,15 @@ def edits_again(root: Path, family: str) -> TrainConfig:
 
 
 def test_the_forecast_counts_prompts_that_are_cached_when_their_encoder_stops(tmp_path: Path) -> None:
-    def forecast(**encoder: Any) -> tuple[int, int]:
+    def forecast(words: Any = (), **encoder: Any) -> tuple[int, int]:
         write_image(tmp_path / "images" / "0.png")
-        own = config(tmp_path, [concept(tmp_path / "images")], text_encoder=encoder)
-        return inspect_data(own).cache_bytes
+        more = {"text_encoder": encoder, "additional_embeddings": list(words)}
+        return inspect_data(config(tmp_path, [concept(tmp_path / "images")], **more)).cache_bytes
 
     stops = {"stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
     kept, trained, stopped = forecast(train=False), forecast(train=True), forecast(train=True, **stops)
     assert kept[0] > trained[0] and kept[1] > trained[1]
     # the run may end before
     assert stopped == (trained[0], kept[1])
+    assert forecast([{"placeholder": "<w>"}], train=False) == trained, "words change prompts too"
+    assert forecast([{"placeholder": "<w>", **stops}], train=False) == stopped

@@ -13,7 +13,6 @@ from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memo
 from modules.trainer.memory.shape_only import ModelNotLocal
 from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UserError
 
@@ -42,7 +41,7 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
     """Changes that save memory, the cheapest in time and quality first, each on top of all before it."""
     part = config.model_type.denoiser
     settings = getattr(config, part)
-    frozen = config.training_method is TrainingMethod.LORA
+    frozen = config.training_method.keeps_the_model
     own: dict[str, Any] = {}
     changes: dict[str, Any] = {}
 
@@ -99,7 +98,8 @@ def cheapest_saving(
 def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
     """16 bits for text encoders and VAE, of those that are in float32 and frozen, if any is in the largest phase."""
     model = config.model_type
-    frozen = [name for name in model.text_encoders if not getattr(config, name).train] + [model.parts[-1]]
+    trained = config.trained_parts()
+    frozen = [name for name in model.text_encoders if name not in trained] + [model.parts[-1]]
     names = [name for name in frozen if getattr(config, name).weight_dtype.value == "FLOAT_32"]
     if not any(f"weights: {name}" in plan.largest.items for name in names):
         return {}

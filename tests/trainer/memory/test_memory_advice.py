@@ -184,6 +184,12 @@ def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
     assert cheapest_saving(config_of(text_encoder={"weight_dtype": "BFLOAT_16"}), 7 * GIB, plan) is None
     trained = config_of(text_encoder={"train": True})
     assert cheapest_saving(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
+    word = config_of(text_encoder={"train": True}, training_method="EMBEDDING", rlhf_enabled=False)
+    assert cheapest_saving(word, 10 * GIB, plan) == (both, 8 * GIB), "an embedding leaves the model as it is"
+    assert cheapest_saving(word, int(2.5 * GIB), model_plan) == (
+        {"unet": {"weight_dtype": "FLOAT_8"}},
+        2 * GIB,
+    )
 
 
 def test_what_encodes_in_every_step_is_kept_out_of_it_first() -> None:

@@ -52,6 +52,10 @@ def _one(given: Any, full: Mapping[str, Any], usual: Mapping[str, Any], place: s
         notes.add(
             f"{place}.is_output_embedding", True, "not supported; its vectors are inputs of the text encoder"
         )
+        if made.pop("model_name", ""):
+            notes.add(
+                f"{place}.model_name", whole["model_name"], "left out; it holds outputs of the text encoder"
+            )
     made |= end_of_training(place, whole, full, notes)
     notes.differences(given, usual, {*ours, "uuid", "is_output_embedding", VERSION_KEY}, place)
     return made

@@ -448,6 +448,15 @@ def test_measured_defaults_come_through_and_our_table_is_theirs(tmp_path: Path) 
     assert (made, notes) == ([ConceptConfig()], [])
 
 
+def test_a_file_of_vectors_for_the_output_is_left_out(tmp_path: Path) -> None:
+    one = {"placeholder": "<w>", "model_name": "out.safetensors", "is_output_embedding": True}
+    config, notes = load(
+        tmp_path, {"__version": 11, "training_method": "EMBEDDING", "embedding": one, **LISTS}
+    )
+    assert (config.embedding.placeholder, config.embedding.model_name) == ("<w>", "")
+    assert any("embedding.model_name = " in note and "left out" in note for note in notes)
+
+
 MASKED = {
     "__version": 11,
     "training_method": "LORA",
