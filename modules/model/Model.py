@@ -201,10 +201,13 @@ class Model:
             return
         if mode not in ("train", "no_dropout", "eval"):
             raise ValueError(f"unknown mode {mode!r}")
-        for part in self.modules().values():
+        passed = self.encoders_of_trained_words()
+        for name, part in self.modules().items():
             trained = mode != "eval" and any(p.requires_grad for p in part.parameters())
-            part.train(trained)
-            if trained and mode == "no_dropout":
+            # encoders checkpoint in training mode only
+            passes = mode != "eval" and name in passed and getattr(part, "is_gradient_checkpointing", False)
+            part.train(trained or passes)
+            if (passes and not trained) or (trained and mode == "no_dropout"):
                 _silence(part)
         self._mode = mode
 
@@ -222,6 +225,15 @@ class Model:
     def layers_changed(self) -> None:
         """Call this after modules were added or ``train``/``eval`` was called from outside."""
         self._mode = None
+
+    def encoders_of_trained_words(self) -> list[str]:
+        """The text encoders through which gradients go to words that are trained."""
+        words = [] if self.words is None else self.words.words
+        return list(
+            dict.fromkeys(
+                encoder for word in words for encoder, rows in word.vectors.items() if rows.requires_grad
+            )
+        )
 
     def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:
         """Recompute a part's activations in the backward pass instead of keeping them.

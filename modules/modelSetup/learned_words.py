@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,22 @@ def _of_adapter(
     return made
 
 
+def without_known_words(file: AdapterFile, model: Model) -> AdapterFile:
+    """The file of an adapter without embeddings whose placeholder means something to the model already.
+
+    Prompts that use such a word in its ordinary sense would get the vectors of the file. What is left out is one of the
+    file's notes.
+    """
+    if not file.embeddings:
+        return file
+    known = [name for name in file.embeddings if _encoder_that_knows(model, name)]
+    if not known:
+        return file
+    note = f"{file.source}: its embeddings of words that the model knows already are left out: {', '.join(known[:5])}"
+    rest = {name: vectors for name, vectors in file.embeddings.items() if name not in known}
+    return replace(file, embeddings=rest, notes=(*file.notes, note))
+
+
 def _tokenizers(model: Model) -> dict[str, Any]:
     return {name: _tokenizer(model, name) for name in model.text_encoders}
 
@@ -91,14 +108,24 @@ def _numbers(tokenizer: Any, text: str) -> list[int]:
 
 
 def _check_placeholder(model: Model, placeholder: str, field: str) -> None:
+    encoder = _encoder_that_knows(model, placeholder)
+    if encoder:
+        raise ConfigError(
+            f"{placeholder!r} is one token of the vocabulary of {encoder} and has a meaning already",
+            field,
+            "choose another word, such as <my-cat>",
+        )
+
+
+def _encoder_that_knows(model: Model, placeholder: str) -> str:
+    """The first text encoder of whose vocabulary a word is one token; empty if none is."""
     for encoder in model.text_encoders:
         tokenizer = _tokenizer(model, encoder)
-        if len(_numbers(tokenizer, placeholder)) == 1 or placeholder in tokenizer.get_vocab():
-            raise ConfigError(
-                f"{placeholder!r} is one token of the vocabulary of {encoder} and has a meaning already",
-                field,
-                "choose another word, such as <my-cat>",
-            )
+        unknown = tokenizer.unk_token_id
+        number = tokenizer.convert_tokens_to_ids(placeholder)
+        if len(_numbers(tokenizer, placeholder)) == 1 or number not in (None, unknown):
+            return encoder
+    return ""
 
 
 def _of_text(model: Model, config: EmbeddingConfig) -> dict[str, torch.Tensor]:

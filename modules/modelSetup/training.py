@@ -26,7 +26,7 @@ from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.learned_words import add_words, save_words
+from modules.modelSetup.learned_words import add_words, save_words, without_known_words
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
@@ -358,7 +358,7 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
     if config.training_method is TrainingMethod.LORA:
         options = adapter_options(config, spec)
         if config.lora_model_name:
-            source = read_adapter(config.lora_model_name, model)
+            source = without_known_words(read_adapter(config.lora_model_name, model), model)
             check_agreement(options, source, model, _unusual(config))
         handle = attach(model, options, source)
         if config.output_model_format is not ModelFormat.AUTO:
@@ -371,8 +371,9 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
     add_words(model, config, source)
     trains_words = model.words is not None and model.words.trained
     model.trains_text = trains_words or any(part in spec.text_encoders for part in parts)
-    # what a word learns comes through the denoiser, whether that is trained or not
-    for part in dict.fromkeys((*parts, *([spec.denoiser] if trains_words else []))):
+    # what a word learns comes through the denoiser and its text encoder, whether these are trained or not
+    passed = [spec.denoiser, *model.encoders_of_trained_words()] if trains_words else []
+    for part in dict.fromkeys((*parts, *passed)):
         if getattr(config, part).gradient_checkpointing:
             model.set_gradient_checkpointing(part, True)
     model.layers_changed()

@@ -140,6 +140,10 @@ class Run:
             if averaged and self.ema is not None:
                 # the weights are kept once
                 stack.enter_context(self.ema.swapped_in(keep=not trains_elsewhere(self.optimizer)))
+            averages = trains_elsewhere(self.optimizer) or (averaged and self.ema is not None)
+            if averages and self.model.words is not None:
+                # the average of vectors is shorter than they are
+                self.model.words.keep_norms(ended=True)
             yield
 
     def identity(self) -> dict[str, str]:

@@ -108,6 +108,7 @@ class LearnedWords:
 
     def __post_init__(self) -> None:
         self.start = self.start or {name: rows.detach().clone() for name, rows in self.named()}
+        self._ever_trained = {name for name, rows in self.named() if rows.requires_grad}
         self._letters: list[str] = []
         count = 0
         for word in self.words:
@@ -199,15 +200,23 @@ class LearnedWords:
                 rows.data = live[name]
 
     @torch.no_grad()
-    def keep_norms(self) -> None:
-        """Scale trained vectors to the length they keep, if they keep one; one of length 0 stays."""
+    def keep_norms(self, ended: bool = False) -> None:
+        """Scale trained vectors to the length they keep, if they keep one; one of length 0 stays.
+
+        Args:
+            ended: also those whose training has ended. Vectors that have their length already, up to rounding, then
+                stay as they are, bit for bit.
+        """
         for word in self.words:
-            for encoder, rows in word.vectors.items():
-                if rows.requires_grad and encoder in self.norms:
-                    wide = rows.float()
-                    length = wide.norm(dim=-1, keepdim=True)
-                    wide = torch.where(length > 0, wide * (self.norms[encoder] / length), wide)
-                    rows.copy_(wide)
+            for (name, rows), encoder in zip(word.named(), word.vectors, strict=True):
+                trained = rows.requires_grad or (ended and name in self._ever_trained)
+                if not trained or encoder not in self.norms:
+                    continue
+                wide, norm = rows.float(), self.norms[encoder]
+                length = wide.norm(dim=-1, keepdim=True)
+                near = 8 * torch.finfo(rows.dtype).eps * norm if ended else -1.0
+                change = (length > 0) & ((length - norm).abs() > near)
+                rows.copy_(torch.where(change, wide * (norm / length), wide))
 
     def start_digest(self) -> str:
         """Of the words and what their vectors began with, in hex."""

@@ -64,8 +64,12 @@ class PartStops:
                 for parameter in parameters:
                     parameter.requires_grad_(False)
                     parameter.grad = None
-                settle(self._optimizer, parameters)
+                settle(self._optimizer, parameters, self._keep_norms)
                 self._model.layers_changed()
+
+    def _keep_norms(self) -> None:
+        if self._model.words is not None:
+            self._model.words.keep_norms(ended=True)
 
     def all_ended(self, epoch: int, global_step: int) -> bool:
         """Whether nothing is left to train at this position."""

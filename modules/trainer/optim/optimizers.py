@@ -198,12 +198,21 @@ def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 @torch.no_grad()
-def settle(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Give parameters that are trained no longer the weights that are saved (schedule-free methods), for good."""
+def settle(
+    optimizer: torch.optim.Optimizer,
+    parameters: Iterable[torch.nn.Parameter],
+    shape: Callable[[], object] = lambda: None,
+) -> None:
+    """Give parameters that are trained no longer the weights that are saved (schedule-free methods), for good.
+
+    Args:
+        shape: what is done to all weights before they are saved.
+    """
     if not trains_elsewhere(optimizer):
         return
     frozen = list(parameters)
     with evaluation_weights(optimizer):
+        shape()
         averaged = [parameter.clone() for parameter in frozen]
     for parameter, weights in zip(frozen, averaged, strict=True):
         parameter.copy_(weights)

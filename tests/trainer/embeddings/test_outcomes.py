@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers.loaders import TextualInversionLoaderMixin
 from safetensors.torch import load_file, save_file
+from transformers.models.clip.modeling_clip import CLIPMLP
 
 from modules.adapter.embedding_files import BUNDLE
 from modules.model.text.LearnedWords import PREFIX
@@ -49,6 +50,29 @@ def test_an_embedding_alone_leaves_the_model_and_learns(tmp_path: Path) -> None:
     assert not torch.allclose(saved["emb_params"], start * (median / start.norm(dim=1, keepdim=True)))
 
 
+STOPPED = {"stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
+FREE = {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stops"),
+    [({"ema": "CPU"}, {}), (FREE, {}), ({"ema": "CPU"}, STOPPED), (FREE, STOPPED)],
+    ids=["average", "schedule-free", "average, stopped", "schedule-free, stopped"],
+)
+def test_averages_of_words_have_the_length_that_words_keep(
+    changes: dict[str, Any], stops: dict[str, Any], tmp_path: Path
+) -> None:
+    """The average of several vectors is shorter than each of them."""
+    word = {"placeholder": WORD, "token_count": 2, "initial_embedding_text": "cat", **stops}
+    config = words_config(tmp_path, preserve_embedding_norm=True, additional_embeddings=[word], **changes)
+    trainer = run_here(config)
+    norm = trainer.parts.model.words.norms["text_encoder"]
+    saved = load_file(tmp_path / "out.safetensors")[f"{BUNDLE}{WORD}.clip_l"]
+    assert saved.norm(dim=1).tolist() == pytest.approx([norm, norm], rel=1e-5)
+    if stops and changes is FREE:
+        assert torch.equal(saved, words_of(trainer)[NAME]), "the rest was trained with what is saved"
+
+
 def test_dpo_compares_with_the_words_as_they_began(tmp_path: Path) -> None:
     trainer = run_here(words_config(tmp_path, rlhf_enabled=True, epochs=1))
     parts, model = trainer.parts, trainer.parts.model
@@ -83,6 +107,19 @@ def test_words_travel_in_the_file_of_an_adapter(layout: str, tmp_path: Path) -> 
     assert torch.equal(load_file(tmp_path / "again/out.safetensors")[key], saved[key])
 
 
+def test_words_of_an_adapter_that_the_model_knows_already_are_left_out(tmp_path: Path) -> None:
+    run_here(words_config(tmp_path / "first", max_steps=1))
+    file = tmp_path / "foreign.safetensors"
+    own = load_file(tmp_path / "first/out.safetensors")
+    save_file({**own, f"{BUNDLE}Cat.clip_l": torch.ones(1, 24)}, file)
+    config = words_config(
+        tmp_path / "again", lora_model_name=str(file), additional_embeddings=[], max_steps=1
+    )
+    parts = run_here(config).parts
+    assert [word.placeholder for word in parts.model.words.words] == [WORD]
+    assert any("knows already are left out: Cat" in note for note in parts.handle.notes)
+
+
 def test_words_beside_an_adapter_are_files_of_their_own(tmp_path: Path) -> None:
     trainer = run_here(words_config(tmp_path, bundle_additional_embeddings=False, max_steps=1))
     assert not any(name.startswith(BUNDLE) for name in load_file(tmp_path / "out.safetensors"))
@@ -104,6 +141,27 @@ def test_words_beside_an_adapter_are_files_of_their_own(tmp_path: Path) -> None:
     )
     assert torch.equal(words_of(again)[NAME], saved["emb_params"])
     assert not again.parts.model.trains_text
+
+
+def test_states_of_the_encoder_are_computed_again_for_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing but words is trained, and to the same vectors as with states that are kept."""
+    calls, forward = [0], CLIPMLP.forward
+
+    def counted(self: CLIPMLP, *args: Any) -> Any:
+        calls[0] += 1
+        return forward(self, *args)
+
+    monkeypatch.setattr(CLIPMLP, "forward", counted)
+    found = []
+    for on in (False, True):
+        encoder = {"train": False, "gradient_checkpointing": on}
+        calls[0] = 0
+        config = words_config(tmp_path / str(on), **ALONE, text_encoder=encoder, max_steps=2)
+        found.append((words_of(run_here(config))[NAME], calls[0]))
+    (kept, few), (again, more) = found
+    assert more > few and torch.equal(kept, again)
 
 
 def test_both_encoders_of_xl_get_vectors(tmp_path: Path) -> None:
