@@ -26,7 +26,7 @@ MAX_HEADER = 1 << 26
 """Bytes of names and facts. Those of an image model are below one MiB."""
 MAX_TENSORS, MAX_FACTS, MAX_NAME, MAX_AXES = 1 << 16, 1 << 16, 1 << 10, 4
 MAX_LIST = 8
-"""Numbers of a list that is read: shapes. Others are passed over."""
+"""Numbers of a list that is read: shapes. Longer ones are skipped."""
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _NUMBERS = {
     0: "B",
