@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from modules.generator.ComfySocket import ComfySocket
 from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
-from modules.generator.HttpClient import Refused
 from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.errors import ConfigError, UserError
+from modules.util.web.HttpClient import Refused
 
 POLL_SECONDS = 1.0
 TRIES = 3

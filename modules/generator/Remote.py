@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
-from modules.generator.HttpClient import HttpClient
 from modules.util.errors import DataError, UserError
 from modules.util.owned_files import Owned, shown
+from modules.util.web.HttpClient import HttpClient
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _HEADER_END = 33

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -16,32 +15,13 @@ from torch import Tensor
 
 from modules.reward.base import REWARDS, Reward, RewardBatch, to_uint8
 from modules.util.errors import ConfigError, DataError
-from modules.util.files.hub_names import at_revision, repository
+from modules.util.files.hub_names import UNREADABLE, fetched
 
 log = logging.getLogger(__name__)
 
-# what reading a damaged or hostile file ends with; no pickle is run
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    RuntimeError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    UnpicklingError,
-)
 CLIP_L14 = "openai/clip-vit-large-patch14"
 
 FloatType = Literal["float32", "float16", "bfloat16"]
-
-
-def _fetched(kind: Any, source: str, **options: Any) -> Any:
-    """A part of a model from a folder, or from a repository at the revision its name may have."""
-    if not Path(source).exists():
-        options |= at_revision(source)
-        source = repository(source)
-    return kind.from_pretrained(source, **options)
 
 
 class ClipFeatures:
@@ -74,10 +54,10 @@ class ClipFeatures:
             from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
             try:
-                model = _fetched(CLIPModel, self.source, dtype=self.dtype)
-                self._tokenizer = _fetched(CLIPTokenizer, self.processor)
-                self._images = _fetched(CLIPImageProcessor, self.processor)
-            except (*_UNREADABLE, SafetensorError) as error:
+                model = fetched(CLIPModel, self.source, dtype=self.dtype)
+                self._tokenizer = fetched(CLIPTokenizer, self.processor)
+                self._images = fetched(CLIPImageProcessor, self.processor)
+            except (*UNREADABLE, SafetensorError) as error:
                 raise self._cannot_load(error) from error
             self.model = model.requires_grad_(False).eval()
         self.model.to(device)

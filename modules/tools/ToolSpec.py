@@ -20,6 +20,7 @@ class Kind(StrEnum):
     MODEL = "file, folder or name on the hub"
     TEXT = "text"
     WHOLE = "whole number"
+    NUMBER = "number"
     CHOICE = "choice"
     SWITCH = "switch"
 
@@ -27,6 +28,7 @@ class Kind(StrEnum):
 PLACES = (Kind.FOLDER, Kind.FILE, Kind.TARGET, Kind.MODEL)
 _TYPES = {
     Kind.FOLDER: Path, Kind.FILE: Path, Kind.TARGET: Path, Kind.MODEL: str, Kind.TEXT: str, Kind.WHOLE: int,
+    Kind.NUMBER: float,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.tools.dataset.captioning import Mode
 from modules.tools.dataset.renaming import FIELDS
 from modules.tools.dataset.rewriting import ENDINGS
 from modules.tools.ToolSpec import Kind, ToolField, ToolSpec
@@ -98,6 +99,113 @@ STATISTICS = ToolSpec(
         _SUBFOLDERS,
     ),
     previews=False,
+)
+_MODE = ToolField(
+    "--mode",
+    "Captions that exist",
+    "BLANK writes only missing and empty ones, REPLACE all, APPEND adds to them. Undo brings the old ones back.",
+    Kind.CHOICE,
+    Mode.BLANK.value,
+    tuple(Mode),
+)
+_AROUND = (
+    ToolField("--prefix", "Before", "Text before each new caption, such as a word for your subject."),
+    ToolField("--suffix", "After", "Text after each new caption."),
+)
+_PROMPT = ToolField(
+    "--prompt", "Question", "What is asked about each image. Empty where the model needs none."
+)
+_LENGTH = ToolField("--length", "Longest text", "In tokens; a word is about 1.3 tokens.", Kind.WHOLE, 120)
+
+DESCRIBE = ToolSpec(
+    "describe",
+    "Describe images",
+    "Captions by a model on this computer: BLIP, Qwen-VL, LLaVA and others of transformers.",
+    "caption.py",
+    "describe",
+    (
+        _FOLDER,
+        ToolField(
+            "--model", "Model", "A folder, or a name on the Hugging Face hub.", Kind.MODEL, needed=True
+        ),
+        _PROMPT,
+        _MODE,
+        *_AROUND,
+        _LENGTH,
+        ToolField("--batch", "At once", "Images. More are faster and need more memory.", Kind.WHOLE, 1),
+        ToolField(
+            "--dtype",
+            "Number format",
+            "BFLOAT_16 needs half the memory of FLOAT_32.",
+            Kind.CHOICE,
+            DataType.FLOAT_32.value,
+            (DataType.FLOAT_32.value, DataType.FLOAT_16.value, DataType.BFLOAT_16.value),
+        ),
+        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+TAG = ToolSpec(
+    "tag",
+    "Tag images",
+    "Lists of tags by a WD tagger on this computer.",
+    "caption.py",
+    "tag",
+    (
+        _FOLDER,
+        ToolField(
+            "--model",
+            "Tagger",
+            "Its folder, with model.onnx and selected_tags.csv.",
+            Kind.FOLDER,
+            needed=True,
+        ),
+        ToolField("--threshold", "Least certainty", "Of a tag, 0 to 1.", Kind.NUMBER, 0.35),
+        ToolField("--character", "For characters", "The same for names of characters.", Kind.NUMBER, 0.85),
+        ToolField("--drop", "Never write", "Tags, separated by commas."),
+        ToolField("--underscores", "Keep underscores", "long_hair instead of long hair.", Kind.SWITCH),
+        _MODE,
+        *_AROUND,
+        ToolField("--batch", "At once", "Images.", Kind.WHOLE, 1),
+        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+ASK = ToolSpec(
+    "ask",
+    "Ask a server for captions",
+    "Captions by a program with the chat interface of OpenAI: LM Studio, llama.cpp, Ollama.",
+    "caption.py",
+    "ask",
+    (
+        _FOLDER,
+        ToolField(
+            "--url", "Address", "Of its interface, such as http://127.0.0.1:1234/v1.", Kind.TEXT, needed=True
+        ),
+        ToolField("--model", "Model", "Its name there.", Kind.TEXT, needed=True),
+        ToolField(
+            "--prompt",
+            "Question",
+            "What is asked about each image.",
+            Kind.TEXT,
+            "Describe this image in one sentence.",
+        ),
+        _MODE,
+        *_AROUND,
+        _LENGTH,
+        ToolField("--parallel", "At once", "Images.", Kind.WHOLE, 4),
+        ToolField("--seconds", "Longest wait", "Seconds for one answer.", Kind.WHOLE, 300),
+        ToolField(
+            "--remote",
+            "Outside this network",
+            "The images may be sent to an address outside this computer and its network.",
+            Kind.SWITCH,
+        ),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
 )
 _REPLACE = ToolField("--overwrite", "Replace the file", "The target may exist already.", Kind.SWITCH)
 _FAMILY = ToolField(
@@ -215,6 +323,7 @@ UPDATE = ToolSpec(
     "update.py",
 )
 
+CAPTION_TOOLS = (DESCRIBE, TAG, ASK)
 DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
 MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)
 MODEL_TOOLS = (LOSSES, *MERGE_TOOLS)

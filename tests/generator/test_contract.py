@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from modules.generator import HttpClient as http
 from modules.generator.ComfySocket import read_news
 from modules.generator.ComfyUi import ComfyUi, faults_of, find_slots, message_of, plain_graph
 from modules.generator.Generator import ImageRequest, MakingNews
@@ -24,6 +23,7 @@ from modules.ui.texts.home import PROGRAMS
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
 from modules.util.program_files import ROOT
+from modules.util.web import HttpClient as http
 from scripts import taste
 from tests.generator.servers import SERVERS, A1111Server, ComfyServer, Server, SwarmServer, seed_of
 

@@ -13,7 +13,7 @@ import pytest
 from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, own_names, sources
 
 MAY_IMPORT = {
-    "scripts": ["project", "ui", "trainer"],
+    "scripts": ["project", "ui", "trainer", "captioner"],
     "ui": ["tools", "project", "runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "pipeline": ["util"],
     "project": ["arena", "generator", "curation", "runner", "spec", "util"],
     "tools": ["curation", "runner", "util"],
+    "captioner": ["util"],
     "arena": ["curation", "util"],
     "generator": ["runner", "util"],
     "curation": ["util"],

@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from modules.tools.catalog import DATASET_TOOLS, MERGE_TOOLS, MODEL_TOOLS, RENAME, REWRITE, UPDATE
+from modules.tools.catalog import (
+    CAPTION_TOOLS,
+    DATASET_TOOLS,
+    MERGE_TOOLS,
+    MODEL_TOOLS,
+    RENAME,
+    REWRITE,
+    UPDATE,
+)
 from modules.tools.ToolSpec import ToolSpec
 from modules.util.program_files import ROOT
-from scripts import dataset, merge
+from scripts import caption, dataset, merge
 
 
 def parsed(spec: ToolSpec, *words: str) -> argparse.Namespace:
-    parser = merge.make_parser() if spec in MERGE_TOOLS else dataset.make_parser()
-    return parser.parse_args(list(words))
+    script = merge if spec in MERGE_TOOLS else caption if spec in CAPTION_TOOLS else dataset
+    return script.make_parser().parse_args(list(words))
 
 
 def test_values_of_the_window_arrive_as_they_are() -> None:
@@ -25,7 +33,7 @@ def test_values_of_the_window_arrive_as_they_are() -> None:
     assert (found.subfolders, found.overwrite, found.dry_run) == (True, False, True)
 
 
-@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *MERGE_TOOLS])
+@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *MERGE_TOOLS])
 def test_what_is_left_empty_is_the_default_of_the_command_line(spec: ToolSpec) -> None:
     given = {field.key: field.choices[0] if field.choices else "x" for field in spec.fields if field.needed}
     empty = {field.key: "" if field.kind != "switch" else False for field in spec.fields} | given
@@ -42,7 +50,7 @@ def test_what_is_needed_is_named() -> None:
     assert REWRITE.missing({"folder": "x"}) == []
 
 
-@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *MODEL_TOOLS, UPDATE])
+@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *MODEL_TOOLS, UPDATE])
 def test_every_tool_has_its_script(spec: ToolSpec) -> None:
     assert (ROOT / "scripts" / spec.script).is_file()
     assert spec.about.endswith(".")

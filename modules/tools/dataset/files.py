@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from modules.util.errors import DataError, list_offenders
+from modules.util.jsonio import read_bytes
 from modules.util.owned_files import shown
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MASKS = ("-masklabel", "-condlabel")
 CAPTIONS = (".txt", ".caption")
+MAX_CAPTION = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,18 @@ def find_images(root: Path, subfolders: bool) -> list[DataImage]:
         found += _images_of([(inside / name).as_posix() for name in plain])
     check_utf8(name for image in found for name in image.all)
     return sorted(found, key=lambda image: natural(image.name))
+
+
+def caption_text(root: Path, image: DataImage) -> str | None:
+    """Its caption, at most 1 MiB; ``None`` if it has no file.
+
+    Raises:
+        DataError: it cannot be read, or is larger.
+    """
+    name = image.caption()
+    if name is None:
+        return None
+    return read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8", "replace")
 
 
 def check_utf8(names: Iterable[str]) -> None:

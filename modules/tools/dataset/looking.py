@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 from modules.curation.intake.duplicates import Fingerprint, equal_files, fingerprint, near_fingerprints
 from modules.curation.intake.image_size import image_size
-from modules.tools.dataset.files import DataImage
+from modules.tools.dataset.files import DataImage, caption_text
 from modules.tools.Journal import Journal
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.errors import DataError
 from modules.util.image_metadata.limits import Unusable
-from modules.util.jsonio import read_bytes
 
-MAX_CAPTION = 1 << 20
 LONG_TAG = 60
 Tell = Callable[[int, str], None]
 
@@ -94,7 +92,7 @@ def statistics(root: Path, images: list[DataImage], resolution: int, progress: T
             buckets[f"{wide}x{high}"] += 1
             if width < wide or height < high:
                 small.append(image.name)
-        text = _caption(root, image)
+        text = caption_text(root, image)
         if text is None:
             missing.append(image.name)
         elif not text.strip():
@@ -113,10 +111,3 @@ def statistics(root: Path, images: list[DataImage], resolution: int, progress: T
         "tags": dict(sorted(tags.items(), key=lambda one: (-one[1], one[0]))),
         "unreadable": unreadable,
     }
-
-
-def _caption(root: Path, image: DataImage) -> str | None:
-    name = image.caption()
-    if name is None:
-        return None
-    return read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""HTTP requests to a program that makes images, on this computer or in its network."""
+"""HTTP requests to a program on this computer or in its network, which makes images or describes them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ class HttpClient:
         what: the program's name, for messages.
         url: where it is; only this computer and private networks, unless ``remote`` is set.
         remote: the person has said that any address will do.
+        sends: what would leave the computer, for the message that refuses to do so.
+        seconds: how long an answer may take.
     """
 
-    def __init__(self, what: str, url: str, remote: bool = False) -> None:
-        self.what, self.url = what, url.rstrip("/")
+    def __init__(
+        self, what: str, url: str, remote: bool = False, sends: str = "prompts and adapters",
+        seconds: float = READ_SECONDS,
+    ) -> None:  # fmt: skip
+        self.what, self.url, self._sends, self._seconds = what, url.rstrip("/"), sends, seconds
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
@@ -54,11 +59,11 @@ class HttpClient:
             raise UserError(
                 f"{self.what}: {self.url} is outside this computer and its network",
                 "--url",
-                "prompts and adapters would be sent there; --remote allows it",
+                f"{self._sends} would be sent there; --remote allows it",
             )
 
     def _log_in(self) -> None:
-        """With what the settings folder has for this address: ``user`` and ``password``, or ``cookies``."""
+        """With what the settings folder has for this address: ``user`` and ``password``, ``token`` or ``cookies``."""
         path = settings_folder() / LOGINS
         if not path.is_file():
             return
@@ -66,6 +71,8 @@ class HttpClient:
         login = data.get(self.url, {}) if isinstance(data, Mapping) else {}
         if "user" in login:
             self._session.auth = (str(login["user"]), str(login.get("password", "")))
+        if "token" in login:
+            self._session.headers["Authorization"] = f"Bearer {login['token']}"
         self._session.cookies.update({str(k): str(v) for k, v in login.get("cookies", {}).items()})
 
     def headers(self) -> dict[str, str]:
@@ -79,27 +86,35 @@ class HttpClient:
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
         """A body that can be read again. ``UserError`` after a few tries."""
-        for left in reversed(range(READ_TRIES)):
+        return self._ask_again("GET", path, None, parameters)[1]
+
+    def _ask_again(
+        self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        for number in range(1, READ_TRIES + 1):
             try:
-                return self._ask("GET", path, None, parameters)[1]
+                return self._ask(method, path, body, parameters)
             except _Passing as error:
-                if not left:
+                if number == READ_TRIES:
                     raise UserError(error.message, hint=error.hint) from error
-                time.sleep(RETRY_SECONDS)
+                time.sleep(RETRY_SECONDS * number)
         raise AssertionError("unreachable")
 
     def get_json(self, path: str) -> Any:
         """``get``, as JSON."""
         return parse_json(self.get(path), f"answer of {self.what}")
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], again: bool = False) -> Any:
         """Ask once. The JSON it answers; ``None`` for an empty answer.
+
+        Args:
+            again: asking twice does no harm, so it is tried as often as a read.
 
         Raises:
             Refused: it understood, and said no.
             UserError: it cannot be reached, or failed.
         """
-        status, data = self._ask("POST", path, body, None)
+        status, data = (self._ask_again if again else self._ask)("POST", path, body, None)
         if 400 <= status < 500:
             raise Refused(self, status, data)
         return parse_json(data, f"answer of {self.what}") if data.strip() else None
@@ -111,7 +126,7 @@ class HttpClient:
         try:
             with self._session.request(
                 method, f"{self.url}/{path}", params=parameters, json=body, stream=True, allow_redirects=False,
-                timeout=(CONNECT_SECONDS, READ_SECONDS),
+                timeout=(CONNECT_SECONDS, self._seconds),
             ) as response:  # fmt: skip
                 data = bytearray()
                 for block in response.iter_content(1 << 16):

@@ -1,0 +1,173 @@
+"""Tags by a classifier in the layout of the WD taggers: a model, and ``selected_tags.csv`` with its classes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from PIL import Image
+
+from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.files.hub_names import UNREADABLE
+from modules.util.jsonio import read_bytes
+
+TAGS, ONNX, CONFIG = "selected_tags.csv", "model.onnx", "config.json"
+MAX_TAGS_BYTES = 64 << 20
+GENERAL, CHARACTER = 0, 4
+FACES = frozenset((
+    "0_0", "(o)_(o)", "+_+", "+_-", "._.", "<o>_<o>", "<|>_<|>", "=_=", ">_<", "3_3", "6_9", ">_o", "@_@", "^_^",
+    "o_o", "u_u", "x_x", "|_|", "||_||",
+))  # fmt: skip
+"""Tags that are drawn with their underscore."""
+
+
+@dataclass(frozen=True)
+class TagRules:
+    """Which tags are taken.
+
+    Args:
+        general: smallest probability of a tag, 0 to 1.
+        character: the same for names of characters.
+        keep_underscores: write ``long_hair`` and not ``long hair``.
+        drop: tags that are never written, spelled with spaces or underscores.
+    """
+
+    general: float = 0.35
+    character: float = 0.85
+    keep_underscores: bool = False
+    drop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("--threshold", self.general), ("--character", self.character)):
+            if not 0 <= value <= 1:
+                raise ConfigError(f"{value} is not between 0 and 1", name)
+
+
+class Tagger:
+    """Writes the tags of an image, the most probable first, those of characters before all others.
+
+    Args:
+        folder: with ``selected_tags.csv`` and ``model.onnx``, or a classifier of transformers with as many classes.
+
+    Raises:
+        DataError: a part is missing, or they do not fit together.
+        UserError: ``onnxruntime`` is needed and not installed.
+    """
+
+    def __init__(self, folder: Path, rules: TagRules, device: torch.device) -> None:
+        self._rules = rules
+        self._tags = read_tags(folder / TAGS)
+        if (folder / ONNX).is_file():
+            self._judge = _onnx(folder / ONNX, device)
+        elif (folder / CONFIG).is_file():
+            self._judge = _classifier(folder, device)
+        else:
+            raise DataError(
+                f"{folder} holds neither {ONNX} nor {CONFIG}", "--model", "give a tagger's folder"
+            )
+
+    def describe(self, images: Sequence[Image.Image]) -> list[str]:
+        """The tags of each image, separated by commas."""
+        judged_BN = self._judge(images)
+        if judged_BN.shape[1] != len(self._tags):
+            raise DataError(
+                f"the tagger has {judged_BN.shape[1]} classes, {TAGS} has {len(self._tags)}", "--model",
+                "take both from the same repository",
+            )  # fmt: skip
+        return [", ".join(self._taken(judged_N)) for judged_N in judged_BN]
+
+    def _taken(self, judged_N: numpy.ndarray[Any, Any]) -> list[str]:
+        least = {GENERAL: self._rules.general, CHARACTER: self._rules.character}
+        dropped = {tag.replace("_", " ").strip() for tag in self._rules.drop}
+        order = sorted(range(len(self._tags)), key=lambda i: (-self._tags[i][1], -float(judged_N[i]), i))
+        taken = []
+        for i in order:
+            name, category = self._tags[i]
+            if category in least and judged_N[i] >= least[category] and name.replace("_", " ") not in dropped:
+                plain = self._rules.keep_underscores or name in FACES
+                taken.append(name if plain else name.replace("_", " "))
+        return taken
+
+
+def read_tags(path: Path) -> list[tuple[str, int]]:
+    """Names and categories of the classes: 0 general, 4 character, 9 rating.
+
+    Raises:
+        DataError: there is no such table, or it has other columns.
+    """
+    text = read_bytes(path, "table of tags", MAX_TAGS_BYTES).decode("utf-8", "replace")
+    try:
+        return [(row["name"], int(row["category"])) for row in csv.DictReader(text.splitlines())]
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path} has no columns name and category", "--model", "take it from the tagger's repository"
+        ) from error
+
+
+Judge = Callable[[Sequence[Image.Image]], "numpy.ndarray[Any, Any]"]
+
+
+def squared(image: Image.Image, side: int) -> Image.Image:
+    """An RGB image on a white square of this side, as the WD taggers were trained."""
+    longest = max(image.size)
+    square = Image.new("RGB", (longest, longest), (255, 255, 255))
+    square.paste(image, ((longest - image.width) // 2, (longest - image.height) // 2))
+    return square.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def _onnx(path: Path, device: torch.device) -> Judge:
+    """Takes (B, side, side, 3) BGR from 0 to 255 and gives probabilities, as all published WD taggers do."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(
+            f"{path.name} needs the package onnxruntime", "--model", "pip install -r requirements-tagger.txt"
+        ) from error
+    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+    there = onnxruntime.get_available_providers()
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), providers=[*(name for name in wanted if name in there), "CPUExecutionProvider"]
+        )
+        (given,) = session.get_inputs()
+        side = int(given.shape[1])
+    except Exception as error:
+        said = str(error).strip().splitlines()[0][:300]
+        raise DataError(f"{path} is not a tagger: {said}", "--model", "download it again") from error
+
+    def judge(images: Sequence[Image.Image]) -> numpy.ndarray[Any, Any]:
+        pixels = [numpy.asarray(squared(image, side), numpy.float32)[:, :, ::-1] for image in images]
+        # one after the other: published files differ in whether they take batches
+        return numpy.concatenate([session.run(None, {given.name: one[None].copy()})[0] for one in pixels])
+
+    return judge
+
+
+def _classifier(folder: Path, device: torch.device) -> Judge:
+    from safetensors import SafetensorError
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    try:
+        model = AutoModelForImageClassification.from_pretrained(folder)
+        processor = AutoImageProcessor.from_pretrained(folder)
+    except (*UNREADABLE, ImportError, SafetensorError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"the tagger in {folder} cannot be loaded: {said}", "--model",
+            f"transformers must know its kind; most taggers also have a {ONNX}",
+        ) from error  # fmt: skip
+    model = model.requires_grad_(False).eval().to(device)
+
+    def judge(images: Sequence[Image.Image]) -> numpy.ndarray[Any, Any]:
+        pixels = processor(images=[squared(one, max(one.size)) for one in images], return_tensors="pt")
+        with torch.no_grad():
+            logits_BN = model(pixels["pixel_values"].to(device)).logits
+        judged: numpy.ndarray[Any, Any] = logits_BN.float().sigmoid().cpu().numpy()
+        return judged
+
+    return judge

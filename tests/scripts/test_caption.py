@@ -1,0 +1,267 @@
+"""Captions by models, taggers and servers: what is written, what stays, and what leaves the computer."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from PIL import Image, PngImagePlugin
+
+from modules.util.web import HttpClient as http
+from scripts.caption import main
+from tests.captioner.models import chatting_model, classifier, onnx_tagger, plain_model, probabilities
+from tests.tools.pictures import contents, picture
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def call(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in sorted(folder.glob("*.txt"))}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(4):
+        picture(number).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(params=[chatting_model, plain_model], ids=["chat", "plain"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return request.param(tmp_path / "model")
+
+
+def test_a_model_says_the_same_twice_and_in_batches(model: Path, images: Path) -> None:
+    ask = ["--prompt", "a fox"] if "LLAVA" in (model / "config.json").read_text().upper() else []
+    words = ["describe", "--model", model, "--length", 6, "--mode", "REPLACE", *ask]
+    assert call(*words, images) == 0
+    first = texts(images)
+    assert list(first) == ["0", "1", "2", "3"] and all(first.values())
+    assert len(set(first.values())) > 1, "the image decides"
+    assert not any("USER" in text or "<image>" in text for text in first.values()), "the answer alone"
+    assert call(*words, "--batch", 3, images) == 0
+    assert texts(images) == first
+
+
+def test_what_becomes_of_captions_that_exist(tmp_path: Path, images: Path, capsys: Any) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    for number, colour in enumerate((RED, BLUE, BLUE, BLUE)):
+        Image.new("RGB", (8, 8), colour).save(images / f"{number}.png")
+    (images / "0.txt").write_text("mine")
+    (images / "1.caption").write_text(" \n")
+    before = contents(images)
+    assert call("tag", "--model", tagger, "--dry-run", images) == 0
+    assert "3 images of 4 would get a caption" in capsys.readouterr().out and contents(images) == before
+    assert call("tag", "--model", tagger, "--prefix", "photo,", "--suffix", ", outside", images) == 0
+    blue = "photo, some hero, ^_^, long hair, outside"
+    assert texts(images) == {"0": "mine", "2": blue, "3": blue}
+    assert (images / "1.caption").read_text() == blue
+    assert call("tag", "--model", tagger, "--mode", "APPEND", images) == 0
+    assert texts(images)["0"] == "mine, red background, 1girl"
+    assert (
+        call("tag", "--model", tagger, "--mode", "REPLACE", "--underscores", "--drop", "1girl", images) == 0
+    )
+    assert texts(images)["0"] == "red_background"
+    assert texts(images)["2"] == "some_hero, ^_^, long_hair"
+    for _ in range(3):
+        assert call("undo", images) == 0
+    assert contents(images) == before
+
+
+@pytest.mark.parametrize(("general", "character"), [(0.35, 0.85), (0.1, 0.1), (0.9, 0.99)])
+def test_tags_are_those_above_their_thresholds(tmp_path: Path, general: float, character: float) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (8, 4), (51, 102, 204)).save(folder / "a.png")
+    assert call("tag", "--model", tagger, "--threshold", general, "--character", character, folder) == 0
+    # on a white square, as the taggers were trained
+    judged = probabilities([(one / 255 + 1) / 2 for one in (51, 102, 204)])
+    order = [5, *sorted((1, 2, 3, 4), key=lambda i: -judged[i])]
+    names = {1: "1girl", 2: "long hair", 3: "red background", 4: "^_^", 5: "some hero"}
+    least = {i: character if i == 5 else general for i in order}
+    expected = ", ".join(names[i] for i in order if judged[i] >= least[i])
+    assert texts(folder) == ({"a": expected} if expected else {})
+
+
+def test_a_classifier_of_transformers_is_a_tagger_too(tmp_path: Path, images: Path) -> None:
+    tagger = classifier(tmp_path / "tagger")
+    assert call("tag", "--model", tagger, "--threshold", 0, "--character", 0, images) == 0
+    for text in texts(images).values():
+        assert set(text.split(", ")) == {"1girl", "long hair", "red background", "^_^", "some hero"}
+    (tagger / "selected_tags.csv").write_text("name,category\nfox,0\n")
+    assert call("tag", "--model", tagger, "--mode", "REPLACE", images) == 2
+
+
+def test_a_tagger_without_its_package_or_its_parts_says_what_to_do(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    before = contents(images)
+    with monkeypatch.context() as without:
+        without.setitem(__import__("sys").modules, "onnxruntime", None)
+        assert call("tag", "--model", tagger, images) == 2
+    assert "pip install -r requirements-tagger.txt" in capsys.readouterr().err
+    (tagger / "model.onnx").write_bytes(b"not a model")
+    assert call("tag", "--model", tagger, images) == 2
+    assert "is not a tagger" in capsys.readouterr().err
+    (tagger / "model.onnx").unlink()
+    assert call("tag", "--model", tagger, images) == 2
+    assert "neither model.onnx nor config.json" in capsys.readouterr().err
+    (tagger / "selected_tags.csv").unlink()
+    assert call("tag", "--model", tagger, images) == 2
+    assert call("describe", "--model", tmp_path / "none", images) == 2
+    assert "captioning model" in capsys.readouterr().err
+    assert call("tag", "--model", tagger, "--threshold", 2, images) == 2
+    assert contents(images) == before
+
+
+def test_images_that_cannot_be_read_or_share_a_caption(tmp_path: Path, images: Path, capsys: Any) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    (images / "1.png").write_bytes(b"no image")
+    Image.new("RGBA", (8, 8), (0, 0, 255, 255)).save(images / "2.png")
+    assert call("tag", "--model", tagger, "--threshold", 0.1, images) == 0
+    assert "1.png: left as it is: unreadable" in capsys.readouterr().out
+    assert list(texts(images)) == ["0", "2", "3"]
+    picture(9).save(images / "0.jpg")
+    assert call("tag", "--model", tagger, images) == 2
+    assert "0.txt (0.jpg, 0.png)" in capsys.readouterr().err
+
+
+# --- a server ---
+
+
+class Chat:
+    """A server with the chat interface, which fails as it is told."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.faults: dict[int, list[int]] = {}
+        self.wrong: Any = None
+        self._lock = threading.Lock()
+        chat = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with chat._lock:
+                    status, answer = chat.answer(self.path, body, self.headers.get("Authorization"))
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def answer(self, path: str, body: dict[str, Any], key: str | None) -> tuple[int, Any]:
+        assert path == "/v1/chat/completions"
+        self.keys.append(key)
+        content = body["messages"][0]["content"]
+        data = base64.b64decode(content[1]["image_url"]["url"].removeprefix("data:image/png;base64,"))
+        image = Image.open(io.BytesIO(data))
+        red = image.getpixel((0, 0))[0]
+        if self.faults.get(red):
+            return self.faults[red].pop(), {"error": "busy"}
+        self.asked.append({"red": red, "size": image.size, "info": image.info, "body": body, "bytes": data})
+        return 200, self.wrong or {"choices": [{"message": {"content": f" image\n {red} "}}]}
+
+
+@pytest.fixture
+def chat() -> Iterator[Chat]:
+    server = Chat()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+@pytest.fixture
+def reds(tmp_path: Path) -> Path:
+    folder = tmp_path / "reds"
+    folder.mkdir()
+    for number in range(6):
+        secret = PngImagePlugin.PngInfo()
+        secret.add_text("parameters", "a secret prompt")
+        Image.new("RGB", (2000, 10), (number, 0, 0)).save(folder / f"{number}.png", pnginfo=secret)
+    return folder
+
+
+def test_every_image_gets_its_own_answer_though_the_server_fails_now_and_then(
+    chat: Chat, reds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    (settings / "generators.json").write_text(json.dumps({chat.url: {"token": "sk-secret"}}))
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(settings))
+    monkeypatch.setattr(http, "settings_folder", lambda: settings)
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.01)
+    chat.faults = {1: [500], 4: [503, 500]}
+    assert (
+        call("ask", "--url", chat.url, "--model", "m", "--prompt", "What is it?", "--parallel", 3, reds) == 0
+    )
+    assert texts(reds) == {str(number): f"image {number}" for number in range(6)}
+    assert len(chat.asked) == 6 and set(chat.keys) == {"Bearer sk-secret"}
+    said = capfd.readouterr()
+    assert "sk-secret" not in said.out + said.err
+    for one in chat.asked:
+        assert one["size"] == (1024, 5) and one["info"] == {} and b"secret" not in one["bytes"]
+        body = one["body"]
+        assert (body["model"], body["temperature"], body["messages"][0]["content"][0]["text"]) == (
+            "m", 0, "What is it?",
+        )  # fmt: skip
+        assert ".png" not in json.dumps({**body, "messages": body["messages"][0]["content"][0]})
+
+
+def test_what_was_answered_stays_when_the_server_gives_up(
+    chat: Chat, reds: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.01)
+    chat.faults = {4: [500] * 3}
+    words = ["ask", "--url", chat.url, "--model", "m", "--parallel", 2, reds]
+    assert call(*words) == 2
+    assert "status 500" in capsys.readouterr().err
+    assert texts(reds) == {str(number): f"image {number}" for number in range(4)}
+    asked = len(chat.asked)
+    assert call(*words) == 0, "the same command does the rest"
+    assert list(texts(reds)) == [str(number) for number in range(6)]
+    assert {one["red"] for one in chat.asked[asked:]} == {4, 5}
+
+
+@pytest.mark.parametrize("wrong", [{"choices": []}, {"choices": [{"message": {"content": 3}}]}, ["x"]])
+def test_an_answer_without_a_text_is_an_error(chat: Chat, reds: Path, wrong: Any, capsys: Any) -> None:
+    chat.wrong = wrong
+    assert call("ask", "--url", chat.url, "--model", "m", reds) == 2
+    assert "without a text" in capsys.readouterr().err and texts(reds) == {}
+
+
+def test_images_do_not_leave_the_network_unasked(
+    reds: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(http.socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("93.184.216.34", 80))])
+    assert call("ask", "--url", "http://example.com/v1", "--model", "m", reds) == 2
+    assert "images would be sent there; --remote allows it" in capsys.readouterr().err
+    assert call("ask", "--url", "ftp://x", "--model", "m", reds) == 2
+    assert call("ask", "--url", "http://127.0.0.1:1/v1", "--model", "m", "--parallel", 0, reds) == 2
+
+
+def test_colours_of_the_tagger_are_not_swapped() -> None:
+    assert numpy.argmax(probabilities([1, 0, 0])) == 3
