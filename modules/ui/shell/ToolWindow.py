@@ -11,11 +11,13 @@ from modules.tools.ToolSpec import PLACES, Kind, ToolField, ToolSpec, Value
 from modules.ui.dialogs import Dialog
 from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
 from modules.util.errors import UserError
 
 WATCH_MS = 80
 MAX_LINES = 5000
+OUTPUT_HEIGHT = 200
 LINES_AT_ONCE = 400
 
 
@@ -34,20 +36,24 @@ class ToolWindow(Dialog):
         self._values: dict[str, tk.StringVar | tk.BooleanVar] = {}
         self.inputs: dict[str, tk.Widget] = {}
         px = ui.theme.px
-        self.body.columnconfigure(1, weight=1)
+        self.body.columnconfigure(0, weight=1)
         about = ttk.Label(self.body, text=spec.about, wraplength=px(720), justify="left")
-        about.grid(row=0, column=0, columnspan=3, sticky="w", pady=(0, px(8)))
-        for row, field in enumerate(spec.fields, 1):
+        about.grid(row=0, column=0, columnspan=2, sticky="w", pady=(0, px(8)))
+        self.asked = ScrollFrame(self.body, ui.theme, auto_hide=True)
+        self.asked.inside.configure(style="TFrame")
+        self.asked.inside.columnconfigure(1, weight=1)
+        self.asked.grid(row=1, column=0, columnspan=2, sticky="ew")
+        for row, field in enumerate(spec.fields):
             self._add_row(row, field)
-        last = len(spec.fields) + 1
         self.fault = ttk.Label(self.body, style="Error.TLabel", wraplength=px(720), justify="left")
-        self.fault.grid(row=last, column=0, columnspan=3, sticky="w")
-        self.output = tk.Text(self.body, wrap="word", height=8, width=60, state="disabled")
+        self.fault.grid(row=2, column=0, columnspan=2, sticky="w")
+        self.output = tk.Text(self.body, wrap="word", height=4, width=60, state="disabled")
         style_text(ui.theme, self.output)
-        self.output.grid(row=last + 1, column=0, columnspan=3, sticky="nsew", pady=(px(6), 0))
-        self.body.rowconfigure(last + 1, weight=1)
+        self.output.grid(row=3, column=0, sticky="nsew", pady=(px(6), 0))
+        self.body.rowconfigure(3, weight=1)
+        self.body.bind("<Configure>", self._share_height, add="+")
         bar = ttk.Scrollbar(self.body, command=self.output.yview)
-        bar.grid(row=last + 1, column=3, sticky="ns", pady=(px(6), 0))
+        bar.grid(row=3, column=1, sticky="ns", pady=(px(6), 0))
         self.output.configure(yscrollcommand=bar.set)
         self.progress = ttk.Label(self.foot, style="Muted.TLabel")
         self.progress.pack(side="left")
@@ -58,31 +64,34 @@ class ToolWindow(Dialog):
         if spec.undoes:
             self.buttons.append(self.add_button(words.UNDO, self.undo))
 
+    def _share_height(self, _event: object) -> None:
+        """What is asked for scrolls where there is not enough room for it and a few lines of output."""
+        room = self.body.winfo_height() - self.ui.theme.px(OUTPUT_HEIGHT)
+        self.asked.canvas.configure(height=max(1, min(self.asked.inside.winfo_reqheight(), room)))
+
     def _add_row(self, row: int, field: ToolField) -> None:
-        px = self.ui.theme.px
-        ttk.Label(self.body, text=field.title).grid(row=row, column=0, sticky="w", padx=(0, px(10)))
+        px, inside = self.ui.theme.px, self.asked.inside
+        ttk.Label(inside, text=field.title).grid(row=row, column=0, sticky="w", padx=(0, px(10)))
         made: tk.Widget
         if field.kind is Kind.SWITCH:
             variable: tk.StringVar | tk.BooleanVar = tk.BooleanVar(self, False)
-            made = ttk.Checkbutton(self.body, variable=variable)
+            made = ttk.Checkbutton(inside, variable=variable)
         elif field.kind is Kind.CHOICE:
             variable = tk.StringVar(self, str(field.default))
             values = ["", *field.choices]
-            made = ttk.Combobox(self.body, textvariable=variable, values=values, state="readonly", width=12)
+            made = ttk.Combobox(inside, textvariable=variable, values=values, state="readonly", width=12)
         else:
             variable = tk.StringVar(self, str(field.default))
             wide = field.kind in (*PLACES, Kind.TEXT)
             font = self.ui.theme.fonts["text"]
-            made = ttk.Entry(self.body, textvariable=variable, width=40 if wide else 10, font=font)
+            made = ttk.Entry(inside, textvariable=variable, width=40 if wide else 10, font=font)
         self._values[field.key], self.inputs[field.key] = variable, made
         made.grid(row=row, column=1, sticky="ew" if field.kind in PLACES else "w", pady=px(2))
         if field.kind in PLACES:
-            browse = ttk.Button(self.body, text=words.BROWSE, command=lambda: self._browse(field))
+            browse = ttk.Button(inside, text=words.BROWSE, command=lambda: self._browse(field))
             browse.grid(row=row, column=2, sticky="w", padx=(px(8), 0))
         else:
-            tip = ttk.Label(
-                self.body, text=field.tip, style="Muted.TLabel", wraplength=px(360), justify="left"
-            )
+            tip = ttk.Label(inside, text=field.tip, style="Muted.TLabel", wraplength=px(360), justify="left")
             tip.grid(row=row, column=2, sticky="w", padx=(px(8), 0))
 
     def _browse(self, field: ToolField) -> None:
