@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from modules.tools.catalog import DATASET_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MODEL_TOOLS, UPDATE
 from modules.ui.shell.ToolWindow import ToolWindow
+from tests.captioner.models import onnx_tagger
 from tests.tools.pictures import contents, picture
 from tests.ui.main.drivers import Hands
 
@@ -77,6 +78,35 @@ def test_images_are_renamed_after_a_preview_and_undone(hands: Hands, folder: Pat
     assert not window.winfo_exists()
 
 
+def test_images_are_tagged_in_a_window_lower_than_what_is_asked_for(
+    hands: Hands, folder: Path, tmp_path: Path
+) -> None:
+    tagger = onnx_tagger(folder / "tagger")
+    (folder / "0.txt").write_text("")
+    before = contents(folder)
+    window = opened(hands, "Tag images")
+    window.geometry("760x480")
+    hands.wait(lambda: window.winfo_height() == 480)
+    fill(
+        hands,
+        window,
+        folder=folder.name,
+        model=f"{folder.name}/{tagger.name}",
+        threshold="0.1",
+        suffix="by me",
+    )
+    assert window.asked.canvas.canvasy(0) > 0, "the field with the focus is in sight"
+    assert "2 images of 3 would get a caption" in press(hands, window, "Preview")
+    assert contents(folder) == before
+    assert "2 captions written" in press(hands, window, "Start")
+    assert (folder / "1.txt").read_text() == "one"
+    assert (folder / "0.txt").read_text().endswith(" by me") and (folder / "2.txt").is_file()
+    assert "undone: 0001-captions" in press(hands, window, "Undo")
+    assert contents(folder) == before
+    hands.keys("<Escape>")
+    hands.wait(lambda: not window.winfo_exists())
+
+
 def test_a_tool_can_be_stopped_in_the_middle(
     hands: Hands, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,8 +140,9 @@ def test_a_tool_can_be_stopped_in_the_middle(
 
 
 def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
-    for spec in (*DATASET_TOOLS, *MODEL_TOOLS, UPDATE):
+    for spec in (*DATASET_TOOLS, *CAPTION_TOOLS, *MODEL_TOOLS, UPDATE):
         window = opened(hands, spec.title)
         assert set(window.inputs) == {field.key for field in spec.fields}
+        assert window.output.winfo_height() > window.ui.theme.px(60), "what it says is in sight"
         hands.keys("<Escape>")
         hands.wait(lambda window=window: not window.winfo_exists())
