@@ -12,13 +12,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import CAPTION_TOOLS  # noqa: E402
-from modules.tools.dataset.captioning import Describe, Mode, Wanted, plan_captions, write_captions  # noqa: E402
+from modules.tools.dataset.captioning import Mode, Wanted, plan_captions, write_captions  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
@@ -26,40 +27,43 @@ from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
 
+if TYPE_CHECKING:
+    from modules.captioner.Captioner import Captioner
+
 MOST = {"batch": 256, "parallel": 256, "length": 4096, "seconds": 86400}
 DTYPES = {"FLOAT_32": "float32", "FLOAT_16": "float16", "BFLOAT_16": "bfloat16"}
 Options = argparse.Namespace
 
 
-def describer(options: Options) -> Describe:
+def describer(options: Options) -> Captioner:
     from modules.captioner.TransformersCaptioner import TransformersCaptioner
     from modules.trainer.distributed import choose_device
 
     device = choose_device(options.device)
     return TransformersCaptioner(
         options.model, options.prompt or "", DTYPES[options.dtype], device, options.length
-    ).describe
+    )
 
 
-def tagger(options: Options) -> Describe:
+def tagger(options: Options) -> Captioner:
     from modules.captioner.Tagger import Tagger, TagRules
     from modules.trainer.distributed import choose_device
 
     drop = tuple(tag.strip() for tag in (options.drop or "").split(",") if tag.strip())
     rules = TagRules(options.threshold, options.character, options.underscores, drop)
-    return Tagger(options.model, rules, choose_device(options.device)).describe
+    return Tagger(options.model, rules, choose_device(options.device))
 
 
-def asker(options: Options) -> Describe:
+def asker(options: Options) -> Captioner:
     from modules.captioner.ServerCaptioner import ServerCaptioner
 
     return ServerCaptioner(
         options.url, options.model, options.prompt, options.parallel, options.remote, options.seconds,
         options.length,
-    ).describe  # fmt: skip
+    )  # fmt: skip
 
 
-MAKERS: dict[str, Callable[[Options], Describe]] = {"describe": describer, "tag": tagger, "ask": asker}
+MAKERS: dict[str, Callable[[Options], Captioner]] = {"describe": describer, "tag": tagger, "ask": asker}
 
 
 def check_numbers(options: Options) -> None:
@@ -86,7 +90,7 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     if not plan:
         print(f"all of {counted(len(images), 'image')} have a caption")
         return
-    describe = MAKERS[options.verb](options)
+    describe = MAKERS[options.verb](options).describe
     done = write_captions(options.folder, plan, wanted, describe, teller(progress, len(plan)))
     for name, reason in done.left.items():
         print(f"{name}: left as it is: {reason}")
