@@ -7,6 +7,7 @@ import io
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from PIL import Image
 
@@ -37,7 +38,7 @@ class ServerCaptioner:
         if not prompt.strip():
             raise ConfigError("a server needs a question", "--prompt", "for example: Describe this image.")
         self._model, self._prompt, self._parallel, self._most_tokens = model, prompt, parallel, most_tokens
-        self._make = lambda: HttpClient(WHAT, url, remote, "images", seconds)
+        self._make = partial(HttpClient, WHAT, url, remote, "images", seconds)
         self._make()
         self._own = threading.local()
 
