@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from modules.trainer.optim.CustomSchedule import custom_factors
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler
 
@@ -43,6 +44,10 @@ def _rex(x: float, own: LearningRateSchedule) -> float:
     return (1.0 - x) / (1.0 - own.rex_d * x)
 
 
+def _custom(x: float, own: LearningRateSchedule) -> float:
+    return own.custom[min(round(x * own.steps_after_warmup), len(own.custom) - 1)]
+
+
 SHAPES: dict[LearningRateScheduler, Shape] = {
     LearningRateScheduler.CONSTANT: _constant,
     LearningRateScheduler.LINEAR: _linear,
@@ -51,6 +56,7 @@ SHAPES: dict[LearningRateScheduler, Shape] = {
     LearningRateScheduler.COSINE_WITH_HARD_RESTARTS: _cosine_with_hard_restarts,
     LearningRateScheduler.REX: _rex,
     LearningRateScheduler.ADAFACTOR: _constant,
+    LearningRateScheduler.CUSTOM: _custom,
 }
 
 
@@ -66,6 +72,7 @@ class LearningRateSchedule:
         min_factor: the lowest factor after the warm-up; CONSTANT stays at 1.
         rex_d: how long REX stays high, in [0, 1).
         ends_high: COSINE_WITH_RESTARTS ends at 1.
+        custom: the factors of CUSTOM, one for each step after the warm-up.
     """
 
     kind: LearningRateScheduler
@@ -75,10 +82,16 @@ class LearningRateSchedule:
     min_factor: float = 0.0
     rex_d: float = 0.5
     ends_high: bool = False
+    custom: tuple[float, ...] = (1.0,)
 
     @classmethod
     def from_config(cls, config: TrainConfig, total_steps: int) -> LearningRateSchedule:
-        return cls(
+        """The schedule of a run.
+
+        Raises:
+            ConfigError: the class that CUSTOM names cannot be used.
+        """
+        made = cls(
             config.learning_rate_scheduler,
             total_steps,
             config.learning_rate_warmup_steps,
@@ -87,16 +100,23 @@ class LearningRateSchedule:
             config.learning_rate_rex_d,
             config.learning_rate_ends_high,
         )
+        if made.kind is not LearningRateScheduler.CUSTOM:
+            return made
+        return replace(made, custom=custom_factors(config, total_steps, made.warmup_steps))
 
     @property
     def warmup_steps(self) -> int:
         return round(self.warmup * self.total_steps if self.warmup <= 1 else self.warmup)
+
+    @property
+    def steps_after_warmup(self) -> int:
+        return max(self.total_steps - self.warmup_steps, 1)
 
     def factor(self, step: int) -> float:
         """For the optimizer step after ``step`` finished ones; the first step of a warm-up is already above 0."""
         warmup = self.warmup_steps
         if step < warmup:
             return (step + 1) / (warmup + 1)
-        x = min((step - warmup) / max(self.total_steps - warmup, 1), 1.0)
+        x = min((step - warmup) / self.steps_after_warmup, 1.0)
         shape = SHAPES[self.kind](x, self)
         return self.min_factor + (1.0 - self.min_factor) * shape

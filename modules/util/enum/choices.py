@@ -193,6 +193,7 @@ class LearningRateScheduler(BaseEnum):
     COSINE_WITH_HARD_RESTARTS = "COSINE_WITH_HARD_RESTARTS"
     REX = "REX"
     ADAFACTOR = "ADAFACTOR"
+    CUSTOM = "CUSTOM"
 
 
 class EMAMode(BaseEnum):

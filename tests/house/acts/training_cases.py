@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
 from tests.house.acts import outcomes as see
 from tests.house.acts.bases import flux, pictures
 from tests.house.acts.case import Case, shared_folder, write
 
 ADAMW = {"optimizer.optimizer": "ADAMW", "learning_rate": 1e-3}
 CUSTOM = {"layer_filter_preset": "custom"}
+OF_A_CLASS = {
+    "learning_rate_scheduler": "CUSTOM",
+    "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.StepLR",
+    "scheduler_params": "step_size=1",
+}
+
+
+class Halving(LRScheduler):
+    """Another class with the arguments of ``StepLR``."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int) -> None:
+        self._every = step_size
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        return [0.5 ** (self.last_epoch // self._every) * rate for rate in self.base_lrs]
 
 
 def _adapter(folder: Path) -> None:
@@ -31,6 +50,8 @@ LOOP = [
     Case("nan_patience", pictures, 3, see.end, {"learning_rate": 100.0, "lora_alpha": 65536.0, "max_steps": 8}),
     Case("learning_rate", pictures, 0.25, see.weights),
     Case("learning_rate_scheduler", pictures, "LINEAR", see.rates),
+    Case("custom_learning_rate_scheduler", pictures, "tests.house.acts.training_cases.Halving", see.rates, OF_A_CLASS),
+    Case("scheduler_params", pictures, "step_size=1; gamma=0.5", see.rates, OF_A_CLASS),
     Case("learning_rate_warmup_steps", pictures, 3.0, see.rates),
     Case("learning_rate_cycles", pictures, 1.0, see.rates),
     Case("learning_rate_min_factor", pictures, 0.5, see.rates),

@@ -6,12 +6,15 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modules.trainer.assembly import check_settings
 from modules.trainer.optim.LearningRateSchedule import SHAPES, LearningRateSchedule
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler as Kind
+from modules.util.errors import ConfigError
 
 
 def factors(kind: Kind, steps: tuple[int, ...], total: int = 100, **settings: Any) -> list[float]:
@@ -131,3 +134,80 @@ def test_restarts_that_end_high_have_whole_waves() -> None:
 
 def test_adafactor_leaves_the_rate_to_its_optimizer() -> None:
     assert factors(Kind.ADAFACTOR, (0, 50, 100)) == [1, 1, 1]
+
+
+CLASS = "custom_learning_rate_scheduler"
+SCHEDULERS = {
+    "OneCycleLR": (
+        "max_lr=%LR%; total_steps=%SCHEDULER_STEPS%; pct_start=0.4",
+        {"max_lr": 2e-4, "total_steps": 40, "pct_start": 0.4},
+    ),
+    "CosineAnnealingLR": ("T_max = %TOTAL_STEPS%; eta_min=1e-6", {"T_max": 40, "eta_min": 1e-6}),
+    "MultiStepLR": ("milestones=[5, 20]; gamma=0.5", {"milestones": [5, 20], "gamma": 0.5}),
+    "StepLR": ("step_size=%STEPS_PER_EPOCH%", {"step_size": 14}),
+    "LinearLR": ("total_iters=%EPOCHS%", {"total_iters": 3}),
+}  # fmt: skip
+
+
+def custom(name: str, params: str, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_dict({
+        "learning_rate": 2e-4, "learning_rate_scheduler": "CUSTOM", CLASS: name, "scheduler_params": params,
+        "epochs": 3, **settings,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_class_of_torch_gives_its_own_rates_at_every_step(name: str) -> None:
+    text, arguments = SCHEDULERS[name]
+    config = custom(f"torch.optim.lr_scheduler.{name}", text)
+    schedule = LearningRateSchedule.from_config(config, 40)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2e-4, momentum=0.9)
+    theirs = getattr(torch.optim.lr_scheduler, name)(optimizer, **arguments)
+    for step in range(40):
+        assert 2e-4 * schedule.factor(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12), step
+        optimizer.step()
+        theirs.step()
+    assert len({schedule.factor(step) for step in range(40)}) > 2
+
+
+def test_a_class_begins_after_the_warm_up() -> None:
+    text = "max_lr=%LR%; total_steps=%SCHEDULER_STEPS%"
+    config = custom("torch.optim.lr_scheduler.OneCycleLR", text, learning_rate_warmup_steps=8.0)
+    late, plain = (
+        LearningRateSchedule.from_config(config, 40),
+        custom("torch.optim.lr_scheduler.OneCycleLR", text),
+    )
+    alone = LearningRateSchedule.from_config(plain, 32)
+    assert [late.factor(8 + step) for step in range(32)] == [alone.factor(step) for step in range(32)]
+    assert late.factor(7) == 8 / 9
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "field", "words"),
+    [
+        ("", "", CLASS, "is not a learning rate scheduler"),
+        ("OneCycleLR", "", CLASS, "is not a learning rate scheduler"),
+        ("torch.optim.lr_scheduler.NoneSuch", "", CLASS, "there is no class"),
+        ("no_such_package.Class", "", CLASS, "there is no class"),
+        ("torch.optim.SGD", "", CLASS, "is not a learning rate scheduler"),
+        ("torch.optim.lr_scheduler.ReduceLROnPlateau", "", CLASS, "validation loss"),
+        ("torch.optim.lr_scheduler.StepLR", "", "scheduler_params", "step_size"),
+        ("torch.optim.lr_scheduler.StepLR", "step=3", "scheduler_params", "step"),
+        ("torch.optim.lr_scheduler.StepLR", "step_size", "scheduler_params", "is not name=value"),
+        ("torch.optim.lr_scheduler.StepLR", "step_size=3; step_size=4", "scheduler_params", "given twice"),
+        ("torch.optim.lr_scheduler.StepLR", "step_size=open('x')", "scheduler_params", "neither a value"),
+        ("torch.optim.lr_scheduler.StepLR", "step_size=3; gamma=-1", "scheduler_params", "negative or NaN"),
+        (
+            "torch.optim.lr_scheduler.OneCycleLR",
+            "max_lr=1; total_steps=9",
+            "scheduler_params",
+            "failed at step 10",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_told_before_the_model_is_loaded(
+    name: str, params: str, field: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_settings(custom(name, params, samples=[], base_model_name="/nowhere"))
+    assert caught.value.field == field

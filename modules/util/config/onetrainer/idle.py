@@ -54,10 +54,6 @@ def _decomposed(full: Mapping[str, Any]) -> bool:
     return bool(full["lora_decompose"] is True or full["lokr_weight_decompose"] is True)
 
 
-def _custom_rates(full: Mapping[str, Any]) -> bool:
-    return bool(full["learning_rate_scheduler"] == "CUSTOM")
-
-
 ACTS_ONLY: Mapping[str, Acts] = {
     "oft_block_share": _of_kind("OFT_2"),
     "oft_scaled": _of_kind("OFT_2"),
@@ -69,8 +65,6 @@ ACTS_ONLY: Mapping[str, Acts] = {
     "lokr_dora_on_output": lambda full: full["lokr_weight_decompose"] is True,
     "lora_decompose_norm_epsilon": _decomposed,
     "lora_decompose_output_axis": _decomposed,
-    "custom_learning_rate_scheduler": _custom_rates,
-    "scheduler_params": _custom_rates,
     "multi_gpu": lambda full: full["multi_gpu"] is True,
     "device_indexes": lambda full: full["multi_gpu"] is True,
 }

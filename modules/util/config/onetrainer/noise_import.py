@@ -26,6 +26,8 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
         notes.moved(
             "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "whole waves there"
         )
+    made["custom_learning_rate_scheduler"] = full["custom_learning_rate_scheduler"] or ""
+    made["scheduler_params"] = _arguments(full["scheduler_params"], notes)
     if full["perturbation_noise_weight"]:
         made["perturbation_on_target"] = True
         notes.moved(
@@ -59,3 +61,15 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
     if shifted and full["timestep_distribution"] == "SIGMOID":
         notes.add("timestep_distribution", "SIGMOID", "shifted once; there it is shifted twice")
     return made
+
+
+def _arguments(given: object, notes: Notes) -> str:
+    """A list of ``{"key": ..., "value": ...}`` as our text; the values are the same literals and placeholders there."""
+    made = []
+    for one in given if isinstance(given, list) else []:
+        name, value = (one.get("key"), one.get("value")) if isinstance(one, Mapping) else (None, None)
+        if not isinstance(name, str) or not isinstance(value, str) or ";" in value:
+            notes.add("scheduler_params", one, "left out: it is not a name with a text", faulty=True)
+        elif name.strip():
+            made.append(f"{name.strip()}={value.strip()}")
+    return "; ".join(made)

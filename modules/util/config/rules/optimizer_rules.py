@@ -160,6 +160,17 @@ def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule("optimizer", "custom_learning_rate_scheduler")
+def _schedule_of_a_class(c: TrainConfig) -> Iterator[Finding]:
+    own = c.learning_rate_scheduler is LearningRateScheduler.CUSTOM
+    if own and "." not in c.custom_learning_rate_scheduler:
+        yield ConfigError(
+            f"{c.custom_learning_rate_scheduler!r} is not a class with its module",
+            "custom_learning_rate_scheduler",
+            "for example torch.optim.lr_scheduler.OneCycleLR",
+        )
+
+
 @rule("optimizer", "learning_rate", *_PARTS)
 def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     if c.optimizer.optimizer is not Optimizer.ADAFACTOR:

@@ -116,7 +116,30 @@ class TrainingSection(BaseConfig):
         group="Learning rate",
         tip=(
             "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer of that "
-            "name sets it, with relative_step."
+            "name sets it, with relative_step. CUSTOM: a class that you name."
+        ),
+    )
+    custom_learning_rate_scheduler: str = setting(
+        "",
+        visible="learning_rate_scheduler=CUSTOM",
+        free=False,
+        title="Class",
+        group="Learning rate",
+        tip=(
+            "A learning rate scheduler of torch or of another installed package, with its module, such as "
+            "torch.optim.lr_scheduler.OneCycleLR."
+        ),
+    )
+    scheduler_params: str = setting(
+        "",
+        visible="learning_rate_scheduler=CUSTOM",
+        free=False,
+        title="Its arguments",
+        group="Learning rate",
+        tip=(
+            "name=value, separated by semicolons, such as max_lr=%LR%; total_steps=%SCHEDULER_STEPS%. %LR% is the "
+            "learning rate, %TOTAL_STEPS% the steps of the run, %SCHEDULER_STEPS% those after the warm-up; also "
+            "%EPOCHS% and %STEPS_PER_EPOCH%."
         ),
     )
     learning_rate_warmup_steps: Float = setting(

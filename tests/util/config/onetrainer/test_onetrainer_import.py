@@ -300,7 +300,6 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     assert about(notes) == sorted(
         [
             "force_circular_padding",
-            "learning_rate_scheduler",
             "resolution",
             "output_model_format",
             "quantization.svd_dtype",
@@ -490,3 +489,19 @@ def test_masked_training_is_taken_over(
     assert (config.unmasked_weight, config.normalize_masked_area_loss) == (0.3, True)
     assert (config.unmasked_probability, config.masked_prior_preservation_weight) == (probability, prior)
     assert [name for name in about(notes) if "mask" in name] == noted
+
+
+def test_a_schedule_of_a_class_is_carried_with_its_arguments(tmp_path: Path) -> None:
+    given = [
+        {"key": "max_lr", "value": "%LR%"}, {"key": "betas", "value": "[0.9, 0.99]"}, {"key": " ", "value": "1"},
+        {"key": "x"},
+    ]  # fmt: skip
+    data = {
+        "__version": 11, "learning_rate_scheduler": "CUSTOM",
+        "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.OneCycleLR", "scheduler_params": given, **LISTS,
+    }  # fmt: skip
+    config, notes = load(tmp_path, data)
+    assert config.learning_rate_scheduler == "CUSTOM"
+    assert config.custom_learning_rate_scheduler == "torch.optim.lr_scheduler.OneCycleLR"
+    assert config.scheduler_params == "max_lr=%LR%; betas=[0.9, 0.99]"
+    assert about(notes) == ["scheduler_params"]

@@ -1,0 +1,101 @@
+"""Learning rates by a scheduler class that the config names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, UserError
+
+CLASS, ARGUMENTS = "custom_learning_rate_scheduler", "scheduler_params"
+TRIED_STEPS = 100
+
+
+def custom_factors(config: TrainConfig, total_steps: int, warmup_steps: int) -> tuple[float, ...]:
+    """The factor of each optimizer step after the warm-up, from a run of the class with an optimizer that does nothing.
+
+    The scheduler sees a single group with the run's learning rate and its momentum; only its rates are used. It is
+    driven anew at each start, so it has no state to keep.
+
+    Raises:
+        ConfigError: there is no such class, it cannot be made of its arguments, or it fails before the end.
+    """
+    steps = max(total_steps - warmup_steps, 1)
+    known = {
+        "%LR%": config.learning_rate,
+        "%EPOCHS%": config.epochs,
+        "%STEPS_PER_EPOCH%": math.ceil(total_steps / config.epochs),
+        "%TOTAL_STEPS%": total_steps,
+        "%SCHEDULER_STEPS%": steps,
+    }
+    kind = _class(config.custom_learning_rate_scheduler)
+    if config.learning_rate <= 0:
+        raise ConfigError("the learning rate has to be above 0 for a schedule of a class", "learning_rate")
+    idle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=config.learning_rate, momentum=0.9)
+    factors = []
+    try:
+        scheduler = kind(idle, **_arguments(config.scheduler_params, known))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # this optimizer takes no steps, which torch remarks on
+            for step in range(steps):
+                factors.append(float(idle.param_groups[0]["lr"]) / config.learning_rate)
+                if step + 1 < steps:
+                    scheduler.step()
+    except UserError:
+        raise
+    except Exception as error:
+        at = f" at step {len(factors)} of {steps}" if factors else ""
+        raise ConfigError(
+            f"{config.custom_learning_rate_scheduler} failed{at}: {error}", ARGUMENTS, "change its arguments"
+        ) from error
+    if not all(math.isfinite(one) and one >= 0 for one in factors):
+        raise ConfigError(
+            f"{config.custom_learning_rate_scheduler} makes learning rates that are negative or NaN",
+            ARGUMENTS,
+        )
+    return tuple(factors)
+
+
+def _class(name: str) -> type[LRScheduler]:
+    package, _, last = name.strip().rpartition(".")
+    try:
+        found = getattr(importlib.import_module(package), last) if package and last else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"there is no class {name!r}: {error}", CLASS, "for example torch.optim.lr_scheduler.OneCycleLR"
+        ) from error
+    if not isinstance(found, type) or not issubclass(found, LRScheduler):
+        raise ConfigError(
+            f"{name!r} is not a learning rate scheduler of torch", CLASS,
+            "for example torch.optim.lr_scheduler.OneCycleLR",
+        )  # fmt: skip
+    if issubclass(found, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(f"{name!r} needs a validation loss at each step", CLASS, "choose another class")
+    return found
+
+
+def _arguments(text: str, known: dict[str, float]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, value = (piece.strip() for piece in entry.partition("="))
+        if not equals or not name.isidentifier():
+            raise ConfigError(
+                f"{entry!r} is not name=value", ARGUMENTS, "write it like eta_min=1e-6; T_max=100"
+            )
+        if name in made:
+            raise ConfigError(f"{name} is given twice", ARGUMENTS)
+        try:
+            made[name] = known[value] if value in known else ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise ConfigError(
+                f"{value!r} is neither a value nor one of {', '.join(known)}", ARGUMENTS,
+                "texts stand in quotation marks",
+            ) from error  # fmt: skip
+    return made
