@@ -22,7 +22,7 @@ def custom_factors(config: TrainConfig, total_steps: int, warmup_steps: int) -> 
     """The factor of each optimizer step after the warm-up, from a run of the class with an optimizer that does nothing.
 
     The scheduler sees a single group with the run's learning rate and its momentum; only its rates are used. It is
-    driven anew at each start, so it has no state to keep.
+    driven again at each start, so it has no state to keep.
 
     Raises:
         ConfigError: there is no such class, it cannot be made of its arguments, or it fails before the end.
@@ -96,6 +96,6 @@ def _arguments(text: str, known: dict[str, float]) -> dict[str, Any]:
         except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
             raise ConfigError(
                 f"{value!r} is neither a value nor one of {', '.join(known)}", ARGUMENTS,
-                "texts stand in quotation marks",
+                "put texts in quotation marks",
             ) from error  # fmt: skip
     return made
