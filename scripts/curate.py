@@ -35,6 +35,11 @@ LOG_SECONDS = 5.0
 Options = argparse.Namespace
 
 
+def tell(line: str) -> None:
+    """A line on stderr that stays."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class ProgressLine:
     """Progress on stderr: one changing line on a terminal, elsewhere a new line now and then."""
 

@@ -27,11 +27,11 @@ from modules.reward.clip import CLIP_L14, ClipScore, has_processor  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
-from modules.trainer.distributed import choose_device  # noqa: E402
+from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
-from scripts.curate import exit_status  # noqa: E402
+from scripts.curate import exit_status, tell  # noqa: E402
 from scripts.train_reward import load_image  # noqa: E402
 
 AT_ONCE = 16
@@ -117,12 +117,11 @@ def spread(images: Sequence[Told], features_ND: torch.Tensor) -> dict[str, float
     }
 
 
-def judge(told: Told, device: str) -> dict[str, Any]:
+def judge(told: Told, place: torch.device) -> dict[str, Any]:
     """Everything that is printed."""
     images = told.get("images")
     if not isinstance(images, list) or not images:
         raise DataError("there are no images to judge", "images")
-    place = choose_device(device)
     missing: dict[str, str] = {}
     scores: dict[str, list[float]] = {}
     for name, reward in judges(told, missing):
@@ -156,7 +155,8 @@ def main(argv: list[str] | None = None) -> int:
         told = parse_json(sys.stdin.buffer.read(), "request")
         if not isinstance(told, dict):
             raise DataError("the request is not an object", "stdin")
-        print(json.dumps(judge(told, options.device)))
+        said = where_there_is_room(options.device, lambda place: judge(told, place), tell)
+        print(json.dumps(said))
 
     return exit_status(work)
 

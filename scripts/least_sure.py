@@ -18,24 +18,26 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+import torch  # noqa: E402
+
 from modules.reward.asking import least_sure  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
-from modules.trainer.distributed import choose_device  # noqa: E402
+from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
-from scripts.curate import exit_status  # noqa: E402
+from scripts.curate import exit_status, tell  # noqa: E402
 from scripts.judge import over_all  # noqa: E402
 
 Told = Mapping[str, Any]
 
 
-def choose(told: Told, device: str) -> dict[str, Any]:
+def choose(told: Told, place: torch.device) -> dict[str, Any]:
     """Everything that is printed."""
     groups = told.get("groups")
     if not isinstance(groups, list) or not groups:
         raise DataError("there are no images to choose from", "groups")
     reward = PreferenceReward(str(told.get("taste", "")), str(told.get("base", "")))
-    reward.load(choose_device(device))
+    reward.load(place)
     images = [{"path": path, "prompt": one["prompt"]} for one in groups for path in one["images"]]
     features_ND = over_all(images, "features", reward.features)
     chosen, start = [], 0
@@ -58,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         told = parse_json(sys.stdin.buffer.read(), "request")
         if not isinstance(told, dict):
             raise DataError("the request is not an object", "stdin")
-        print(json.dumps(choose(told, options.device)))
+        said = where_there_is_room(options.device, lambda place: choose(told, place), tell)
+        print(json.dumps(said))
 
     return exit_status(work)
 

@@ -333,7 +333,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     from modules.adapter.formats import read_adapter
     from modules.adapter.PeftAdapter import attach
     from modules.model.dtypes import torch_dtype
-    from modules.modelSetup.learned_words import add_words_of, without_known_words
+    from modules.modelSetup.learned_words import add_words_of, noting_known_words
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample
     from modules.trainer.distributed import choose_device
@@ -356,7 +356,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
         model.place(device, (model.spec.denoiser,))
         yield from sampled(setup, model, filled, options.batch_size, "")
         return
-    file = without_known_words(read_adapter(options.adapter, model), model)
+    file = noting_known_words(read_adapter(options.adapter, model), model)
     handle = attach(model, AdapterOptions(), file)
     add_words_of(model, file)
     for note in handle.notes:

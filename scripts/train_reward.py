@@ -46,13 +46,13 @@ from modules.reward.preference_head import (  # noqa: E402
     UsualFit,
     save_head,
 )
-from modules.trainer.distributed import choose_device  # noqa: E402
+from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
-from scripts.curate import exit_status  # noqa: E402
+from scripts.curate import exit_status, tell  # noqa: E402
 
 OF_TASTE = ("denoiser", "picture")
 """Features in parts, on which the head is a ``TasteHead``."""
@@ -445,13 +445,17 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         comparisons = [one for one in comparisons if not one.tie]
     prompts = {path: prompt for one in comparisons for path, prompt in one.prompts.items()}
     images = {path: prompts[path] for path in sorted(prompts)}
-    extract = FrozenFeatures(described)
-    extract.load(choose_device(options.device))
-    probe_D = extract.probe()
+
+    def seen_on(device: torch.device) -> tuple[FrozenFeatures, torch.Tensor, torch.Tensor]:
+        extract = FrozenFeatures(described)
+        extract.load(device)
+        return extract, extract.probe(), features_of(images, extract, options.cache)
+
+    extract, probe_D, features_ND = where_there_is_room(options.device, seen_on, tell)
     row = {path: number for number, path in enumerate(images)}
     validation_P = torch.tensor([one.validation for one in comparisons], dtype=torch.bool)
     data = Comparisons(
-        features_of(images, extract, options.cache),
+        features_ND,
         torch.tensor([row[one.better] for one in comparisons]),
         torch.tensor([row[one.worse] for one in comparisons]),
         [one.group for one in comparisons],

@@ -78,20 +78,19 @@ def _of_adapter(
     return made
 
 
-def without_known_words(file: AdapterFile, model: Model) -> AdapterFile:
-    """The file of an adapter without embeddings whose placeholder means something to the model already.
+def noting_known_words(file: AdapterFile, model: Model) -> AdapterFile:
+    """The file of an adapter with a note on embeddings whose placeholder means something to the model already.
 
-    Prompts that use such a word in its ordinary sense would get the vectors of the file. What is left out is one of the
-    file's notes.
+    Prompts that use such a word in its ordinary sense get the vectors of the file, too.
     """
-    if not file.embeddings:
-        return file
-    known = [name for name in file.embeddings if _encoder_that_knows(model, name)]
+    known = [name for name in file.embeddings or () if _encoder_that_knows(model, name)]
     if not known:
         return file
-    note = f"{file.source}: its embeddings of words that the model knows already are left out: {', '.join(known[:5])}"
-    rest = {name: vectors for name, vectors in file.embeddings.items() if name not in known}
-    return replace(file, embeddings=rest, notes=(*file.notes, note))
+    note = (
+        f"{file.source}: words of the model have embeddings in it and mean these wherever a prompt uses them: "
+        f"{', '.join(known[:5])}"
+    )
+    return replace(file, notes=(*file.notes, note))
 
 
 def _tokenizers(model: Model) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.learned_words import add_words, save_words, without_known_words
+from modules.modelSetup.learned_words import add_words, noting_known_words, save_words
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
@@ -358,7 +358,7 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
     if config.training_method is TrainingMethod.LORA:
         options = adapter_options(config, spec)
         if config.lora_model_name:
-            source = without_known_words(read_adapter(config.lora_model_name, model), model)
+            source = noting_known_words(read_adapter(config.lora_model_name, model), model)
             check_agreement(options, source, model, _unusual(config))
         handle = attach(model, options, source)
         if config.output_model_format is not ModelFormat.AUTO:

@@ -315,11 +315,15 @@ class Round:
     def forget_training(self) -> None:
         """Remove run and adapter, so that it can be trained again."""
         self._owned.remove(f"{self.name}/trained.json")
-        self._owned.remove(f"{self.name}/taste.json")
-        if self.newer_taste_path.is_file():
-            taste, newer = self.taste_path.name, self.newer_taste_path.name
-            self._owned.move(f"{self.name}/{newer}", f"{self.name}/{taste}", replace=True)
-        self._forget_newer_taste()
+        newer = self._record_of_taste("taste-newer.json")
+        if newer and self.newer_taste_path.is_file():
+            names = self.newer_taste_path.name, self.taste_path.name
+            self._owned.remove(f"{self.name}/taste.json")
+            self._owned.move(f"{self.name}/{names[0]}", f"{self.name}/{names[1]}", replace=True)
+            self.write_taste(newer)
+        else:
+            self._owned.remove(f"{self.name}/taste.json")
+            self._forget_newer_taste()
         self._owned.remove(f"{self.name}/adapter.safetensors")
         self._owned.remove_tree(f"{self.name}/run")
 

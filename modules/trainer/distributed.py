@@ -10,21 +10,22 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from modules.trainer.control.PeerWatch import PeerWatch
-from modules.util.errors import ConfigError
+from modules.util.errors import ConfigError, UserError
 
 # others wait while the first process makes samples or is paused
 PATIENCE = timedelta(days=30)
 JOINING = timedelta(minutes=5)
 ROUND = timedelta(seconds=1)
 BUCKET_BYTES = 256 * 1024 * 1024
+Found = TypeVar("Found")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
@@ -47,6 +48,33 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("there is no mps device here", "train_device", "use auto or cpu")
     return device
+
+
+def where_there_is_room(
+    name: str, work: Callable[[torch.device], Found], tell: Callable[[str], object]
+) -> Found:
+    """Do something on a device; with ``auto`` again on the CPU if the graphics card has too little memory.
+
+    Args:
+        tell: called with a line before it is done again.
+
+    Raises:
+        ConfigError: this machine does not have the device. UserError: it has too little memory.
+    """
+    device = choose_device(name)
+    try:
+        return work(device)
+    except torch.OutOfMemoryError as error:
+        if name != "auto" or device.type == "cpu":
+            raise UserError(
+                f"{device} has too little memory: {str(error).splitlines()[0]}",
+                "--device",
+                "use --device cpu",
+            ) from error
+    # outside of the handler, whose traceback holds what was on the card
+    tell("the graphics card has too little memory for this: it is done again on the CPU, which takes longer")
+    torch.cuda.empty_cache()
+    return work(torch.device("cpu"))
 
 
 @dataclass

@@ -214,7 +214,7 @@ class LearnedWords:
                     continue
                 wide, norm = rows.float(), self.norms[encoder]
                 length = wide.norm(dim=-1, keepdim=True)
-                near = 8 * torch.finfo(rows.dtype).eps * norm if ended else -1.0
+                near = torch.finfo(rows.dtype).eps * norm if ended else -1.0
                 change = (length > 0) & ((length - norm).abs() > near)
                 rows.copy_(torch.where(change, wide * (norm / length), wide))
 

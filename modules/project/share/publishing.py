@@ -121,7 +121,7 @@ def _facts(project: Project, one: Round) -> Facts:
             "pairs": other.pair_count,
             "steps": int(other.trained.get("steps", 0)),
             "method": str(other.trained.get("method") or "pairs"),
-            "accuracy": other.taste_of_run.get("accuracy") if other.prompts_path.is_file() else None,
+            "accuracy": (other.trained.get("taste") or {}).get("accuracy"),
         }
         for other in project.rounds()
         if other.number <= one.number

@@ -19,7 +19,7 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.model.batch import ImageBatch
 from modules.modelSetup import training
-from modules.modelSetup.learned_words import add_words_of, without_known_words
+from modules.modelSetup.learned_words import add_words_of, noting_known_words
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory.memory_plan import parts_of_a_step
 from modules.util.config.ConceptConfig import ConceptConfig
@@ -88,7 +88,7 @@ def image_losses(
         config = config.model_copy(update={"cache_dir": scratch})
         model = training.load_model(setup, config)
         if adapter is not None:
-            file = without_known_words(read_adapter(adapter, model), model)
+            file = noting_known_words(read_adapter(adapter, model), model)
             attach(model, AdapterOptions(), file)
             add_words_of(model, file)
         loader = create_data_loader(config, model, setup, device=device)

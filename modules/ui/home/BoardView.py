@@ -167,7 +167,7 @@ class BoardView(ttk.Frame):
     def _progress(self, key: str, step: Step) -> tuple[str, float]:
         job = self.watch.job
         assert job is not None
-        if key == "pick" or (key == "train" and job.done < job.total):
+        if key == "pick" or (key == "train" and job.done < job.total and not step.total):
             return self._learning(job.done, job.total)
         done, total, text = step.done, step.total, words.IMAGES_OF
         if key == "compare":

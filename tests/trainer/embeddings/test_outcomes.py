@@ -107,7 +107,7 @@ def test_words_travel_in_the_file_of_an_adapter(layout: str, tmp_path: Path) -> 
     assert torch.equal(load_file(tmp_path / "again/out.safetensors")[key], saved[key])
 
 
-def test_words_of_an_adapter_that_the_model_knows_already_are_left_out(tmp_path: Path) -> None:
+def test_words_of_an_adapter_that_the_model_knows_already_are_kept_and_named(tmp_path: Path) -> None:
     run_here(words_config(tmp_path / "first", max_steps=1))
     file = tmp_path / "foreign.safetensors"
     own = load_file(tmp_path / "first/out.safetensors")
@@ -116,8 +116,10 @@ def test_words_of_an_adapter_that_the_model_knows_already_are_left_out(tmp_path:
         tmp_path / "again", lora_model_name=str(file), additional_embeddings=[], max_steps=1
     )
     parts = run_here(config).parts
-    assert [word.placeholder for word in parts.model.words.words] == [WORD]
-    assert any("knows already are left out: Cat" in note for note in parts.handle.notes)
+    assert sorted(word.placeholder for word in parts.model.words.words) == sorted([WORD, "Cat"])
+    assert any("mean these wherever a prompt uses them: Cat" in note for note in parts.handle.notes)
+    saved = load_file(tmp_path / "again/out.safetensors")
+    assert torch.equal(saved[f"{BUNDLE}Cat.clip_l"], torch.ones(1, 24)), "nothing of the LoRA is lost"
 
 
 def test_words_beside_an_adapter_are_files_of_their_own(tmp_path: Path) -> None:

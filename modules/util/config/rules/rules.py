@@ -53,6 +53,7 @@ class Problems:
 
 Finding = UserError | ConfigWarning
 Rule = Callable[["TrainConfig"], Iterator[Finding]]
+FEWEST_FOR_KTO = 8
 _STEP_ALONE = (
     Optimizer.ADAMW,
     Optimizer.ADAM,
@@ -124,6 +125,17 @@ def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
             "the untouched model is the reference",
             "training_method",
             "set training_method to LORA",
+        )
+
+
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_objective", "batch_size", "gradient_accumulation_steps")
+def _few_images_to_compare_with(c: TrainConfig) -> Iterator[Finding]:
+    images = c.batch_size * c.gradient_accumulation_steps
+    if c.trains_pairs and c.rlhf_dpo_objective is DPOObjective.KTO and images < FEWEST_FOR_KTO:
+        yield ConfigWarning(
+            f"compares the images of a step with their mean, and there are {images}: likes then pull with full force "
+            f"for ever; make it {FEWEST_FOR_KTO} or more with gradient_accumulation_steps",
+            "rlhf_dpo_objective",
         )
 
 

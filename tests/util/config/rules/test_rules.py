@@ -124,6 +124,7 @@ def test_what_is_meant_passes_without_a_word(data: dict) -> None:
             "rlhf_dpo_reference_cache_draws",
         ),
         ({"ema": "CPU", "ema_decay": 1.0}, "ema_decay"),
+        ({**DPO, "rlhf_dpo_objective": "KTO", "gradient_accumulation_steps": 7}, "rlhf_dpo_objective"),
     ],
 )
 def test_warnings_do_not_stop(data: dict, field: str) -> None:
