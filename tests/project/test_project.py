@@ -478,6 +478,17 @@ class TestALearnedTaste:
         assert taste_head.taste_file(Project(picked)).read_bytes() == b"taste 3"
         assert not list(one.glob("taste-newer*")), "a finished run needs its taste no more"
 
+    def test_a_newer_taste_keeps_its_record_when_training_is_forgotten(self, picked, capsys, asked, trains):
+        trains("exit1")
+        refused(capsys, "train", picked, "--method", "taste")
+        one = Project(picked).round
+        (one.folder / "run" / "backup" / "one").mkdir(parents=True)
+        self.learner.also = {"no_fit": "the other taste has none"}
+        told(capsys, "learn", picked)
+        one.forget_training()
+        assert one.taste_path.read_bytes() == b"taste 2" and one.taste["knows_fit"] is False
+        assert not list(one.folder.glob("taste-newer*"))
+
     def test_learning_shows_its_progress(self, picked, asked):
         said = []
         taste_head.learn(Project(picked), said.append)
