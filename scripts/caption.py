@@ -1,7 +1,7 @@
 """Captions for a folder of images: by a model of transformers, a tagger, or a server. Every change can be undone.
 
-What is written stays after Ctrl+C; the same command with --mode BLANK does the rest. --dry-run shows which images
-would get a caption, without loading a model.
+What is written stays after Ctrl+C; the same command does the rest, unless it is to REPLACE. --dry-run shows which
+images would get a caption, without loading a model.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """
@@ -41,7 +41,7 @@ def describer(options: Options) -> Captioner:
 
     device = choose_device(options.device)
     return TransformersCaptioner(
-        options.model, options.prompt or "", DTYPES[options.dtype], device, options.length
+        str(options.model), options.prompt or "", DTYPES[options.dtype], device, options.length
     )
 
 
@@ -58,7 +58,7 @@ def asker(options: Options) -> Captioner:
     from modules.captioner.ServerCaptioner import ServerCaptioner
 
     return ServerCaptioner(
-        options.url, options.model, options.prompt, options.parallel, options.remote, options.seconds,
+        options.url, options.model, options.prompt, options.remote, options.seconds,
         options.length,
     )  # fmt: skip
 
@@ -76,8 +76,10 @@ def check_numbers(options: Options) -> None:
 def run_captions(options: Options, progress: ProgressLine) -> None:
     check_numbers(options)
     mode = Mode(options.mode)
-    at_once = options.parallel if options.verb == "ask" else options.batch
-    wanted = Wanted(mode, options.prefix or "", options.suffix or "", at_once)
+    at_once = {"ask": "parallel", "describe": "batch"}.get(options.verb)
+    wanted = Wanted(
+        mode, options.prefix or "", options.suffix or "", getattr(options, at_once) if at_once else 1
+    )
     if not options.dry_run:
         Journal(options.folder).put_in_order()
     images = find_images(options.folder, options.subfolders)

@@ -7,14 +7,17 @@ from typing import Protocol
 
 from PIL import Image
 
+from modules.util.errors import UserError
+
 
 class Captioner(Protocol):
     """A model or a server that describes images."""
 
-    def describe(self, images: Sequence[Image.Image]) -> list[str]:
-        """One text for each RGB image, in their order; empty where there is nothing to say.
+    def describe(self, images: Sequence[Image.Image]) -> Sequence[str | UserError]:
+        """One text for each RGB image, in their order: empty where there is nothing to say, or why one could not be
+        described.
 
         Raises:
-            UserError: it failed; what was described before stays described.
+            UserError: none can be.
         """
         ...

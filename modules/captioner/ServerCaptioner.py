@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from PIL import Image
@@ -16,15 +16,18 @@ from modules.util.web.HttpClient import HttpClient
 
 WHAT = "the caption server"
 LONGEST_SIDE = 1024
+MOST_CHARACTERS = 20_000
+WATCH_SECONDS = 0.2
+THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 class ServerCaptioner:
-    """Sends the pixels of each image and a question; nothing else of the file leaves the computer.
+    """Sends the pixels of each image and a question; nothing else of the file leaves the computer. All images of a call
+    are asked about at once.
 
     Args:
         url: of its interface, for example ``http://127.0.0.1:1234/v1``.
         model: its name there.
-        parallel: how many images are asked about at once.
         remote: it may be outside this computer and its network.
         seconds: how long an answer may take.
 
@@ -33,33 +36,39 @@ class ServerCaptioner:
     """
 
     def __init__(
-        self, url: str, model: str, prompt: str, parallel: int, remote: bool, seconds: float, most_tokens: int
+        self, url: str, model: str, prompt: str, remote: bool, seconds: float, most_tokens: int
     ) -> None:
         if not prompt.strip():
             raise ConfigError("a server needs a question", "--prompt", "for example: Describe this image.")
-        self._model, self._prompt, self._parallel, self._most_tokens = model, prompt, parallel, most_tokens
-        self._make = partial(HttpClient, WHAT, url, remote, "images", seconds)
-        self._make()
-        self._own = threading.local()
+        self._model, self._prompt, self._most_tokens = model, prompt, most_tokens
+        self._client = partial(HttpClient, WHAT, url, remote, "images", seconds)
+        self._client()
 
-    def describe(self, images: Sequence[Image.Image]) -> list[str]:
-        """One answer for each image; a failure is tried again a few times."""
-        with ThreadPoolExecutor(self._parallel) as threads:
-            asked = [threads.submit(self._ask, image) for image in images]
+    def describe(self, images: Sequence[Image.Image]) -> list[str | UserError]:
+        """One answer for each image, or why there is none; a failure is tried three times in all."""
+        found: list[str | UserError] = [UserError("not asked")] * len(images)
+
+        def ask(place: int) -> None:
             try:
-                return [one.result() for one in asked]
-            finally:
-                for one in asked:
-                    one.cancel()
+                found[place] = self._ask(images[place])
+            except UserError as error:
+                found[place] = error
+
+        # threads that end with the program, so that it can be stopped while a server is silent
+        threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(images))]
+        for one in threads:
+            one.start()
+        for one in threads:
+            while one.is_alive():
+                one.join(WATCH_SECONDS)
+        return found
 
     def _ask(self, image: Image.Image) -> str:
-        if not hasattr(self._own, "client"):
-            self._own.client = self._make()
         content = [
             {"type": "text", "text": self._prompt},
             {"type": "image_url", "image_url": {"url": data_url(image)}},
         ]
-        answer = self._own.client.post(
+        answer = self._client().post(
             "chat/completions",
             {
                 "model": self._model,
@@ -70,12 +79,17 @@ class ServerCaptioner:
             again=True,
         )
         try:
-            text = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
+            choice = answer["choices"][0]
+            text, reason = choice["message"]["content"], choice.get("finish_reason")
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise UserError(f"{WHAT} answered without a text: {str(answer)[:300]}") from error
         if not isinstance(text, str):
             raise UserError(f"{WHAT} answered without a text: {str(answer)[:300]}")
-        return text.strip()
+        if reason == "length" or len(text) > MOST_CHARACTERS:
+            raise UserError(
+                "the answer is too long", hint="a larger --length, or a question for a short answer"
+            )
+        return THOUGHTS.sub("", text).strip()
 
 
 def data_url(image: Image.Image) -> str:

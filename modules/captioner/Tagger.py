@@ -18,6 +18,7 @@ from modules.util.jsonio import read_bytes
 
 TAGS, ONNX, CONFIG = "selected_tags.csv", "model.onnx", "config.json"
 MAX_TAGS_BYTES = 64 << 20
+CLASSIFIER_SIDE = 1024
 GENERAL, CHARACTER = 0, 4
 FACES = frozenset((
     "0_0", "(o)_(o)", "+_+", "+_-", "._.", "<o>_<o>", "<|>_<|>", "=_=", ">_<", "3_3", "6_9", ">_o", "@_@", "^_^",
@@ -73,7 +74,11 @@ class Tagger:
 
     def describe(self, images: Sequence[Image.Image]) -> list[str]:
         """The tags of each image, separated by commas."""
-        judged_BN = self._judge(images)
+        try:
+            judged_BN = self._judge(images)
+        except (*UNREADABLE, MemoryError) as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise UserError(f"the tagger failed: {said}", "--model", "download it again") from error
         if judged_BN.shape[1] != len(self._tags):
             raise DataError(
                 f"the tagger has {judged_BN.shape[1]} classes, {TAGS} has {len(self._tags)}", "--model",
@@ -102,7 +107,10 @@ def read_tags(path: Path) -> list[tuple[str, int]]:
     """
     text = read_bytes(path, "table of tags", MAX_TAGS_BYTES).decode("utf-8", "replace")
     try:
-        return [(row["name"], int(row["category"])) for row in csv.DictReader(text.splitlines())]
+        rows = [(row["name"], int(row["category"])) for row in csv.DictReader(text.splitlines())]
+        if not rows or not all(isinstance(name, str) and name.strip() for name, _ in rows):
+            raise ValueError("a tag has no name")
+        return rows
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path} has no columns name and category", "--model", "take it from the tagger's repository"
@@ -114,10 +122,11 @@ Judge = Callable[[Sequence[Image.Image]], "numpy.ndarray[Any, Any]"]
 
 def squared(image: Image.Image, side: int) -> Image.Image:
     """An RGB image on a white square of this side, as the WD taggers were trained."""
-    longest = max(image.size)
-    square = Image.new("RGB", (longest, longest), (255, 255, 255))
-    square.paste(image, ((longest - image.width) // 2, (longest - image.height) // 2))
-    return square.resize((side, side), Image.Resampling.BICUBIC)
+    scale = side / max(image.size)
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    square = Image.new("RGB", (side, side), (255, 255, 255))
+    square.paste(image.resize(size, Image.Resampling.BICUBIC), ((side - size[0]) // 2, (side - size[1]) // 2))
+    return square
 
 
 def _onnx(path: Path, device: torch.device) -> Judge:
@@ -153,8 +162,8 @@ def _classifier(folder: Path, device: torch.device) -> Judge:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
     try:
-        model = AutoModelForImageClassification.from_pretrained(folder)
-        processor = AutoImageProcessor.from_pretrained(folder)
+        model = AutoModelForImageClassification.from_pretrained(folder, trust_remote_code=False)
+        processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
     except (*UNREADABLE, ImportError, SafetensorError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
@@ -164,7 +173,7 @@ def _classifier(folder: Path, device: torch.device) -> Judge:
     model = model.requires_grad_(False).eval().to(device)
 
     def judge(images: Sequence[Image.Image]) -> numpy.ndarray[Any, Any]:
-        pixels = processor(images=[squared(one, max(one.size)) for one in images], return_tensors="pt")
+        pixels = processor(images=[squared(one, CLASSIFIER_SIDE) for one in images], return_tensors="pt")
         with torch.no_grad():
             logits_BN = model(pixels["pixel_values"].to(device)).logits
         judged: numpy.ndarray[Any, Any] = logits_BN.float().sigmoid().cpu().numpy()

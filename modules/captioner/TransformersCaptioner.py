@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from modules.util.errors import DataError
+from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder with config.json, the weights, preprocessor_config.json and the tokenizer"
@@ -32,10 +32,13 @@ class TransformersCaptioner:
         from safetensors import SafetensorError
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
-        self._prompt, self._most_tokens, self._device = prompt, most_tokens, device
+        self._source, self._prompt, self._most_tokens, self._device = source, prompt, most_tokens, device
         try:
-            self._processor = fetched(AutoProcessor, source)
-            model = fetched(AutoModelForImageTextToText, source, dtype=getattr(torch, dtype))
+            # code that comes with a model is not run
+            self._processor = fetched(AutoProcessor, source, trust_remote_code=False)
+            model = fetched(
+                AutoModelForImageTextToText, source, dtype=getattr(torch, dtype), trust_remote_code=False
+            )
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
@@ -47,14 +50,25 @@ class TransformersCaptioner:
 
     def describe(self, images: Sequence[Image.Image]) -> list[str]:
         """One text for each image."""
-        inputs = self._inputs(list(images)).to(self._device, self._model.dtype)
+        try:
+            return self._answers(list(images))
+        except UNREADABLE as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
+                "some models need a question, others none, and some a file chat_template.jinja next to them",
+            ) from error  # fmt: skip
+
+    def _answers(self, images: list[Image.Image]) -> list[str]:
+        inputs = self._inputs(images).to(self._device, self._model.dtype)
         with torch.no_grad():
             tokens_BT = self._model.generate(**inputs, max_new_tokens=self._most_tokens, do_sample=False)
         # models that continue a prompt give it back before their answer, those with an encoder of their own do not
         given = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
-        asked = given and bool((tokens_BT[:, :given] == inputs["input_ids"]).all())
+        begins = tokens_BT[:, :given]
+        again = begins.shape[1] == given and bool((begins == inputs["input_ids"]).all()) if given else False
         texts: list[str] = self._processor.batch_decode(
-            tokens_BT[:, given if asked else 0 :], skip_special_tokens=True
+            tokens_BT[:, given if again else 0 :], skip_special_tokens=True
         )
         return [text.strip() for text in texts]
 

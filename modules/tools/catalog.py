@@ -126,7 +126,7 @@ DESCRIBE = ToolSpec(
     (
         _FOLDER,
         ToolField(
-            "--model", "Model", "A folder, or a name on the Hugging Face hub.", Kind.MODEL, needed=True
+            "--model", "Model", "A folder, or a name on the Hugging Face hub.", Kind.FOLDER, needed=True
         ),
         _PROMPT,
         _MODE,
@@ -167,7 +167,6 @@ TAG = ToolSpec(
         ToolField("--underscores", "Keep underscores", "long_hair instead of long hair.", Kind.SWITCH),
         _MODE,
         *_AROUND,
-        ToolField("--batch", "At once", "Images.", Kind.WHOLE, 1),
         ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
         _SUBFOLDERS,
     ),

@@ -42,7 +42,7 @@ from modules.trainer.online.prompts import collect_prompts
 from modules.trainer.online.StepCutter import StepCutter
 from modules.trainer.online.steps.modes import create_online_step
 from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
-from modules.trainer.optim.CustomSchedule import TRIED_STEPS
+from modules.trainer.optim.CustomSchedule import TRIED_STEPS, UNKNOWN_STEPS
 from modules.trainer.optim.ema import MovingAverage
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
@@ -243,7 +243,10 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
             field="optimizer.fused_back_pass",
             hint="switch it off, or train in one process",
         )
-    LearningRateSchedule.from_config(config, config.max_steps or TRIED_STEPS)
+    if config.max_steps:
+        LearningRateSchedule.from_config(config, config.max_steps)
+    else:
+        LearningRateSchedule.from_config(config, UNKNOWN_STEPS, TRIED_STEPS)
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     own = config.optimizer.model_copy()
     if own.optimizer is Optimizer.MUON:

@@ -38,7 +38,10 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     elif name == "cuda":
         name = f"cuda:{local_rank}"
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{name!r} is not a device", "train_device", "use auto, cpu or cuda") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"there is no device {name} here: {torch.cuda.device_count()} CUDA devices were found",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +24,7 @@ from tests.captioner.models import chatting_model, classifier, onnx_tagger, plai
 from tests.tools.pictures import contents, picture
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(*words: object) -> int:
@@ -29,6 +33,10 @@ def call(*words: object) -> int:
 
 def texts(folder: Path) -> dict[str, str]:
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.txt"))}
+
+
+def texts_of_files(folder: Path) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in folder.glob("*.txt") if path.is_file()}
 
 
 @pytest.fixture
@@ -153,12 +161,19 @@ class Chat:
         self.keys: list[str | None] = []
         self.faults: dict[int, list[int]] = {}
         self.wrong: Any = None
+        self.silent = False
+        self.before_answer: Any = None
+        self.reached = threading.Event()
+        self._silence = threading.Event()
         self._lock = threading.Lock()
         chat = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                chat.reached.set()
+                if chat.silent:
+                    chat._silence.wait(60)
                 with chat._lock:
                     status, answer = chat.answer(self.path, body, self.headers.get("Authorization"))
                 data = json.dumps(answer).encode()
@@ -176,6 +191,9 @@ class Chat:
     def answer(self, path: str, body: dict[str, Any], key: str | None) -> tuple[int, Any]:
         assert path == "/v1/chat/completions"
         self.keys.append(key)
+        if self.before_answer is not None:
+            self.before_answer()
+            self.before_answer = None
         content = body["messages"][0]["content"]
         data = base64.b64decode(content[1]["image_url"]["url"].removeprefix("data:image/png;base64,"))
         image = Image.open(io.BytesIO(data))
@@ -190,6 +208,7 @@ class Chat:
 def chat() -> Iterator[Chat]:
     server = Chat()
     yield server
+    server._silence.set()
     server.http.shutdown()
     server.http.server_close()
 
@@ -231,19 +250,106 @@ def test_every_image_gets_its_own_answer_though_the_server_fails_now_and_then(
         assert ".png" not in json.dumps({**body, "messages": body["messages"][0]["content"][0]})
 
 
-def test_what_was_answered_stays_when_the_server_gives_up(
+def test_an_image_that_fails_does_not_stop_the_others(
     chat: Chat, reds: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(http, "RETRY_SECONDS", 0.01)
-    chat.faults = {4: [500] * 3}
+    chat.faults = {0: [429], 2: [400], 4: [500] * 3}
     words = ["ask", "--url", chat.url, "--model", "m", "--parallel", 2, reds]
-    assert call(*words) == 2
-    assert "status 500" in capsys.readouterr().err
-    assert texts(reds) == {str(number): f"image {number}" for number in range(4)}
+    assert call(*words) == 0
+    said = capsys.readouterr().out
+    assert "2.png: left as it is: the caption server refused (status 400)" in said
+    assert "4.png: left as it is: the caption server failed with status 500" in said
+    assert texts(reds) == {str(number): f"image {number}" for number in (0, 1, 3, 5)}
     asked = len(chat.asked)
+    chat.faults = {2: [500] * 3, 4: [500] * 3}
+    assert call(*words) == 2, "where a whole batch fails nothing more is asked"
+    assert len(texts(reds)) == 4
     assert call(*words) == 0, "the same command does the rest"
-    assert list(texts(reds)) == [str(number) for number in range(6)]
-    assert {one["red"] for one in chat.asked[asked:]} == {4, 5}
+    assert {one["red"] for one in chat.asked[asked:]} == {2, 4} and len(texts(reds)) == 6
+
+
+def test_a_silent_server_does_not_hold_the_program(chat: Chat, reds: Path) -> None:
+    chat.silent = True
+    command = [
+        sys.executable, str(ROOT / "scripts" / "caption.py"), "ask", "--url", chat.url, "--model", "m", str(reds),
+    ]  # fmt: skip
+    program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    assert chat.reached.wait(60)
+    program.send_signal(signal.SIGINT)
+    assert program.wait(20) == 130
+    assert texts(reds) == {}
+
+
+def test_a_caption_that_somebody_writes_meanwhile_stays(chat: Chat, reds: Path) -> None:
+    (reds / "1.txt").write_text("")
+    (reds / "3.txt").mkdir()
+
+    def write_meanwhile() -> None:
+        (reds / "1.txt").write_text("typed by me")
+        (reds / "2.txt").write_text("me too")
+
+    chat.before_answer = write_meanwhile
+    assert call("ask", "--url", chat.url, "--model", "m", "--parallel", 6, reds) == 0
+    assert {name: text for name, text in texts_of_files(reds).items() if name in "1245"} == {
+        "1": "typed by me", "2": "me too", "4": "image 4", "5": "image 5",
+    }  # fmt: skip
+
+
+def test_appending_twice_and_captions_that_are_not_utf8(tmp_path: Path, images: Path, capsys: Any) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    for number in range(4):
+        Image.new("RGB", (8, 8), RED).save(images / f"{number}.png")
+    (images / "0.txt").write_bytes(b"caf\xe9")
+    (images / "1.txt").write_text("mine")
+    Image.new("RGB", (8, 8)).save(images / "2_source.png")
+    for _ in range(2):
+        assert call("tag", "--model", tagger, "--mode", "APPEND", images) == 0
+    assert (images / "0.txt").read_bytes() == b"caf\xe9"
+    assert "0.png: left as it is: 0.txt is not UTF-8" in capsys.readouterr().out
+    assert (images / "1.txt").read_text() == "mine, red background, 1girl"
+    assert not (images / "2_source.txt").exists()
+
+
+@pytest.mark.parametrize("size", [(4, 3000), (3000, 4)])
+def test_long_and_deep_images_are_seen_as_they_are(tmp_path: Path, size: tuple[int, int]) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", size, BLUE).save(folder / "long.png")
+    grey = numpy.full((8, 8), 65535 // 5, numpy.uint16)
+    Image.fromarray(grey).save(folder / "deep.png")
+    assert call("tag", "--model", tagger, "--threshold", 0.01, "--character", 0, folder) == 0
+    first = probabilities([0.2] * 3)
+    expected = sorted((1, 2, 3, 4), key=lambda i: -first[i])
+    names = {1: "1girl", 2: "long hair", 3: "red background", 4: "^_^"}
+    said = texts(folder)["deep"].split(", ")
+    assert said == ["some hero", *(names[i] for i in expected if first[i] >= 0.01)]
+    assert texts(folder)["long"]
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path, images: Path, monkeypatch: Any) -> None:
+    folder = plain_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "evil",
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModelForImageTextToText": "evil.Model"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Config: ...\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    assert call("describe", "--model", folder, images) == 2
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_login_that_is_none_is_told(
+    chat: Chat, reds: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(http, "settings_folder", lambda: tmp_path)
+    for login in ("tok", ["user"], {"cookies": None}, {"token": "a\u201db"}):
+        (tmp_path / "generators.json").write_text(json.dumps({chat.url: login}))
+        assert call("ask", "--url", chat.url, "--model", "m", reds) == 2
+        assert "is not a login" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [{"choices": []}, {"choices": [{"message": {"content": 3}}]}, ["x"]])

@@ -9,14 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy
 from PIL import Image, ImageOps
 
-from modules.tools.dataset.files import DataImage, caption_text, shared_files
+from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, shared_files
 from modules.tools.Journal import Journal
-from modules.util.errors import DataError, list_offenders
+from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.jsonio import read_bytes
 
-Describe = Callable[[Sequence[Image.Image]], list[str]]
+Describe = Callable[[Sequence[Image.Image]], Sequence[str | UserError]]
 Tell = Callable[[int, str], None]
+
+
+SOURCES = ("-source", "_source")
+"""Endings of images that were edited, whose results have the captions."""
 
 
 class Mode(StrEnum):
@@ -63,7 +69,13 @@ def plan_captions(root: Path, images: list[DataImage], mode: Mode) -> list[DataI
             f"several images have the same caption file:\n{list_offenders(shared)}",
             hint="rename all but one of each",
         )
-    return [one for one in images if mode is not Mode.BLANK or not (caption_text(root, one) or "").strip()]
+    stems = {one.stem for one in images}
+    results = [
+        one
+        for one in images
+        if not any(one.stem.endswith(end) and one.stem.removesuffix(end) in stems for end in SOURCES)
+    ]
+    return [one for one in results if mode is not Mode.BLANK or not (caption_text(root, one) or "").strip()]
 
 
 def write_captions(
@@ -81,25 +93,60 @@ def write_captions(
     with Journal(root).job("captions") as job:
         for start in range(0, len(plan), wanted.batch):
             progress(start, plan[start].name)
-            opened: dict[str, Image.Image] = {}
             batch = plan[start : start + wanted.batch]
-            for one in batch:
-                try:
-                    opened[one.name] = opened_rgb(root / one.name)
-                except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                    outcome.left[one.name] = f"unreadable: {error}"
-            texts = dict(zip(opened, describe(list(opened.values())), strict=True)) if opened else {}
-            for one in batch:
-                text = " ".join(texts.get(one.name, "").split())
-                if one.name in opened and not text:
-                    outcome.left[one.name] = "nothing was found to say"
-                if text:
-                    old = one.caption()
-                    job.replace([old] if old else [], {
-                        old or f"{one.stem}.txt": partial(_write, _whole(root, one, text, wanted))
-                    })  # fmt: skip
-                    outcome.written.append(one.name)
+            for one, said in _described(root, batch, describe, outcome):
+                text = " ".join("".join(s for s in said if s.isprintable() or s.isspace()).split())
+                reason = "nothing was found to say" if not text else _cannot_take(root, one, text, wanted)
+                if reason:
+                    outcome.left[one.name] = reason
+                    continue
+                target = one.caption() or f"{one.stem}.txt"
+                old = [target] if (root / target).exists() else []
+                job.replace(old, {target: partial(_write, _whole(root, one, text, wanted))})
+                outcome.written.append(one.name)
     return outcome
+
+
+def _described(
+    root: Path, batch: list[DataImage], describe: Describe, outcome: Outcome
+) -> list[tuple[DataImage, str]]:
+    """The images of a batch that could be described, with what was said; the others are noted.
+
+    Raises:
+        UserError: none of several could be described, or of one that is alone.
+    """
+    opened: dict[DataImage, Image.Image] = {}
+    for one in batch:
+        try:
+            opened[one] = opened_rgb(root / one.name)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            outcome.left[one.name] = f"unreadable: {error}"
+    said = dict(zip(opened, describe(list(opened.values())), strict=True)) if opened else {}
+    faults = {one: error for one, error in said.items() if isinstance(error, UserError)}
+    if faults and len(faults) == len(said):
+        raise next(iter(faults.values()))
+    outcome.left.update({one.name: error.message for one, error in faults.items()})
+    return [(one, text) for one, text in said.items() if isinstance(text, str)]
+
+
+def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
+    """Why an image cannot get a text, by what its file of captions says by now; empty if it can."""
+    target = root / (image.caption() or f"{image.stem}.txt")
+    if not target.exists():
+        return ""
+    if not target.is_file():
+        return f"{target.name} is not a file"
+    try:
+        before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return "" if wanted.mode is Mode.REPLACE else f"{target.name} is not UTF-8"
+    except DataError as error:
+        return error.message
+    if wanted.mode is Mode.BLANK and before:
+        return "it has a caption by now"
+    if wanted.mode is Mode.APPEND and before.endswith(_made(text, wanted)):
+        return "its caption ends with this already"
+    return ""
 
 
 def opened_rgb(path: Path) -> Image.Image:
@@ -110,6 +157,10 @@ def opened_rgb(path: Path) -> Image.Image:
     """
     with Image.open(path) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith("I"):  # 16 bits, which ``convert`` would cut off at 255
+            image = Image.fromarray(
+                (numpy.asarray(image).astype(numpy.float64) / 257).clip(0, 255).astype("uint8")
+            )
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             clear = image.convert("RGBA")
             white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
@@ -117,11 +168,17 @@ def opened_rgb(path: Path) -> Image.Image:
         return image.convert("RGB")
 
 
-def _whole(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
+def _made(text: str, wanted: Wanted) -> str:
     prefix, suffix = wanted.prefix.strip(), wanted.suffix.strip()
     between = "" if suffix.startswith((",", ".")) or not suffix else " "
-    made = f"{prefix} {text}{between}{suffix}".strip()
-    before = (caption_text(root, image) or "").strip() if wanted.mode is Mode.APPEND else ""
+    return f"{prefix} {text}{between}{suffix}".strip()
+
+
+def _whole(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
+    target = root / (image.caption() or f"{image.stem}.txt")
+    appends = wanted.mode is Mode.APPEND and target.is_file()
+    before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8").strip() if appends else ""
+    made = _made(text, wanted)
     return f"{before}, {made}" if before else made
 
 

@@ -44,8 +44,9 @@ class DataImage:
         return (self.name, *self.masks, *self.others)
 
     def caption(self) -> str | None:
-        """The name of its caption, if it has one."""
-        return next((name for name in self.others if name.lower().endswith(CAPTIONS)), None)
+        """The name of its caption, if it has one: ``.txt``, which training reads by default, before ``.caption``."""
+        found = (name for end in CAPTIONS for name in self.others if name.lower().endswith(end))
+        return next(found, None)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -15,14 +15,19 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError
 
 CLASS, ARGUMENTS = "custom_learning_rate_scheduler", "scheduler_params"
-TRIED_STEPS = 100
+TRIED_STEPS, UNKNOWN_STEPS = 2, 1000
 
 
-def custom_factors(config: TrainConfig, total_steps: int, warmup_steps: int) -> tuple[float, ...]:
+def custom_factors(
+    config: TrainConfig, total_steps: int, warmup_steps: int, tried: int | None = None
+) -> tuple[float, ...]:
     """The factor of each optimizer step after the warm-up, from a run of the class with an optimizer that does nothing.
 
     The scheduler sees a single group with the run's learning rate and its momentum; only its rates are used. It is
     driven again at each start, so it has no state to keep.
+
+    Args:
+        tried: only this many steps, where the length of the run is not known yet.
 
     Raises:
         ConfigError: there is no such class, it cannot be made of its arguments, or it fails before the end.
@@ -44,7 +49,7 @@ def custom_factors(config: TrainConfig, total_steps: int, warmup_steps: int) -> 
         scheduler = kind(idle, **_arguments(config.scheduler_params, known))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # this optimizer takes no steps, which torch remarks on
-            for step in range(steps):
+            for step in range(steps if tried is None else min(steps, tried)):
                 factors.append(float(idle.param_groups[0]["lr"]) / config.learning_rate)
                 if step + 1 < steps:
                     scheduler.step()
@@ -67,10 +72,11 @@ def _class(name: str) -> type[LRScheduler]:
     package, _, last = name.strip().rpartition(".")
     try:
         found = getattr(importlib.import_module(package), last) if package and last else None
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
         raise ConfigError(
-            f"there is no class {name!r}: {error}", CLASS, "for example torch.optim.lr_scheduler.OneCycleLR"
-        ) from error
+            f"there is no class {name!r}: {type(error).__name__}: {error}", CLASS,
+            "for example torch.optim.lr_scheduler.OneCycleLR",
+        ) from error  # fmt: skip
     if not isinstance(found, type) or not issubclass(found, LRScheduler):
         raise ConfigError(
             f"{name!r} is not a learning rate scheduler of torch", CLASS,

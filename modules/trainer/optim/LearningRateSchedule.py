@@ -85,8 +85,13 @@ class LearningRateSchedule:
     custom: tuple[float, ...] = (1.0,)
 
     @classmethod
-    def from_config(cls, config: TrainConfig, total_steps: int) -> LearningRateSchedule:
+    def from_config(
+        cls, config: TrainConfig, total_steps: int, tried: int | None = None
+    ) -> LearningRateSchedule:
         """The schedule of a run.
+
+        Args:
+            tried: of CUSTOM only this many steps, where the length of the run is not known yet.
 
         Raises:
             ConfigError: the class that CUSTOM names cannot be used.
@@ -102,7 +107,7 @@ class LearningRateSchedule:
         )
         if made.kind is not LearningRateScheduler.CUSTOM:
             return made
-        return replace(made, custom=custom_factors(config, total_steps, made.warmup_steps))
+        return replace(made, custom=custom_factors(config, total_steps, made.warmup_steps, tried))
 
     @property
     def warmup_steps(self) -> int:

@@ -50,8 +50,8 @@ def most_sources(folder: Path, most: int) -> int:
     names = {path.with_suffix("") for path in images if path.suffix.lower() in IMAGE_EXTENSIONS}
     found = 1
     for second in names:
-        if second.suffix == ".2":
-            first = second.with_suffix("")
+        first = second.with_suffix("")
+        if second.suffix == ".2" and first in names:
             numbers = range(2, min(most, MOST_SOURCES) + 1)
             own = (first.with_name(source_stem(first.name, number)) in names for number in numbers)
             found = max(found, 1 + sum(takewhile(bool, own)))

@@ -69,11 +69,24 @@ class HttpClient:
             return
         data = read_json(path, "file of logins")
         login = data.get(self.url, {}) if isinstance(data, Mapping) else {}
-        if "user" in login:
-            self._session.auth = (str(login["user"]), str(login.get("password", "")))
-        if "token" in login:
-            self._session.headers["Authorization"] = f"Bearer {login['token']}"
-        self._session.cookies.update({str(k): str(v) for k, v in login.get("cookies", {}).items()})
+        try:
+            texts = {name: str(login[name]) for name in ("user", "password", "token") if name in login}
+            cookies = {str(k): str(v) for k, v in login.get("cookies", {}).items()}
+            sent = (texts.get("token", ""), *cookies.values())
+            fits = all(text.isascii() and text.isprintable() for text in sent)
+        except (AttributeError, KeyError, TypeError):
+            fits = False
+        if not fits:
+            raise ConfigError(
+                f"the entry of {self.url} in {path} is not a login",
+                LOGINS,
+                "see docs/taste.md and docs/tools.md",
+            )
+        if "user" in texts:
+            self._session.auth = (texts["user"], texts.get("password", ""))
+        if "token" in texts:
+            self._session.headers["Authorization"] = f"Bearer {texts['token']}"
+        self._session.cookies.update(cookies)
 
     def headers(self) -> dict[str, str]:
         """The login as headers, for a connection of another kind to the same server."""
@@ -142,9 +155,13 @@ class HttpClient:
         if response.status_code in (401, 403):
             raise UserError(
                 f"{self.what} at {self.url} requires a login",
-                hint=f"write it into {settings_folder() / LOGINS}; see docs/taste.md",
+                hint=f"write it into {settings_folder() / LOGINS}; see docs/taste.md and docs/tools.md",
             )
-        if response.status_code >= 500 or 300 <= response.status_code < 400:
+        if (
+            response.status_code in (408, 429)
+            or response.status_code >= 500
+            or 300 <= response.status_code < 400
+        ):
             said = bytes(data[:300]).decode("utf-8", "replace").strip()
             raise _Passing(f"{self.what} failed with status {response.status_code}: {said}", hint=hint)
         if response.status_code >= 400 and method == "GET":
@@ -168,4 +185,5 @@ class Refused(UserError):
             self.said: Any = json.loads(data)
         except ValueError:
             self.said = data[:300].decode("utf-8", "replace")
-        super().__init__(f"{client.what} refused (status {status}): {str(self.said)[:600]}")
+        said = "".join(sign if sign.isprintable() else " " for sign in str(self.said)[:600])
+        super().__init__(f"{client.what} refused (status {status}): {said}")

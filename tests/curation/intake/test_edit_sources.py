@@ -234,8 +234,9 @@ def test_an_image_with_a_source_of_its_name_is_an_edit_among_others(tmp_path: Pa
         (["cat.png", "cat.2.png", "cat.3.jpg"], 3, 3),
         (["cat.png", "cat.2.png", "cat.3.jpg"], 2, 2),
         (["cat.png", "cat.3.png", "dog.7.png"], 3, 1),
+        (["photo v1.2.png", "photo v1.3.png"], 3, 1),
         (["cat.png", "cat.2.txt"], 3, 1),
-        (["deep/cat.png", "cat.2.png", "deep/cat.3.png"], 3, 2),
+        (["deep/cat.png", "deep/cat.2.png", "cat.3.png"], 3, 2),
     ],
 )
 def test_how_many_sources_a_folder_has_by_its_names(

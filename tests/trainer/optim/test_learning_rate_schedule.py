@@ -189,6 +189,8 @@ def test_a_class_begins_after_the_warm_up() -> None:
         ("OneCycleLR", "", CLASS, "is not a learning rate scheduler"),
         ("torch.optim.lr_scheduler.NoneSuch", "", CLASS, "there is no class"),
         ("no_such_package.Class", "", CLASS, "there is no class"),
+        ("..Class", "", CLASS, "there is no class"),
+        ("tests.trainer.optim.leaves.Class", "", CLASS, "SystemExit"),
         ("torch.optim.SGD", "", CLASS, "is not a learning rate scheduler"),
         ("torch.optim.lr_scheduler.ReduceLROnPlateau", "", CLASS, "validation loss"),
         ("torch.optim.lr_scheduler.StepLR", "", "scheduler_params", "step_size"),
@@ -209,5 +211,16 @@ def test_a_class_that_cannot_be_used_is_told_before_the_model_is_loaded(
     name: str, params: str, field: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        check_settings(custom(name, params, samples=[], base_model_name="/nowhere"))
+        check_settings(custom(name, params, samples=[], base_model_name="/nowhere", max_steps=20))
     assert caught.value.field == field
+
+
+def test_the_length_of_a_class_is_judged_by_the_length_of_the_run() -> None:
+    name, text = "torch.optim.lr_scheduler.OneCycleLR", "max_lr=%LR%; total_steps=40"
+    plain = {"samples": [], "base_model_name": "/nowhere"}
+    check_settings(custom(name, text, **plain))
+    check_settings(custom(name, text, max_steps=40, **plain))
+    with pytest.raises(ConfigError, match="failed at step 41 of 60"):
+        check_settings(custom(name, text, max_steps=60, **plain))
+    with pytest.raises(ConfigError, match="failed at step 41 of 60"):
+        LearningRateSchedule.from_config(custom(name, text), 60)

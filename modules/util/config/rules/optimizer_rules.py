@@ -163,7 +163,8 @@ def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
 @rule("optimizer", "custom_learning_rate_scheduler")
 def _schedule_of_a_class(c: TrainConfig) -> Iterator[Finding]:
     own = c.learning_rate_scheduler is LearningRateScheduler.CUSTOM
-    if own and "." not in c.custom_learning_rate_scheduler:
+    names = c.custom_learning_rate_scheduler.strip().split(".")
+    if own and (len(names) < 2 or not all(name.isidentifier() for name in names)):
         yield ConfigError(
             f"{c.custom_learning_rate_scheduler!r} is not a class with its module",
             "custom_learning_rate_scheduler",

@@ -300,6 +300,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     assert about(notes) == sorted(
         [
             "force_circular_padding",
+            "custom_learning_rate_scheduler",
             "resolution",
             "output_model_format",
             "quantization.svd_dtype",
