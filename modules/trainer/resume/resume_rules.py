@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
@@ -48,6 +49,8 @@ _REFERENCE = {
     DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
 }
 
+REWARDS = "rlhf_rewards"
+
 PART_FREE = set().union(*(_free(part) for part in PARTS))
 """The same, of the settings of a part."""
 
@@ -66,7 +69,7 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
     now, before = config.to_dict(), TrainConfig.from_dict(saved).to_dict()
     changed: list[str] = []
     for name, value in now.items():
-        if name in free or value == before[name]:
+        if name in free or value == before[name] or (name == REWARDS and _moved_rewards(now, before)):
             continue
         if isinstance(value, dict):
             changed += [
@@ -82,6 +85,29 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
             + "\n".join(f"    {c}" for c in changed),
             hint="restore them, or start a new run in another workspace or without continue_last_backup",
         )
+
+
+def _moved_rewards(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether rewards differ only in where their files are: those of before are gone, and files of these names are
+    where the run looks now. A base model that judges is compared by its weights, as the one that is trained.
+    """
+    bases = now["base_model_name"], before["base_model_name"]
+
+    def same(own: Any, old: Any) -> bool:
+        if own == old or (own, old) == bases:
+            return True
+        if not (isinstance(own, str) and isinstance(old, str)):
+            return False
+        gone = Path(old).is_absolute() and not Path(old).exists()
+        return gone and Path(own).is_file() and Path(own).name == Path(old).name
+
+    def all_same(own: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+        return own.keys() == old.keys() and all(same(value, old[name]) for name, value in own.items())
+
+    return len(now[REWARDS]) == len(before[REWARDS]) and all(
+        {**own, "params": {}} == {**old, "params": {}} and all_same(own["params"], old["params"])
+        for own, old in zip(now[REWARDS], before[REWARDS], strict=True)
+    )
 
 
 def check_same_start(

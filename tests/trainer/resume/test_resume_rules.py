@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,3 +195,31 @@ def test_a_setting_that_does_not_say_is_found() -> None:
         sparkle: bool = setting(False, title="Sparkle", tip="Whether images glitter.")
 
     assert undecided(Extended) == ["sparkle"]
+
+
+def test_rewards_whose_files_moved_with_the_run_are_the_same(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+        (folder / "taste.safetensors").touch()
+
+    def judged(folder: Path, **params: object) -> TrainConfig:
+        weights = str(folder / str(params.pop("file", "taste.safetensors")))
+        given = {"weights": weights, "source": str(folder / "base"), "guard": 10.0, **params}
+        rewards = [{"reward": "preference_head", "name": "taste", "params": given}]
+        return TrainConfig.from_dict({"base_model_name": str(folder / "base"), "rlhf_rewards": rewards})
+
+    before = judged(there).to_dict()
+    with pytest.raises(ConfigError, match="rlhf_rewards"):
+        check_resumable(judged(here), before)
+    (there / "taste.safetensors").unlink()
+    check_resumable(judged(here), before)
+    (here / "other.safetensors").touch()
+    for other in (
+        judged(here, file="other.safetensors"),
+        judged(here, file="none.safetensors"),
+        judged(here, guard=1.0),
+        judged(here, source="elsewhere"),
+    ):
+        with pytest.raises(ConfigError, match="rlhf_rewards"):
+            check_resumable(other, before)
