@@ -12,6 +12,7 @@ import torch
 from modules.model.batch import Sources
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, initial_noise, run_sampler
+from modules.model.text.NegativePrompt import NegativePrompt
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.SampleConfig import FilledSample
 
@@ -144,7 +145,7 @@ def sample_texts(
 ) -> tuple[str, ...]:
     """What is encoded for a batch of images, and what the model may keep the result under."""
     guided = cfg > 1.0 and not model.spec.embeds_guidance
-    return (*prompts, *(negatives if guided else ()))
+    return (*prompts, *(map(NegativePrompt, negatives) if guided else ()))
 
 
 def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tensor]) -> tuple[str, ...]:
@@ -153,9 +154,11 @@ def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tens
     Args:
         sources: (3, H, W) each.
     """
+    # the same text can become other states as a negative prompt
+    names = tuple(f"negative: {text}" if isinstance(text, NegativePrompt) else text for text in texts)
     if not model.spec.sees_sources:
-        return texts
-    return (*texts, *(f"{tuple(one.shape)} {blake2b(one.numpy().tobytes()).hexdigest()}" for one in sources))
+        return names
+    return (*names, *(f"{tuple(one.shape)} {blake2b(one.numpy().tobytes()).hexdigest()}" for one in sources))
 
 
 def seen_sources(model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:

@@ -234,6 +234,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
+    "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
     "sdxl-inpainting": ("STABLE_DIFFUSION_XL_10_BASE_INPAINTING", _unet_of(_SDXL, 9), (77, 2048), 1280),
@@ -256,7 +257,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
 }
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
 _QWEN = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS")
-MASKED = ("Z_IMAGE", "KREA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", *_QWEN)
+MASKED = ("Z_IMAGE", "KREA_2", "LUMINA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", *_QWEN)
 """Families whose prompts keep their own lengths; the longest is assumed."""
 
 

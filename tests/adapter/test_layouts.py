@@ -24,7 +24,7 @@ from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.adapter.families import naming_families, stir, trained_family
-from tests.tiny import SIZE, pipeline_options, tiny_folder, tiny_model, tiny_setup
+from tests.tiny import SIZE, pipeline_options, pipeline_parts, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 
 FLUX, SD3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
@@ -92,6 +92,7 @@ CASES = [
     ("QWEN", KOHYA, ()),
     ("QWEN", COMFY, ()),
     ("KREA_2", DIFFUSERS, ()),
+    ("LUMINA_2", DIFFUSERS, ()),
     ("Z_IMAGE", DIFFUSERS, ()),
     ("Z_IMAGE", KOHYA, (r"^layers",)),
     ("Z_IMAGE", COMFY, (r"^layers\.\d+\.feed_forward",)),
@@ -100,13 +101,14 @@ CASES = [
 
 @pytest.mark.parametrize(("key", "layout", "patterns"), CASES)
 def test_diffusers_makes_the_same_image(
-    key: str, layout: str, patterns: tuple[str, ...], tmp_path: Path
+    key: str, layout: str, patterns: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import diffusers
 
     spec = tiny_setup(key).spec
     handle = trained_family(key, patterns=patterns, regex=True, parts=(spec.denoiser,))
     path = save_adapter(handle, tmp_path / "a.safetensors", layout)
+    pipeline_parts(key, tiny_folder(key), monkeypatch)
     pipeline = getattr(diffusers, spec.pipeline_class).from_pretrained(str(tiny_folder(key)))
     pipeline.set_progress_bar_config(disable=True)
     options: dict[str, Any] = {
@@ -244,6 +246,7 @@ COMFY_ENCODERS = {
     "FLUX_2": "qwen3_4b",
     "KREA_2": "qwen3vl_4b",
     "SANA": "gemma2_2b",
+    "LUMINA_2": "gemma2_2b",
     "PIXART_ALPHA": "t5xxl",
 }
 

@@ -31,12 +31,20 @@ FAMILIES = {
     "Z-Image": "Z_IMAGE",
     "Qwen-Image, also Edit": "QWEN",
     "Krea 2": "KREA_2",
+    "Lumina 2": "LUMINA_2",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }
 """Rows of the table."""
-OF_PUBLISHED_SIZE = {("STABLE_DIFFUSION_XL_10_BASE", KOHYA), ("FLUX_DEV_1", KOHYA), ("CHROMA_1", KOHYA)}
-"""The reader of diffusers knows the published size, so a small model's file is tried elsewhere (``test_layouts``)."""
+OF_PUBLISHED_SIZE = {
+    ("STABLE_DIFFUSION_XL_10_BASE", KOHYA),
+    ("FLUX_DEV_1", KOHYA),
+    ("CHROMA_1", KOHYA),
+    ("LUMINA_2", COMFY),
+}
+"""The reader of diffusers knows the published size, so a small model's file is tried elsewhere (``test_layouts``,
+``test_lumina_2``).
+"""
 DIFFUSERS_NAMES = {"STABLE_DIFFUSION_3", "PIXART_ALPHA", "FLUX_DEV_1", "Z_IMAGE", "QWEN"}
 """Families for which ComfyUI also takes ``transformer.`` and the names of diffusers."""
 JOINED_NAMES = {"STABLE_DIFFUSION_3", "FLUX_DEV_1"}

@@ -22,6 +22,7 @@ PUBLISHED = {
     "QWEN_EDIT": 507,
     "QWEN_EDIT_PLUS": 507,
     "KREA_2": 507,
+    "LUMINA_2": 226,
     "FLUX_2": 500,
     "Z_IMAGE": 504,
     "FLUX_DEV_1": 512,

@@ -223,6 +223,24 @@ KREA_2 = Layout(
     ),
     flat=r"blocks\.\d+\.mod\.lin",
 )
+LUMINA_2 = Layout(
+    fused=((r"^[a-z_]+\.\d+\.attn\.", _QKV, "qkv"),),
+    renamed=(
+        (r"^time_caption_embed\.caption_embedder\.", "cap_embedder."),
+        (r"^time_caption_embed\.timestep_embedder\.linear_1\.", "t_embedder.mlp.0."),
+        (r"^time_caption_embed\.timestep_embedder\.linear_2\.", "t_embedder.mlp.2."),
+        (r"^norm_out\.linear_1\.", "final_layer.adaLN_modulation.1."),
+        (r"^norm_out\.linear_2\.", "final_layer.linear."),
+        (r"\.attn\.to_out\.0\.", ".attn.out."),
+        (r"\.attn\.norm_([qk])\.", r".attn.\1_norm."),
+        (r"\.attn\.", ".attention."),
+        (r"\.feed_forward\.linear_(\d)\.", r".feed_forward.w\1."),
+        (r"\.norm1\.linear\.", ".adaLN_modulation.1."),
+        (r"^context_refiner\.(\d+)\.norm1\.", r"context_refiner.\1.attention_norm1."),
+        (r"\.norm1\.norm\.", ".attention_norm1."),
+        (r"(\d)\.norm2\.", r"\1.attention_norm2."),
+    ),
+)
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -240,6 +258,7 @@ LAYOUTS = {
     "QWEN_EDIT_PLUS": SAME,
     "FLUX_2": FLUX_2,
     "KREA_2": KREA_2,
+    "LUMINA_2": LUMINA_2,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {
@@ -247,6 +266,7 @@ COMPUTED = {
     "PIXART_SIGMA": {"y_embedder.y_embedding": (5, 20)},
     "SANA": {"y_embedder.y_embedding": (5, 20), "pos_embed": (1, 64, 24)},
     "Z_IMAGE": {"norm_final.weight": (32,)},
+    "LUMINA_2": {"norm_final.weight": (32,)},
 }
 """Tensors the published files have besides those of the module, by name: shapes in the tiny models."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,18 +12,24 @@ from tests.tiny.pieces import write_folder
 LENGTH = 12
 
 
-def write_gemma_tokenizer(folder: Path, length: int = LENGTH) -> int:
-    """Write a Gemma tokenizer of single letters; returns the size of its vocabulary."""
+def write_gemma_tokenizer(folder: Path, length: int = LENGTH, pieces: Sequence[str] = ()) -> int:
+    """Write a Gemma tokenizer of single letters; returns the size of its vocabulary.
+
+    Args:
+        pieces: texts that are one token each.
+    """
+    from transformers import AddedToken
     from transformers.models.gemma.tokenization_gemma import GemmaTokenizer
 
-    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *(chr(code) for code in range(33, 127))]
-    vocab = {piece: index for index, piece in enumerate(pieces)}
+    letters = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *(chr(code) for code in range(33, 127))]
+    vocab = {piece: index for index, piece in enumerate(letters)}
     tokenizer = GemmaTokenizer(vocab=vocab, merges=[], model_max_length=length, add_bos_token=True)
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(pieces)])
     tokenizer.save_pretrained(str(folder))
     return len(tokenizer)
 
 
-def build_gemma(vocabulary_size: int, width: int = 20) -> torch.nn.Module:
+def build_gemma(vocabulary_size: int, width: int = 20, layers: int = 2, length: int = 64) -> torch.nn.Module:
     from transformers.models.gemma2.configuration_gemma2 import Gemma2Config
     from transformers.models.gemma2.modeling_gemma2 import Gemma2Model
 
@@ -31,12 +38,12 @@ def build_gemma(vocabulary_size: int, width: int = 20) -> torch.nn.Module:
             vocab_size=vocabulary_size,
             hidden_size=width,
             intermediate_size=2 * width,
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             num_attention_heads=2,
             num_key_value_heads=1,
             head_dim=10,
-            max_position_embeddings=64,
-            sliding_window=32,
+            max_position_embeddings=length,
+            sliding_window=length // 2,
             query_pre_attn_scalar=10,
             pad_token_id=0,
             eos_token_id=1,

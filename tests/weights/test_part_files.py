@@ -45,6 +45,7 @@ MILLIONS = {
     ("SANA", "600m"): 591.75,
     ("Z_IMAGE", "config"): 6154.91,
     ("KREA_2", "config"): 12820.07,
+    ("LUMINA_2", "config"): 2609.77,
 }
 """Parameters of the published denoisers."""
 
@@ -97,6 +98,7 @@ def test_diffusers_reads_the_same(key: str, converter: str) -> None:
     [
         ("FLUX_DEV_1", "convert_flux_transformer_checkpoint_to_diffusers"),
         ("CHROMA_1", "convert_chroma_transformer_checkpoint_to_diffusers"),
+        ("LUMINA_2", "convert_lumina2_to_diffusers"),
     ],
 )
 def test_diffusers_cuts_the_same_rows(key: str, converter: str) -> None:

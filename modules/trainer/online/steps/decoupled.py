@@ -12,6 +12,7 @@ from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.model.batch import Conditioning, NoiseDraw
 from modules.model.noising.schedule import Prediction
+from modules.model.text.NegativePrompt import NegativePrompt
 from modules.objective.supervised import mse_per_sample
 from modules.rollout.timesteps import group_noise, sample_timesteps
 from modules.trainer.online import settings as online_settings
@@ -180,7 +181,7 @@ class DecoupledStep:
             with ExitStack() as stack:
                 for part in model.text_encoders:
                     stack.enter_context(model.borrowed(part))
-                text = self.config.rlhf_rollout_negative_prompt
+                text = NegativePrompt(self.config.rlhf_rollout_negative_prompt)
                 self._negative = self.loader.setup.encode_text(model, [text]).to("cpu")
         return self._negative.to(self.loader.model.device)
 

@@ -24,6 +24,7 @@ _NAMES: Mapping[str, str] = {
     "pixart-alpha/pixart-sigma-xl-2-1024-ms": "PIXART_SIGMA",
     "lodestones/chroma1-hd": "CHROMA_1",
     "lodestones/chroma1-base": "CHROMA_1",
+    "alpha-vllm/lumina-image-2.0": "LUMINA_2",
     "efficient-large-model/sana_1600m_1024px_bf16_diffusers": "SANA",
 }
 _IN_FILES: tuple[tuple[str, str], ...] = (
@@ -33,7 +34,8 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("double_stream_modulation_img.", "FLUX_2"),
     ("guidance_in.", "FLUX_DEV_1"),
     ("double_blocks.0.", "FLUX_SCHNELL_1"),
-    ("noise_refiner.", "Z_IMAGE"),
+    ("x_pad_token", "Z_IMAGE"),
+    ("noise_refiner.", "LUMINA_2"),
     ("transformer_blocks.0.img_mod.", "QWEN"),
     ("x_block.attn2.", "STABLE_DIFFUSION_35"),
     ("joint_blocks.37.", "STABLE_DIFFUSION_35"),
