@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from modules.util.errors import UserError
 from modules.util.program_files import ROOT
 
 FEWEST_ANSWERS = 10
+GUESSING = 0.5
 Progress = Callable[[str], None]
 
 
@@ -38,6 +39,12 @@ class TasteHead:
     measured_on: int
     accuracy: float | None
     no_fit: str
+
+    @property
+    def guesses(self) -> tuple[float, float] | None:
+        """The interval of the accuracy, where the head may be no better than guessing; else ``None``."""
+        found = _interval(self.accuracy, self.measured_on)
+        return found if found is not None and may_guess(found) else None
 
     def to_dict(self) -> dict[str, Any]:
         """For people and records, without the file."""
@@ -78,11 +85,20 @@ def measured(one: Round) -> dict[str, Any]:
     told = one.taste
     if not told:
         return {}
-    accuracy, count = told.get("accuracy"), int(told.get("measured_on") or 0)
+    found = _interval(told.get("accuracy"), int(told.get("measured_on") or 0))
+    return {**told, "interval": None if found is None else list(found)}
+
+
+def may_guess(found: Sequence[float]) -> bool:
+    """Whether a head whose accuracy lies in this interval may be no better than guessing."""
+    return found[0] <= GUESSING
+
+
+def _interval(accuracy: float | None, count: int) -> tuple[float, float] | None:
     if accuracy is None:
-        return {**told, "interval": None}
+        return None
     right = round(accuracy * count)
-    return {**told, "interval": list(interval(right, count - right))}
+    return interval(right, count - right)
 
 
 def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = False) -> TasteHead:

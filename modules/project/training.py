@@ -178,6 +178,12 @@ def _prepare_taste(
     one.write_config(stored.sparse_dict())
     for line in _about(head, config, preset, again):
         say(f"{one.name}: {line}")
+    if head.guesses is not None:
+        low, high = head.guesses
+        say(
+            f"warning: the learned taste may be no better than guessing: it is right in {low:.0%} to {high:.0%} of "
+            "comparisons, and the adapter follows it where it is wrong. Pick some more images before you train on it"
+        )
     return config
 
 

@@ -17,6 +17,7 @@ from modules.curation.store import STORE_NAME, CurationStore
 from modules.project import taste_head, training
 from modules.project.overview import overview
 from modules.project.Project import Project
+from modules.ui.home.BoardView import learned
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
 from scripts import taste
@@ -401,6 +402,16 @@ class TestALearnedTaste:
         assert set(prompts) == set(PROMPTS) - set(settings(picked)["held_out"])
         (command,) = asked
         assert command[command.index("--pairs") + 1] == str(picked / "round-1" / "pairs")
+
+    @pytest.mark.parametrize(("right", "of", "warned"), [(0.55, 20, True), (0.9, 40, False)])
+    def test_a_taste_that_may_be_a_guess_is_told(self, picked, capsys, asked, right, of, warned):
+        """20 comparisons cannot tell 55 % from guessing; 40 can tell 90 %."""
+        self.learner.also = {"held_out_accuracy": right, "held_out_pairs": of}
+        told(capsys, "learn", picked)
+        assert ("no better than guessing" in learned(taste_head.measured(Project(picked).round))) is warned
+        assert taste.main(["train", str(picked), "--method", "taste"]) == 0
+        said = "".join(capsys.readouterr())
+        assert ("the learned taste may be no better than guessing: it is right in" in said) is warned
 
     def test_a_later_round_learns_from_all_answers(self, picked, capsys, monkeypatch, asked):
         told(capsys, "train", picked)

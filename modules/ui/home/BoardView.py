@@ -11,7 +11,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.project.overview import STEPS, Overview, Step
-from modules.project.taste_head import FEWEST_ANSWERS
+from modules.project.taste_head import FEWEST_ANSWERS, may_guess
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
@@ -242,4 +242,5 @@ def learned(taste: dict[str, Any]) -> str:
     low, high = taste["interval"]
     comparisons = counted(taste["measured_on"], words.COMPARISON)
     said = words.LEARNED.format(share=taste["accuracy"], comparisons=comparisons, low=low, high=high)
-    return said + unguarded
+    guesses = f"\n{words.GUESSES}" if may_guess(taste["interval"]) else ""
+    return said + guesses + unguarded

@@ -87,6 +87,7 @@ LEARNED = (
     "Your taste was learned. It predicts the better of two images in {share:.0%} ({low:.0%} to "
     "{high:.0%}) of {comparisons} about other prompts."
 )
+GUESSES = "That may be no better than guessing. Pick some more images before you train on this taste."
 LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. None was left to measure how well."
 UNGUARDED = "Images that do not show their prompt will not be marked down in training."
 COMPARISON = "comparison"
