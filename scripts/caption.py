@@ -46,12 +46,21 @@ def describer(options: Options) -> Captioner:
 
 
 def tagger(options: Options) -> Captioner:
-    from modules.captioner.Tagger import Tagger, TagRules
+
+    import torch
+
+    from modules.captioner.Tagger import Tagger, TagRules, can_run_on
     from modules.trainer.distributed import choose_device
 
+    device = choose_device(options.device)
+    if options.device == "auto" and not can_run_on(options.model, device):
+        print(
+            "the tagger runs on the CPU: the installed onnxruntime cannot use the graphics card", flush=True
+        )
+        device = torch.device("cpu")
     drop = tuple(tag.strip() for tag in (options.drop or "").split(",") if tag.strip())
     rules = TagRules(options.threshold, options.character, options.underscores, drop)
-    return Tagger(options.model, rules, choose_device(options.device))
+    return Tagger(options.model, rules, device)
 
 
 def asker(options: Options) -> Captioner:

@@ -17,6 +17,7 @@ from modules.util.files.hub_names import UNREADABLE
 from modules.util.jsonio import read_bytes
 
 TAGS, ONNX, CONFIG = "selected_tags.csv", "model.onnx", "config.json"
+CUDA = "CUDAExecutionProvider"
 MAX_TAGS_BYTES = 64 << 20
 CLASSIFIER_SIDE = 1024
 GENERAL, CHARACTER = 0, 4
@@ -57,7 +58,7 @@ class Tagger:
 
     Raises:
         DataError: a part is missing, or they do not fit together.
-        UserError: ``onnxruntime`` is needed and not installed.
+        UserError: ``onnxruntime`` is needed and not installed, or cannot use the device.
     """
 
     def __init__(self, folder: Path, rules: TagRules, device: torch.device) -> None:
@@ -129,20 +130,38 @@ def squared(image: Image.Image, side: int) -> Image.Image:
     return square
 
 
-def _onnx(path: Path, device: torch.device) -> Judge:
-    """Takes (B, side, side, 3) BGR from 0 to 255 and gives probabilities, as all published WD taggers do."""
+def _onnxruntime(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
         raise UserError(
             f"{path.name} needs the package onnxruntime", "--model", "pip install -r requirements-tagger.txt"
         ) from error
-    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
-    there = onnxruntime.get_available_providers()
+    return onnxruntime
+
+
+def can_run_on(folder: Path, device: torch.device) -> bool:
+    """Whether the tagger in a folder can use a device: ONNX files use a graphics card with ``onnxruntime-gpu`` alone.
+
+    Raises:
+        UserError: ``onnxruntime`` is needed and not installed.
+    """
+    if device.type == "cpu" or not (folder / ONNX).is_file():
+        return True
+    return device.type == "cuda" and CUDA in _onnxruntime(folder / ONNX).get_available_providers()
+
+
+def _onnx(path: Path, device: torch.device) -> Judge:
+    """Takes (B, side, side, 3) BGR from 0 to 255 and gives probabilities, as all published WD taggers do."""
+    onnxruntime = _onnxruntime(path)
+    if not can_run_on(path.parent, device):
+        raise UserError(
+            f"the installed onnxruntime cannot use {device.type}", "--device",
+            "take cpu, or replace the package onnxruntime by onnxruntime-gpu",
+        )  # fmt: skip
     try:
-        session = onnxruntime.InferenceSession(
-            str(path), providers=[*(name for name in wanted if name in there), "CPUExecutionProvider"]
-        )
+        providers = [*([CUDA] if device.type == "cuda" else []), "CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(str(path), providers=providers)
         (given,) = session.get_inputs()
         side = int(given.shape[1])
     except Exception as error:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 from PIL import Image, PngImagePlugin
 
 from modules.util.web import HttpClient as http
@@ -113,6 +114,18 @@ def test_a_classifier_of_transformers_is_a_tagger_too(tmp_path: Path, images: Pa
         assert set(text.split(", ")) == {"1girl", "long hair", "red background", "^_^", "some hero"}
     (tagger / "selected_tags.csv").write_text("name,category\nfox,0\n")
     assert call("tag", "--model", tagger, "--mode", "REPLACE", images) == 2
+
+
+def test_a_tagger_that_cannot_use_the_card_says_so(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The ordinary onnxruntime runs on the CPU alone, whatever card there is."""
+    tagger = onnx_tagger(tmp_path / "tagger")
+    monkeypatch.setattr("modules.trainer.distributed.choose_device", lambda asked: torch.device("cuda"))
+    assert call("tag", "--model", tagger, "--device", "cuda", images) == 2
+    assert "onnxruntime-gpu" in capsys.readouterr().err and not texts(images)
+    assert call("tag", "--model", tagger, images) == 0
+    assert "runs on the CPU" in capsys.readouterr().out and texts(images)
 
 
 def test_a_tagger_without_its_package_or_its_parts_says_what_to_do(
