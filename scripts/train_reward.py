@@ -352,7 +352,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--features",
         choices=get_args(FeatureKind),
-        help="denoiser (the default for models with a UNet) needs the fewest answers; picture needs no model",
+        help="denoiser (the default for models with a UNet) or picture (for others; it needs no model) need the fewest "
+        "answers",
     )
     parser.add_argument("--source", default="", help="the model you will train, or a CLIP model")
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
@@ -389,14 +390,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def choose_features(options: argparse.Namespace) -> FeatureOptions:
-    """Those asked for; otherwise the denoiser's where it is a UNet, and the VAE's for other models.
+    """Those asked for; otherwise the denoiser's where it is a UNet, and the picture's for other models.
 
     Raises:
         ConfigError: an option that the features do not have.
     """
     if not options.source and options.features != "picture":
         raise ConfigError("no model is named", "--source", "name the model you will train")
-    kind: FeatureKind = options.features or ("denoiser" if _has_known_unet(options) else "vae")
+    kind: FeatureKind = options.features or ("denoiser" if _has_known_unet(options) else "picture")
     if kind in OF_TASTE and (options.hidden or options.strength is not None):
         raise ConfigError(
             f"a head on the features {kind!r} chooses these itself",
@@ -451,6 +452,10 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         extract.load(device)
         return extract, extract.probe(), features_of(images, extract, options.cache)
 
+    if described.kind == "picture" and not options.features:
+        tell(
+            f"{options.source or 'the model'} is no folder with a UNet: the taste is learned from the pictures alone"
+        )
     extract, probe_D, features_ND = where_there_is_room(options.device, seen_on, tell)
     row = {path: number for number, path in enumerate(images)}
     validation_P = torch.tensor([one.validation for one in comparisons], dtype=torch.bool)

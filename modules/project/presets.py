@@ -26,7 +26,7 @@ OWN_IMAGES = "nft"
 def find_preset(file: ProjectFile, taste: bool = False) -> Path:
     """The preset to begin with: the named one, or else one for this base model, or else one for the family.
 
-    A preset with a memory size in its name is for cards up to that size.
+    A preset with a memory size in its name is for cards up to that size; the closest size counts.
 
     Args:
         taste: for training on the model's own images, judged by a learned taste; else on pairs.
@@ -39,7 +39,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
         if not path.is_file():
             raise ConfigError(f"there is no preset {file.preset!r}", "preset", "check the name")
         return path
-    fitting: list[tuple[int, str, Path]] = []
+    fitting: list[tuple[int, int, str, Path]] = []
     for path in sorted(PRESETS.glob("**/*.json")):
         config = _of_own_images(path) if taste else _of_pairs(path)
         if config is None or config.model_type.value != file.model.type:
@@ -48,7 +48,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
         size = _card_of(path)
         if (path.parent == PRESETS and not same_base) or (size is not None and file.card > size):
             continue
-        fitting.append((-2 * same_base - (size is not None), path.name, path))
+        fitting.append((-2 * same_base - (size is not None), size or 0, path.name, path))
     if not fitting:
         raise UserError(
             f"there is no preset for {'a learned taste' if taste else 'pairs'} with "
@@ -56,7 +56,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
             "--method" if taste else "--preset",
             "train on the pairs" if taste else "name one of training_presets",
         )
-    return min(fitting)[2]
+    return min(fitting)[3]
 
 
 def _of_pairs(path: Path) -> TrainConfig | None:

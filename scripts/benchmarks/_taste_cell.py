@@ -248,7 +248,8 @@ def _learn(
     """Fit the head, write it, and measure it on clean pairs of prompts that nobody saw."""
     prompts = seen.images.prompts
     said = [(a, b, o) if o >= 0.5 else (b, a, 1 - o) for a, b, o in person.given]
-    if cell.method_spec.features != "denoiser":
+    of_taste = cell.method_spec.features != "vae"
+    if not of_taste:
         said = [one for one in said if one[2] != 0.5]
     better, worse, outcome = zip(*said, strict=True)
     data = Comparisons(
@@ -259,7 +260,7 @@ def _learn(
         torch.zeros(len(said), dtype=torch.bool),
         torch.tensor(outcome) == 0.5,
     )
-    if cell.method_spec.features == "denoiser":
+    if of_taste:
         head, report = train_taste(data, seen.parts, HeadOptions(holdout=0.0), prompts)
     else:
         head, report = train_head(data, HeadOptions(holdout=0.0))  # type: ignore[assignment]

@@ -47,7 +47,7 @@ class Method:
     """
 
     order: Literal["pair-tool", "surplus", "random", "information"]
-    features: Literal["denoiser", "vae"] | None = None
+    features: Literal["denoiser", "picture", "vae"] | None = None
     training: Literal["DPO", "NFT", "AWM"] | None = None
     supervised: bool = False
     caution: float = 0.0
@@ -73,6 +73,7 @@ METHODS = {
     "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),
     "asked-nft": Method("information", "denoiser", "NFT", caution=0.5),
     "vae-head": Method("pair-tool", "vae"),
+    "picture-head": Method("pair-tool", "picture"),
     "head": Method("pair-tool", "denoiser"),
     "random-head": Method("random", "denoiser"),
     "asked-head": Method("information", "denoiser"),

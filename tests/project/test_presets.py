@@ -52,9 +52,26 @@ def test_most_families_have_a_preset():
 
 def test_the_card_chooses():
     names = {card: find_preset(project(type="FLUX_DEV_1", card=card)).stem for card in CARDS}
-    assert names[16] == names[12] == "#dev DPO 16 GB" and names[24] == "#dev DPO"
+    assert names == {8: "#dev DPO 12 GB", 12: "#dev DPO 12 GB", 16: "#dev DPO 16 GB", 24: "#dev DPO"}
+    names = {card: find_preset(project(type="Z_IMAGE", card=card)).stem for card in CARDS}
+    assert names == {8: "#DPO 8 GB", 12: "#DPO 12 GB", 16: "#DPO", 24: "#DPO"}
     assert round_config(project(card=8), {}, 60, []).batch_size == 1
     assert round_config(project(card=24), {}, 60, []).batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("family", "stem"),
+    [
+        ("STABLE_DIFFUSION_15", "#NFT"),
+        ("STABLE_DIFFUSION_21", "#NFT"),
+        ("STABLE_DIFFUSION_XL_10_BASE", "#NFT"),
+        ("STABLE_DIFFUSION_35", "#NFT"),
+        ("FLUX_2", "#klein base 4B NFT"),
+        ("Z_IMAGE", "#NFT"),
+    ],
+)
+def test_a_learned_taste_can_train_these_families(family, stem):
+    assert find_preset(project(type=family, card=24), taste=True).stem == stem
 
 
 def test_the_demo_model_has_its_own():

@@ -154,6 +154,22 @@ def test_the_denoiser_judges_by_default(folders, tmp_path, capsys):
     assert out.read_bytes() == first, "the same picks give the same file, with and without the cache"
 
 
+def test_a_model_without_a_unet_is_no_obstacle(folders, tmp_path, capsys):
+    """The newest families are transformers, whose autoencoders say little about a taste."""
+    model = tmp_path / "flux"
+    (model / "transformer").mkdir(parents=True)
+    code, out, printed = run(folders, tmp_path, capsys, "--source", str(model), "--model-type", "FLUX_2")
+    assert code == 0, printed.err
+    report = json.loads(printed.out)
+    assert report["features"] == "picture" and report["held_out_accuracy"] == 1
+    assert "learned from the pictures alone" in printed.err and "cannot read the denoiser" in report["no_fit"]
+    reward = create_reward("preference_head", {"weights": str(out), "source": str(model)})
+    reward.load()
+    levels = torch.tensor([0.2, 0.5, 0.8]).view(-1, 1, 1, 1).expand(-1, 3, 32, 32).contiguous()
+    dark, middle, bright = reward.score(batch_of(levels)).tolist()
+    assert dark < middle < bright
+
+
 def test_finalised_validation_pairs_are_measured_with(folders, tmp_path, capsys):
     (folders[0] / "chosen" / "val").mkdir()
     for name in ("pair_0000.png", "pair_0001.png"):

@@ -10,6 +10,7 @@ import pytest
 
 from modules.spec.starting_values import STARTING_VALUES
 from modules.util.config.load import find_problems, load_config
+from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
 
@@ -81,6 +82,8 @@ def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
     if config.trains_pairs:
         found = (config.rlhf_dpo_beta, config.rlhf_supervised_mix, config.learning_rate)
         assert found == (row["beta"], row["mix"], row["pairs"])
+    elif config.training_method is TrainingMethod.FINE_TUNE:
+        assert config.learning_rate == row["weights"]
     else:
         assert config.learning_rate == row["images"]
     assert config.lora_alpha == config.lora_rank
