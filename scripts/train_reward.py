@@ -453,9 +453,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         return extract, extract.probe(), features_of(images, extract, options.cache)
 
     if described.kind == "picture" and not options.features:
-        tell(
-            f"{options.source or 'the model'} is no folder with a UNet: the taste is learned from the pictures alone"
-        )
+        tell(f"no UNet was found in {options.source}: the taste is learned from the pictures alone")
     extract, probe_D, features_ND = where_there_is_room(options.device, seen_on, tell)
     row = {path: number for number, path in enumerate(images)}
     validation_P = torch.tensor([one.validation for one in comparisons], dtype=torch.bool)
