@@ -196,7 +196,7 @@ def test_samples_need_no_text_encoder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert record.during("_encode") == {frozenset({"text_encoder"})}
     assert record.during("_decode") == {frozenset({"unet", "vae"})}
     assert record.during("denoise") == {frozenset({"unet"})}
-    assert list(trainer.parts.model.kept_texts) == [("a cat", "fog")]
+    assert list(trainer.parts.model.kept_texts) == [("a cat", "negative: fog")]
 
 
 def test_samples_of_a_trained_text_encoder_are_what_it_is_now(
