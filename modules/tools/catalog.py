@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modules.tools.dataset.captioning import Mode
+from modules.tools.dataset.masking import Mode as MaskMode
 from modules.tools.dataset.renaming import FIELDS
 from modules.tools.dataset.rewriting import ENDINGS
 from modules.tools.ToolSpec import Kind, ToolField, ToolSpec
@@ -206,6 +207,57 @@ ASK = ToolSpec(
     ),
     undoes=True,
 )
+_SHAPE = (
+    ToolField(
+        "--mode",
+        "Masks that exist",
+        "BLANK makes only missing masks. REPLACE makes all. ADD, SUBTRACT and BLEND change those that exist.",
+        Kind.CHOICE,
+        MaskMode.BLANK.value,
+        tuple(MaskMode),
+    ),
+    ToolField("--alpha", "Share of the new", "Of the new mask with BLEND, 0 to 1.", Kind.NUMBER, 0.5),
+    ToolField(
+        "--invert", "Turn round", "What is found is black, the rest is white and learned.", Kind.SWITCH
+    ),
+    ToolField("--smooth", "Smooth", "Pixels. Specks and holes smaller than this go.", Kind.WHOLE, 0),
+    ToolField("--expand", "Expand", "Pixels by which white grows; below 0 it shrinks.", Kind.WHOLE, 0),
+    ToolField("--blur", "Blur", "Radius in pixels of soft edges.", Kind.NUMBER, 0.0),
+)
+MASK_COLOR = ToolSpec(
+    "mask_color",
+    "Masks by colour",
+    "Masks that are white where an image has a colour, or everywhere else: for plain backgrounds.",
+    "mask.py",
+    "color",
+    (
+        _FOLDER,
+        ToolField("--color", "Colour", "#rrggbb, a name such as white, or transparent.", Kind.TEXT, "white"),
+        ToolField("--tolerance", "Tolerance", "How far each channel may be off, 0 to 255.", Kind.WHOLE, 30),
+        *_SHAPE,
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+MASK_PROMPT = ToolSpec(
+    "mask_prompt",
+    "Masks by words",
+    "Masks that are white where a CLIPSeg model finds what you name.",
+    "mask.py",
+    "prompt",
+    (
+        _FOLDER,
+        ToolField(
+            "--model", "Model", "A folder of CLIPSeg, or its name on the hub.", Kind.FOLDER, needed=True
+        ),
+        ToolField("--prompt", "Look for", "Such as: a face.", Kind.TEXT, needed=True),
+        ToolField("--threshold", "Least certainty", "Of a pixel, 0 to 1.", Kind.NUMBER, 0.3),
+        *_SHAPE,
+        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
 _REPLACE = ToolField("--overwrite", "Replace the file", "The target may exist already.", Kind.SWITCH)
 _FAMILY = ToolField(
     "--family", "Model type", "Of the base model.", Kind.CHOICE, choices=tuple(ModelType), needed=True
@@ -323,6 +375,7 @@ UPDATE = ToolSpec(
 )
 
 CAPTION_TOOLS = (DESCRIBE, TAG, ASK)
+MASK_TOOLS = (MASK_COLOR, MASK_PROMPT)
 DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
 MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)
 MODEL_TOOLS = (LOSSES, *MERGE_TOOLS)

@@ -178,3 +178,24 @@ def classifier(folder: Path) -> Path:
     ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
     write_tags(folder)
     return folder
+
+
+def clipseg(folder: Path) -> Path:
+    """A tiny CLIPSeg of random weights that looks at 16 x 16 pixels."""
+    from transformers import CLIPSegConfig, CLIPSegForImageSegmentation
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    folder.mkdir(parents=True)
+    _tokenizer(folder)
+    layers = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = CLIPSegConfig(
+        text_config=layers | {"vocab_size": 64, "max_position_embeddings": 16},
+        vision_config=layers | {"image_size": 16, "patch_size": 4},
+        projection_dim=16, reduce_dim=8, extract_layers=[0, 1], decoder_num_attention_heads=2,
+        decoder_intermediate_size=16,
+    )  # fmt: skip
+    model = CLIPSegForImageSegmentation(config)
+    model.save_pretrained(folder)
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
+    return folder

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tkinter import ttk
 
-from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
 from modules.tools.ToolSpec import ToolSpec
 from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
@@ -42,6 +42,7 @@ class ToolsPage(Page):
         ))  # fmt: skip
         self._card(board, words.IMAGES, tuple(self._tool(spec) for spec in DATASET_TOOLS))
         self._card(board, words.CAPTIONS, tuple(self._tool(spec) for spec in CAPTION_TOOLS))
+        self._card(board, words.MASKS, tuple(self._tool(spec) for spec in MASK_TOOLS))
         self._card(board, words.MODELS, tuple(self._tool(spec) for spec in MODEL_TOOLS))
         self._card(board, words.OTHER_PROGRAMS, (
             (words.IMPORT, words.IMPORT_ABOUT, files.ask_import),

@@ -8,8 +8,9 @@ import tkinter as tk
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
 from modules.ui.shell.ToolWindow import ToolWindow
 from tests.captioner.models import onnx_tagger
 from tests.tools.pictures import contents, picture
@@ -107,6 +108,23 @@ def test_images_are_tagged_in_a_window_lower_than_what_is_asked_for(
     hands.wait(lambda: not window.winfo_exists())
 
 
+def test_masks_are_made_in_the_window_and_undone(hands: Hands, folder: Path) -> None:
+    before = contents(folder)
+    window = opened(hands, "Masks by colour")
+    fill(hands, window, folder=folder.name, tolerance="0")
+    hands.focus(window.inputs["invert"])
+    hands.keys("<space>")
+    assert "3 images of 3 would get a mask" in press(hands, window, "Preview")
+    assert contents(folder) == before
+    assert "3 masks written" in press(hands, window, "Start")
+    with Image.open(folder / "1-masklabel.png") as mask:
+        assert (mask.mode, mask.size, mask.getextrema()) == ("L", (64, 48), (255, 255))
+    assert "undone: 0001-masks" in press(hands, window, "Undo")
+    assert contents(folder) == before
+    hands.keys("<Escape>")
+    hands.wait(lambda: not window.winfo_exists())
+
+
 def test_a_tool_can_be_stopped_in_the_middle(
     hands: Hands, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +158,7 @@ def test_a_tool_can_be_stopped_in_the_middle(
 
 
 def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
-    for spec in (*DATASET_TOOLS, *CAPTION_TOOLS, *MODEL_TOOLS, UPDATE):
+    for spec in (*DATASET_TOOLS, *CAPTION_TOOLS, *MASK_TOOLS, *MODEL_TOOLS, UPDATE):
         window = opened(hands, spec.title)
         assert set(window.inputs) == {field.key for field in spec.fields}
         assert window.output.winfo_height() > window.ui.theme.px(60), "what it says is in sight"

@@ -1,0 +1,107 @@
+"""Masks for a folder of images: by a colour, or by words. Every change can be undone.
+
+What is written stays after Ctrl+C. --dry-run shows which images would get a mask, without loading a model.
+
+Exit status: 0 done, 2 something to fix first, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.tools.catalog import MASK_TOOLS  # noqa: E402
+from modules.tools.dataset.files import find_images  # noqa: E402
+from modules.tools.dataset.masking import (  # noqa: E402
+    Mode,
+    Select,
+    Wanted,
+    colour_range,
+    plan_masks,
+    write_masks,
+)
+from modules.tools.Journal import Journal  # noqa: E402
+from modules.util.counted import counted  # noqa: E402
+from scripts.curate import ProgressLine, exit_status  # noqa: E402
+from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
+
+Options = argparse.Namespace
+
+
+def by_colour(options: Options) -> Select:
+    return colour_range(options.color, options.tolerance)
+
+
+def by_words(options: Options) -> Select:
+    from modules.captioner.Segmenter import Segmenter
+    from modules.trainer.distributed import choose_device
+
+    device = choose_device(options.device)
+    return Segmenter(str(options.model), options.prompt, options.threshold, device).select
+
+
+MAKERS: dict[str, Callable[[Options], Select]] = {"color": by_colour, "prompt": by_words}
+
+
+def run_masks(options: Options, progress: ProgressLine) -> None:
+    mode = Mode(options.mode)
+    wanted = Wanted(mode, options.invert, options.smooth, options.expand, options.blur, options.alpha)
+    wanted.check()
+    if not options.dry_run:
+        Journal(options.folder).put_in_order()
+    images = find_images(options.folder, options.subfolders)
+    plan = plan_masks(options.folder, images, mode)
+    if options.dry_run:
+        for one in plan:
+            print(one.name)
+        print(f"{counted(len(plan), 'image')} of {len(images)} would get a mask; nothing was changed")
+        return
+    if not plan:
+        print(f"all of {counted(len(images), 'image')} have a mask")
+        return
+    select = MAKERS[options.verb](options)
+    done = write_masks(options.folder, plan, wanted, select, teller(progress, len(plan)))
+    for name, reason in done.left.items():
+        print(f"{name}: left as it is: {reason}")
+    print(f"{counted(len(done.written), 'mask')} written")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    for spec in MASK_TOOLS:
+        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
+        command.set_defaults(run=run_masks)
+        spec.add_to(command)
+    undo = verbs.add_parser("undo", help="undo the last change of a folder")
+    undo.set_defaults(run=run_undo)
+    undo.add_argument(
+        "--dry-run", action="store_true", help="list the changes that can be undone, oldest first"
+    )
+    undo.add_argument("folder", type=Path, help="the folder with the images")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; see ``--help``."""
+    options = make_parser().parse_args(arguments)
+    progress = ProgressLine()
+
+    def work() -> None:
+        with stoppable():
+            options.run(options, progress)
+        progress.end()
+
+    return exit_status(work, progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
