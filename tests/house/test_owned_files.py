@@ -45,7 +45,6 @@ MAY_WRITE = {
     "modules/tools/Journal.py": "opens the lock of a folder of images, which stays empty",
     "modules/tools/dataset/rewriting.py": "writes images to the temporary path its caller has of the door",
     "modules/tools/dataset/captioning.py": "writes captions to the temporary path its caller has of the door",
-    "modules/tools/dataset/masking.py": "writes masks to the temporary path its caller has of the door",
     "modules/project/Project.py": "opens the lock of a project, which stays empty",
     "modules/project/share/metadata.py": "writes an adapter to the temporary path its caller has of the door",
     "modules/curation/intake/duplicates.py": "a database, which keeps itself whole; losing it costs time",

@@ -46,7 +46,7 @@ class Wanted:
     Args:
         mode: BLANK makes missing masks alone.
         invert: the chosen pixels are black, the others white.
-        smooth: each pixel becomes what most of those up to so many pixels away are.
+        smooth: radius in pixels of a median filter over squares.
         expand: pixels by which white grows; negative: shrinks.
         blur: radius in pixels of a Gaussian blur, last of all.
         alpha: share of the new mask with BLEND, 0 to 1.
@@ -240,7 +240,7 @@ def _fitting(mask: Image.Image, size: tuple[int, int], name: str) -> numpy.ndarr
 
 
 def _counts(chosen: numpy.ndarray, radius: int) -> numpy.ndarray:
-    """How many pixels are chosen in the square of 2 ``radius`` + 1 around each; the border goes on outside."""
+    """The number of chosen pixels in the square of 2 ``radius`` + 1 around each; edge pixels are repeated outside."""
     found = chosen
     for axis in (0, 1):
         ends = [(0, 0), (0, 0)]
