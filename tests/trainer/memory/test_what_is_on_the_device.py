@@ -226,7 +226,7 @@ def test_texts_encoded_ahead_make_the_same_images(cfg: float) -> None:
     live = image()
     keep_sample_texts(setup, model, [sample], lambda *_: True)
     (texts,) = model.kept_texts
-    assert texts == (("a cat", "fog") if cfg > 1 else ("a cat",))
+    assert texts == (("a cat", "negative: fog") if cfg > 1 else ("a cat",))
     assert torch.equal(image(), live)
     model.kept_texts[texts] = model.kept_texts[texts].select([0] * len(texts)).to("cpu", torch.float16)
     assert not torch.equal(image(), live), "those that are kept are those that are used"
