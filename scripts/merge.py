@@ -17,34 +17,17 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import MERGE_TOOLS  # noqa: E402
+from modules.util.adapter_list import named_adapters  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 Options = argparse.Namespace
-MAX_STRENGTH, MAX_RANK = 10.0, 4096
+MAX_RANK = 4096
 
 
 def adapters_of(options: Options) -> list[tuple[Path, float]]:
     """Files and strengths: ``a.safetensors=0.5; b.safetensors``."""
-    found = []
-    for text in options.adapters.split(";"):
-        if not text.strip():
-            continue
-        name, sign, number = text.strip().rpartition("=")
-        try:
-            path, strength = (Path(name), float(number)) if sign else (Path(text.strip()), 1.0)
-        except ValueError:
-            path, strength = Path(text.strip()), 1.0
-        if not -MAX_STRENGTH <= strength <= MAX_STRENGTH:
-            raise ConfigError(f"{strength} is not between -10 and 10", "--adapters")
-        if not path.is_file():
-            raise ConfigError(
-                f"{path} does not exist", "--adapters", "check the path; files are separated by ;"
-            )
-        found.append((path, strength))
-    if not found:
-        raise ConfigError("no file is given", "--adapters", "a.safetensors=0.5; b.safetensors")
-    return found
+    return named_adapters(options.adapters, "--adapters")
 
 
 def check(options: Options) -> None:

@@ -1,41 +1,48 @@
-"""Make images with a model, with or without an adapter; the same seed gives the same start for both."""
+"""Make images with a model, with or without adapters; the same seed gives the same start for all.
+
+With --x and --y the images make a grid: one sheet with labels, and a file for each cell. Cells that are there already,
+with the same settings, are not made again.
+
+Exit status: 0 done, 2 something to fix first, 130 stopped.
+"""
 
 from __future__ import annotations
 
 import argparse
 import base64
-import io
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.adapter_list import MAX_STRENGTH, named_adapters  # noqa: E402
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.config.load import find_problems  # noqa: E402
 from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
-from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
+from modules.util.errors import ConfigError, UnsupportedError  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
 from modules.util.published_models import find_published  # noqa: E402
+from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 MOST_IMAGES = 10_000
-GRID_CELL, GRID_HEAD = 256, 20
 UNSAFE = re.compile(r"[^\w .()-]+")
 
 if TYPE_CHECKING:
     import torch
 
     from modules.model.Model import Model
+    from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
@@ -56,9 +63,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="PART=TYPE",
         help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
     )
-    parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="FILE[=STRENGTH]",
+        help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; several can be "
+        "given, or separated by ;",
+    )  # fmt: skip
+    parser.add_argument(
+        "--embedding", action="append", default=[], metavar="WORD=FILE",
+        help="the file of a trained embedding and the word that stands for it in prompts; several can be given, or "
+        "separated by ;",
+    )  # fmt: skip
     add_strengths(parser)
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", action="append", help="prompt of an image; can be repeated")
     what.add_argument(
         "--requests",
@@ -68,7 +84,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
             "stdin; each image is written to stdout as a JSON line {number, png}, as soon as it is made"
         ),
     )
-    parser.add_argument("--batch-size", type=int, default=1, help="images of --requests made at once (1)")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=1,
+        help="images made at once that differ in prompt and seed alone (1)",
+    )
     parser.add_argument(
         "--negative-prompt",
         default="",
@@ -92,6 +113,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
     )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
+    for axis, where in (("--x", "columns"), ("--y", "rows")):
+        parser.add_argument(
+            axis, metavar="AXIS=VALUES",
+            help=f"{where} of a grid: checkpoint=FILE;RUN;none (a run's folder stands for all its saves), "
+            "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
+        )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
     return parser.parse_args(argv)
 
 
@@ -130,7 +158,9 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def add_strengths(parser: argparse.ArgumentParser) -> None:
     """How much of an adapter."""
-    parser.add_argument("--strength", type=float, default=1.0, help="strength of the adapter, 1 by default")
+    parser.add_argument(
+        "--strength", type=float, default=1.0, help="multiplies those of all adapters, 1 by default"
+    )
     parser.add_argument(
         "--strengths",
         metavar="S,S",
@@ -148,7 +178,12 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         raise ConfigError(f"{options.batch_size} is not between 1 and 256", "--batch-size")
     if not -10.0 <= options.strength <= 10.0:
         raise ConfigError(f"{options.strength} is not between -10 and 10", "--strength")
-    strengths_of(options)
+    factors = strengths_of(options)
+    for _, strength in adapters_of(options):
+        largest = max(factors, key=abs)
+        if abs(strength * largest) > MAX_STRENGTH:
+            raise ConfigError(f"{strength:g} times {largest:g} is not between -10 and 10", "--adapter")
+    embeddings_of(options)
     if options.requests is not None:
         return read_requests(options.requests)
     return [
@@ -168,6 +203,27 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         for prompt in options.prompt
         for number in range(options.count)
     ]
+
+
+def adapters_of(options: argparse.Namespace) -> list[tuple[Path, float]]:
+    """The adapter files and their strengths; of the folder of a run, what it saved last."""
+    from modules.trainer.evaluate.grid_axes import last_save
+
+    found = [one for text in options.adapter for one in named_adapters(text, "--adapter", folders=True)]
+    return [(last_save(path, "--adapter"), strength) for path, strength in found]
+
+
+def embeddings_of(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """The words of prompts that stand for the vectors of a file."""
+    found = []
+    for text in filter(None, (one.strip() for given in options.embedding for one in given.split(";"))):
+        word, _, name = (piece.strip() for piece in text.partition("="))
+        if not word or not name:
+            raise ConfigError(f"{text!r} is not WORD=FILE", "--embedding", "<my-cat>=my-cat.safetensors")
+        if not Path(name).is_file():
+            raise ConfigError(f"{name} does not exist", "--embedding", "check the path")
+        found.append((word, Path(name)))
+    return found
 
 
 def strengths_of(options: argparse.Namespace) -> list[float]:
@@ -327,13 +383,23 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
     print(f"warning: --negative-prompt is not read: {reason}", file=sys.stderr)
 
 
-def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tuple[int, bytes]]:
-    """Load and sample; the number of each image and its PNG file, as they are made."""
-    from modules.adapter.AdapterOptions import AdapterOptions
-    from modules.adapter.formats import read_adapter
-    from modules.adapter.PeftAdapter import attach
+class Ready(NamedTuple):
+    """A model that is loaded, once, and what it is asked for."""
+
+    setup: BaseModelSetup
+    model: Model
+    switch: AdapterSwitch
+    filled: list[FilledSample]
+
+
+def note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
+    """Check the samples and load the model."""
     from modules.model.dtypes import torch_dtype
-    from modules.modelSetup.learned_words import add_words_of, noting_known_words
+    from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample
     from modules.trainer.distributed import choose_device
@@ -351,24 +417,96 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
-    # what encodes and decodes is there while it does
-    if not options.adapter:
-        model.place(device, (model.spec.denoiser,))
-        yield from sampled(setup, model, filled, options.batch_size, "")
-        return
-    file = noting_known_words(read_adapter(options.adapter, model), model)
-    handle = attach(model, AdapterOptions(), file)
-    add_words_of(model, file)
-    for note in handle.notes:
-        print(f"note: {note}", file=sys.stderr)
-    model.place(device, (model.spec.denoiser,))
+    return Ready(setup, model, AdapterSwitch(model, device, note, embeddings_of(options)), filled)
+
+
+def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tuple[int, bytes]]:
+    """Load and sample; the number of each image and its PNG file, as they are made."""
+    adapters = adapters_of(options)
+    setup, model, switch, filled = ready(options, wanted)
     for turn, strength in enumerate(strengths_of(options)):
-        name = UNSAFE.sub("", Path(options.adapter).stem)
-        if strength != 1.0 or options.strengths is not None:
-            handle.set_strength(strength)
-            name += "" if strength == 1.0 else f" ({strength:g})"
-        for number, png in sampled(setup, model, filled, options.batch_size, name):
+        chosen = [(path, own * strength) for path, own in adapters]
+        switch.use(chosen)
+        for number, png in sampled(setup, model, filled, options.batch_size, adapter_names(chosen)):
             yield turn * len(filled) + number, png
+
+
+def adapter_names(chosen: Sequence[tuple[Path, float]]) -> str:
+    """How the metadata of an image calls its adapters."""
+    names = [(UNSAFE.sub("", path.stem), strength) for path, strength in chosen]
+    return " + ".join(name + ("" if strength == 1.0 else f" ({strength:g})") for name, strength in names)
+
+
+def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
+    """Make what is missing of a grid, and its sheet."""
+    from modules.trainer.evaluate.grid_axes import Cell, read_axis
+    from modules.trainer.evaluate.sample_grid import SampleGrid
+
+    x, y = (
+        read_axis(text, name) if text else None for text, name in ((options.x, "--x"), (options.y, "--y"))
+    )
+    axes = {axis.name for axis in (x, y) if axis is not None}
+    prompts = options.prompt or []
+    if (
+        options.requests is not None
+        or options.strengths is not None
+        or options.count != 1
+        or len(prompts) > 1
+    ):
+        raise ConfigError(
+            "a grid has one prompt, one strength and one seed besides its axes",
+            "--x",
+            "use the axes prompt, strength and seed, not --requests, --strengths, --count or several --prompt",
+        )
+    if ("prompt" in axes) == bool(prompts):
+        raise ConfigError("give one prompt, or an axis of prompts", "--prompt", "--x 'prompt=a cat|a dog'")
+    options.prompt = prompts or [""]
+    (sample,) = samples(options)
+    adapters = tuple(adapters_of(options))
+    if "strength" in axes and not adapters and not axes & {"checkpoint", "adapter"}:
+        raise ConfigError("there is no adapter to vary the strength of", "--x", "add --adapter FILE")
+    own = {
+        "adapter",
+        "embedding",
+        "strength",
+        "strengths",
+        "prompt",
+        "requests",
+        "batch_size",
+        "out",
+        "x",
+        "y",
+    }
+    settings = {
+        name: value for name, value in vars(options).items() if name not in {*own, "dry_run", "count"}
+    }
+    embeddings = embeddings_of(options)
+    parts = part_settings(options.part, "--part", "model_name", options.model_type)
+    files = [Path(name) for name in (options.model, *parts.values())] + [path for _, path in embeddings]
+    grid = SampleGrid(
+        Cell(sample, adapters, options.strength), x, y, options.out,
+        settings | {"words": [word for word, _ in embeddings]}, files,
+    )  # fmt: skip
+    todo, total = grid.missing(), grid.total()
+    if options.dry_run:
+        for one in todo:
+            print(one.path)
+        print(f"{len(todo)} of {total} images would be made")
+        return
+    if todo:
+        made = ready(options, [one.cell.sample for one in todo])
+        number = 0
+        for key, group in groupby(todo, key=lambda one: one.cell.chosen()):
+            cells = list(group)
+            made.switch.use(key)
+            batch = made.filled[number : number + len(cells)]
+            images = sampled(made.setup, made.model, batch, options.batch_size, adapter_names(key))
+            for (_, png), one in zip(images, cells, strict=True):
+                write_bytes(one.path, png)
+                number += 1
+                progress(f"{total - len(todo) + number}/{total} {one.label}")
+    print(f"{len(todo)} of {total} images made; the others were there")
+    print(grid.write_sheet())
 
 
 def sampled(
@@ -406,56 +544,46 @@ def _alike(one: FilledSample, other: FilledSample) -> bool:
     return same_source and replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
-def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
-    """A PNG file: a row for each image, a column for each strength, which is written above it.
+def run(options: argparse.Namespace, progress: ProgressLine) -> None:
+    known_word(options.model_type, ModelType, "--model-type", "family")
+    known_word(options.dtype, DataType, "--dtype", "type")
+    known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
+    if options.x or options.y:
+        run_grid(options, progress)
+        return
+    if options.prompt is None and options.requests is None:
+        raise ConfigError("there is no prompt", "--prompt", "add --prompt TEXT")
+    wanted = samples(options)
+    strengths, made = strengths_of(options), []
+    if options.dry_run:
+        print(f"{len(wanted) * len(strengths)} images would be made")
+        return
+    for number, png in make(options, wanted):
+        if options.requests is not None:
+            print(json.dumps({"number": number, "png": base64.b64encode(png).decode()}), flush=True)
+        else:
+            turn, place = divmod(number, len(wanted))
+            at = f"-at-{strengths[turn]:g}" if options.strengths is not None else ""
+            path = options.out / f"{place:04d}-{wanted[place].seed}{at}.png"
+            write_bytes(path, png)
+            print(path)
+            made.append(path)
+    if options.strengths is not None:
+        from modules.trainer.evaluate.grid_sheet import strength_grid
 
-    Args:
-        paths: all images of the first strength, then all of the second, ...
-    """
-    from PIL import Image, ImageDraw
-
-    rows = len(paths) // len(strengths)
-    images = [Image.open(path).convert("RGB") for path in paths]
-    scale = min(1.0, GRID_CELL / max(max(image.size) for image in images))
-    wide, high = (max(1, round(max(image.size[axis] for image in images) * scale)) for axis in (0, 1))
-    sheet = Image.new("RGB", (len(strengths) * wide, GRID_HEAD + rows * high), "white")
-    draw = ImageDraw.Draw(sheet)
-    for number, image in enumerate(images):
-        column, row = divmod(number, rows)
-        draw.text((column * wide + 4, 4), f"{strengths[column]:g}", fill="black")
-        sheet.paste(image.resize((wide, high)), (column * wide, GRID_HEAD + row * high))
-    stream = io.BytesIO()
-    sheet.save(stream, "PNG")
-    return stream.getvalue()
+        write_bytes(options.out / "strengths.png", strength_grid(made, strengths))
+        print(options.out / "strengths.png")
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    try:
-        known_word(options.model_type, ModelType, "--model-type", "family")
-        known_word(options.dtype, DataType, "--dtype", "type")
-        known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
-        wanted = samples(options)
-        strengths, made = strengths_of(options), []
-        for number, png in make(options, wanted):
-            if options.requests is not None:
-                print(json.dumps({"number": number, "png": base64.b64encode(png).decode()}), flush=True)
-            else:
-                turn, place = divmod(number, len(wanted))
-                at = f"-at-{strengths[turn]:g}" if options.strengths is not None else ""
-                path = options.out / f"{place:04d}-{wanted[place].seed}{at}.png"
-                write_bytes(path, png)
-                print(path)
-                made.append(path)
-        if options.strengths is not None:
-            write_bytes(options.out / "strengths.png", strength_grid(made, strengths))
-            print(options.out / "strengths.png")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # whoever asked is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    progress = ProgressLine()
+
+    def work() -> None:
+        run(options, progress)
+        progress.end()
+
+    return exit_status(work, progress)
 
 
 if __name__ == "__main__":

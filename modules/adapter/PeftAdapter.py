@@ -116,6 +116,18 @@ class AdapterHandle:
     def rank(self, path: str) -> int:
         return int(self.layers[path].r[NAME])
 
+    def detach(self) -> None:
+        """Take the adapters off the model, which is then as it was before; this handle has no use any more."""
+        for place, layer in self.layers.items():
+            part, _, path = place.partition(".")
+            above, _, name = path.rpartition(".")
+            module = self.model.module(part)
+            setattr(module.get_submodule(above), name, layer.get_base_layer())
+            if hasattr(module, "peft_config"):
+                del module.peft_config
+        self.model.adapter = None
+        self.model.layers_changed()
+
 
 def check_same(
     own: Mapping[str, torch.Tensor],

@@ -100,13 +100,28 @@ def add_adapters(
     read = [(path, *read_tensors(path)) for path, _ in files]
     setup = find_family(read[0][2], family)
     model = skeleton(setup.spec, base)
-    sums: dict[Place, list[Factors]] = {}
-    shapes: dict[Place, tuple[int, ...]] = {}
     notes: list[str] = []
+    matched: list[tuple[AdapterFile, float]] = []
     for (path, tensors, metadata), (_, strength) in zip(read, files, strict=True):
         file = match_adapter(tensors, metadata, model, str(path))
-        _check_plain(file)
         notes += [*file.notes, *file.left_out()]
+        matched.append((file, strength))
+    return Made(model, summed(matched, rank), notes)
+
+
+def summed(files: Sequence[tuple[AdapterFile, float]], rank: int | None = None) -> dict[Place, LayerAdapter]:
+    """The layers of the sum of LoRAs of one model, each times its strength.
+
+    Args:
+        rank: of the sum, by singular values; exact, with all ranks added, if ``None``.
+
+    Raises:
+        UnsupportedError: one is not a plain LoRA.
+    """
+    sums: dict[Place, list[Factors]] = {}
+    shapes: dict[Place, tuple[int, ...]] = {}
+    for file, strength in files:
+        _check_plain(file)
         for place, layer in file.layers.items():
             down = layer.tensors["lora_A"].float()
             up = layer.tensors["lora_B"].float().flatten(1) * (layer.scaling * strength)
@@ -116,7 +131,7 @@ def add_adapters(
     for place, parts in sums.items():
         whole = Factors(torch.cat([one.up for one in parts], 1), torch.cat([one.down for one in parts], 0))
         layers[place] = _layer(whole if rank is None else best_of_product(whole, rank), shapes[place])
-    return Made(model, layers, notes)
+    return layers
 
 
 def _check_plain(file: AdapterFile) -> None:

@@ -57,11 +57,34 @@ def add_words(model: Model, config: TrainConfig, source: AdapterFile | None = No
         model.words.norms = {encoder: _median_norm(model, encoder) for encoder in model.text_encoders}
 
 
-def add_words_of(model: Model, source: AdapterFile) -> None:
-    """Give a model the embeddings that come with an adapter, to sample with."""
-    words = _of_adapter(model, source, source.embeddings)
-    if words:
-        model.words = LearnedWords(words, _tokenizers(model))
+def add_words_of(
+    model: Model, sources: Sequence[AdapterFile], own: Sequence[tuple[str, Path]] = (), field: str = ""
+) -> None:
+    """Give a model the embeddings that come with adapters and those of files, to sample with, and no others.
+
+    Args:
+        own: placeholders and files.
+        field: what is to be corrected if one of them does not fit.
+
+    Raises:
+        UserError: a placeholder is in the vocabulary or there twice, or a file does not fit.
+    """
+    words = [word for source in sources for word in _of_adapter(model, source, source.embeddings)]
+    for placeholder, path in own:
+        _check_placeholder(model, placeholder, field)
+        vectors = read_embedding(path, model, field)
+        words.append(_sampled_word(placeholder, vectors))
+    names = [word.placeholder.casefold() for word in words]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two embeddings are called {twice!r}", field, "leave one of them out")
+    model.words = LearnedWords(words, _tokenizers(model)) if words else None
+
+
+def _sampled_word(placeholder: str, vectors: Vectors) -> LearnedWord:
+    return LearnedWord(
+        placeholder, {name: nn.Parameter(rows, requires_grad=False) for name, rows in vectors.items()}
+    )
 
 
 def _of_adapter(
@@ -70,11 +93,7 @@ def _of_adapter(
     made = []
     for placeholder, tensors in embedded.items() if source is not None else ():
         vectors = checked(tensors, model, source.source if source else "", "lora_model_name")
-        made.append(
-            LearnedWord(
-                placeholder, {name: nn.Parameter(v, requires_grad=False) for name, v in vectors.items()}
-            )
-        )
+        made.append(_sampled_word(placeholder, vectors))
     return made
 
 

@@ -93,6 +93,7 @@ class ToolSpec:
         script: the file in ``scripts``.
         verb: the first word of its command line, if it has several.
         previews: it has ``--dry-run``.
+        shows: its last line names an image to look at.
         undoes: its folder has a journal, and ``undo`` of the same script undoes the last change.
     """
 
@@ -104,6 +105,7 @@ class ToolSpec:
     fields: tuple[ToolField, ...] = field(default_factory=tuple)
     previews: bool = True
     undoes: bool = False
+    shows: bool = False
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Let a command line ask for everything."""

@@ -367,6 +367,50 @@ EXTRACT = ToolSpec(
         _REPLACE,
     ),
 )
+_AXES = "checkpoint, strength, prompt, seed, steps, cfg or sampler"
+SAMPLE = ToolSpec(
+    "sample",
+    "Try models and LoRAs",
+    "Make an image, or a grid of images that differ in two settings, with the model loaded once. Images that were made "
+    "before with the same settings are kept.",
+    "sample.py",
+    "",
+    (
+        ToolField("--model", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        ToolField(
+            "--model-type",
+            "Model type",
+            "Of the base model.",
+            Kind.CHOICE,
+            choices=tuple(ModelType),
+            needed=True,
+        ),
+        ToolField("--out", "Write to", "The folder for the images.", Kind.FOLDER, needed=True),
+        ToolField("--prompt", "Prompt", "What to show. Empty where prompts are in the grid."),
+        ToolField(
+            "--adapter",
+            "LoRAs",
+            "Files, separated by ;, each with =STRENGTH if that is not 1. The folder of a run is its last save.",
+        ),
+        ToolField(
+            "--x", "Columns", f"What differs from left to right, such as strength=0,0.5,1. Possible: {_AXES}."
+        ),
+        ToolField(
+            "--y",
+            "Rows",
+            "What differs from top to bottom, such as prompt=a cat|a dog, or checkpoint=RUN for all saves of a run.",
+        ),
+        ToolField("--embedding", "Embeddings", "WORD=FILE, separated by ;."),
+        ToolField("--negative-prompt", "Negative prompt", "What not to show."),
+        ToolField("--seed", "Seed", "The same seed starts from the same noise.", Kind.WHOLE, 42),
+        ToolField("--steps", "Steps", "Empty takes the usual number.", Kind.WHOLE),
+        ToolField("--cfg-scale", "CFG scale", "Empty takes the usual scale.", Kind.NUMBER),
+        ToolField("--width", "Width", "Pixels. Empty takes the usual size.", Kind.WHOLE),
+        ToolField("--height", "Height", "Pixels. Empty takes the usual size.", Kind.WHOLE),
+        ToolField("--batch-size", "At once", "Images that differ in prompt or seed alone.", Kind.WHOLE, 1),
+    ),
+    shows=True,
+)
 UPDATE = ToolSpec(
     "update",
     "Update the program",
@@ -378,4 +422,4 @@ CAPTION_TOOLS = (DESCRIBE, TAG, ASK)
 MASK_TOOLS = (MASK_COLOR, MASK_PROMPT)
 DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
 MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)
-MODEL_TOOLS = (LOSSES, *MERGE_TOOLS)
+MODEL_TOOLS = (SAMPLE, LOSSES, *MERGE_TOOLS)

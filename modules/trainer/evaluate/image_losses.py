@@ -90,7 +90,7 @@ def image_losses(
         if adapter is not None:
             file = noting_known_words(read_adapter(adapter, model), model)
             attach(model, AdapterOptions(), file)
-            add_words_of(model, file)
+            add_words_of(model, [file])
         loader = create_data_loader(config, model, setup, device=device)
         try:
             loader.prepare()

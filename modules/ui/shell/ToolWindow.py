@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import tkinter as tk
+from pathlib import Path
 from tkinter import ttk
 
 from modules.tools.ToolJob import ToolJob
 from modules.tools.ToolSpec import PLACES, Kind, ToolField, ToolSpec, Value
 from modules.ui.dialogs import Dialog
+from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
@@ -33,6 +35,7 @@ class ToolWindow(Dialog):
         super().__init__(ui, spec.title, width=760, height=620)
         self.spec = spec
         self.job: ToolJob | None = None
+        self._last_line = ""
         self._values: dict[str, tk.StringVar | tk.BooleanVar] = {}
         self.inputs: dict[str, tk.Widget] = {}
         px = ui.theme.px
@@ -133,6 +136,7 @@ class ToolWindow(Dialog):
 
     def _begin(self, command: list[str]) -> None:
         self.fault.configure(text="")
+        self._last_line = ""
         self.output.configure(state="normal")
         self.output.delete("1.0", "end")
         self.output.configure(state="disabled")
@@ -164,10 +168,17 @@ class ToolWindow(Dialog):
         for button in self.buttons:
             button.state(["!disabled"])
         self.close_button.configure(text=words.CLOSE)
+        if self.spec.shows and job.fault is None and not job.stopped:
+            self._show_image(Path(self._last_line))
+
+    def _show_image(self, path: Path) -> None:
+        if path.suffix == ".png" and path.is_file():
+            ImageWindow(self.ui, [ShownImage(path, path.name)], 0, self)
 
     def _show_lines(self, job: ToolJob) -> None:
         taken = [job.lines.popleft() for _ in range(min(len(job.lines), LINES_AT_ONCE))]
         if taken:
+            self._last_line = taken[-1]
             self.output.configure(state="normal")
             self.output.insert("end", "".join(f"{line}\n" for line in taken))
             extra = int(self.output.index("end-1c").split(".")[0]) - MAX_LINES

@@ -6,13 +6,17 @@ import subprocess
 import sys
 import tkinter as tk
 from pathlib import Path
+from tkinter import ttk
 
 import pytest
 from PIL import Image
 
 from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
+from modules.ui.ImageWindow import ImageWindow
 from modules.ui.shell.ToolWindow import ToolWindow
 from tests.captioner.models import onnx_tagger
+from tests.scripts.test_merge import lora
+from tests.tiny import tiny_folder
 from tests.tools.pictures import contents, picture
 from tests.ui.main.drivers import Hands
 
@@ -155,6 +159,25 @@ def test_a_tool_can_be_stopped_in_the_middle(
     begun.unlink()
     assert contents(folder) == before
     assert window.progress.cget("text") == "Stopped"
+
+
+def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
+    lora(folder / "a.safetensors", 1)
+    window = opened(hands, "Try models and LoRAs")
+    assert "Fill in: Base model" in press(hands, window, "Start")
+    fill(
+        hands, window, model=str(tiny_folder()), out=f"{folder.name}/made", prompt="a red circle", steps="1",
+        adapter=f"{folder.name}/a.safetensors", x="strength=0,1", width="64", height="64",
+    )  # fmt: skip
+    family = window.inputs["model_type"]
+    assert isinstance(family, ttk.Combobox)
+    family.set("STABLE_DIFFUSION_15")
+    assert "2 of 2 images would be made" in press(hands, window, "Preview")
+    assert not (folder / "made").exists()
+    assert "2 of 2 images made" in press(hands, window, "Start")
+    (sheet,) = (folder / "made").glob("grid-*.png")
+    shown = [one for one in window.winfo_children() if isinstance(one, ImageWindow)]
+    assert [one.images[0].path.resolve() for one in shown] == [sheet.resolve()]
 
 
 def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:

@@ -1,0 +1,236 @@
+"""What a grid of samples varies: two axes with values, and the cells that follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modules.runner.run_list import summary_of
+from modules.util.adapter_list import MAX_STRENGTH
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.enum.choices import NoiseScheduler
+from modules.util.errors import ConfigError
+
+MOST_VALUES, MOST_CELLS = 100, 400
+BASE = "none"
+_NUMBER = re.compile(r"\d+")
+Adapters = tuple[tuple[Path, float], ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One image of a grid.
+
+    Args:
+        adapters: files, each with a strength.
+        strength: multiplies all of theirs.
+    """
+
+    sample: SampleConfig
+    adapters: Adapters = ()
+    strength: float = 1.0
+
+    def chosen(self) -> list[tuple[Path, float]]:
+        """The adapters with the strengths they have here."""
+        return [(path, strength * self.strength) for path, strength in self.adapters]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One column or row.
+
+    Args:
+        label: written at its side.
+        apply: what it makes of a cell.
+    """
+
+    label: str
+    apply: Callable[[Cell], Cell]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A direction of a grid.
+
+    Args:
+        name: what it varies.
+        values: at least one.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+
+
+def saves_of(place: Path) -> list[Path]:
+    """The adapter files of a run's folder, or of any folder, the earliest first."""
+    saved = [*place.glob("*.safetensors"), *(place / "save").glob("*.safetensors")]
+    found = sorted(
+        (path for path in saved if path.is_file()),
+        key=lambda path: [int(digits) for digits in _NUMBER.findall(path.stem)],
+    )
+    run = summary_of(place)
+    last = None if run is None else run.adapter
+    own = [last] if last is not None and last.is_file() and last.suffix == ".safetensors" else []
+    return [*(path for path in found if path not in own), *own]
+
+
+def last_save(place: Path, field: str) -> Path:
+    """The adapter that a run saved last; a file stands for itself.
+
+    Raises:
+        ConfigError: it has saved none yet.
+    """
+    if not place.is_dir():
+        return place
+    found = saves_of(place)
+    if not found:
+        raise ConfigError(f"{place} holds no adapter file", field, "name a run that has saved, or a file")
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def read_axis(text: str, field: str) -> Axis:
+    """An axis as it is written, ``strength=0,0.5,1``.
+
+    Raises:
+        ConfigError: an axis there is not, or a value that does not fit it.
+    """
+    name, sign, values = text.partition("=")
+    name = name.strip().lower()
+    if not sign or name not in _KINDS:
+        known = ", ".join(_KINDS)
+        raise ConfigError(
+            f"{text!r} does not begin with an axis", field, f"known: {known}; for example strength=0,0.5,1"
+        )
+    made = tuple(_KINDS[name](values, field))
+    if not 1 <= len(made) <= MOST_VALUES:
+        raise ConfigError(f"{len(made)} values; 1 to {MOST_VALUES} are possible", field)
+    return Axis(name, made)
+
+
+def cells_of(base: Cell, x: Axis | None, y: Axis | None) -> list[list[Cell]]:
+    """The cells row by row.
+
+    Raises:
+        ConfigError: both axes vary the same, or there are too many cells.
+    """
+    if x is not None and y is not None and _varied(x) == _varied(y):
+        raise ConfigError(f"both axes vary the {x.name}", "--y", "vary something else")
+    columns, rows = (_SAME if axis is None else axis.values for axis in (x, y))
+    if len(columns) * len(rows) > MOST_CELLS:
+        raise ConfigError(
+            f"{len(columns)} x {len(rows)} images are more than {MOST_CELLS}", "--x", "give fewer values"
+        )
+    if any(axis is not None and axis.name == "strength" for axis in (x, y)):
+        for column in columns:
+            for row in rows:
+                _check_strength(column.apply(row.apply(base)))
+    return [[column.apply(row.apply(base)) for column in columns] for row in rows]
+
+
+def _varied(axis: Axis) -> str:
+    return _SETTINGS.get(axis.name, _SYNONYMS.get(axis.name, axis.name))
+
+
+def _check_strength(cell: Cell) -> None:
+    wrong = next((one for _, one in cell.chosen() if abs(one) > MAX_STRENGTH), None)
+    if wrong is not None:
+        raise ConfigError(f"a strength of {wrong:g} is not between -10 and 10", "--x")
+
+
+def _texts(values: str, separator: str) -> list[str]:
+    return list(dict.fromkeys(text for one in values.split(separator) if (text := one.strip())))
+
+
+def _with(field: str, setting: str, text: str, value: Any) -> Value:
+    # says what is wrong with it
+    SampleConfig.from_dict({setting: value.value if isinstance(value, NoiseScheduler) else value})
+    return Value(
+        text if setting == "prompt" else f"{field} {text}",
+        lambda cell: replace(cell, sample=cell.sample.model_copy(update={setting: value})),
+    )
+
+
+def _numbers(text: str, kind: type[int] | type[float], field: str) -> list[int] | list[float]:
+    first, dash, last = text.partition("-")
+    try:
+        if kind is int and dash and first:
+            if int(last) - int(first) >= MOST_VALUES:
+                raise ConfigError(f"{text} has more than {MOST_VALUES} values", field)
+            return list(range(int(first), int(last) + 1))
+        return [kind(text)]
+    except ValueError as error:
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{text!r} is not {what}", field, "separate values by commas") from error
+
+
+def _of_setting(name: str, kind: type[int] | type[float]) -> Callable[[str, str], list[Value]]:
+    def read(values: str, field: str) -> list[Value]:
+        found = dict.fromkeys(one for text in _texts(values, ",") for one in _numbers(text, kind, field))
+        return [_with(name, _SETTINGS[name], f"{one:g}" if kind is float else str(one), one) for one in found]
+
+    return read
+
+
+def _prompts(values: str, field: str) -> list[Value]:
+    return [_with("prompt", "prompt", text, text) for text in _texts(values, "|")]
+
+
+def _samplers(values: str, field: str) -> list[Value]:
+    found = [text.upper() for text in _texts(values, ",")]
+    known = [one.value for one in NoiseScheduler]
+    wrong = next((one for one in found if one not in known), None)
+    if wrong is not None:
+        raise ConfigError(f"there is no sampler {wrong}", field, f"known: {', '.join(known)}")
+    return [_with("sampler", "noise_scheduler", one, NoiseScheduler(one)) for one in found]
+
+
+def _strengths(values: str, field: str) -> list[Value]:
+    found = dict.fromkeys(one for text in _texts(values, ",") for one in _numbers(text, float, field))
+    wrong = next((one for one in found if not abs(one) <= MAX_STRENGTH), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong} is not between -10 and 10", field)
+    return [Value(f"strength {one:g}", _strengthened(float(one))) for one in found]
+
+
+def _strengthened(strength: float) -> Callable[[Cell], Cell]:
+    return lambda cell: replace(cell, strength=strength)
+
+
+def _adapters(values: str, field: str) -> list[Value]:
+    made = []
+    for text in _texts(values, ";"):
+        place = Path(text)
+        if text.lower() == BASE:
+            made.append(Value("no adapter", lambda cell: cell))
+            continue
+        if not place.exists():
+            raise ConfigError(f"{place} does not exist", field, "check the path; files are separated by ;")
+        files = saves_of(place) if place.is_dir() else [place]
+        if not files:
+            raise ConfigError(
+                f"{place} holds no adapter file", field, "name a run that has saved, or a .safetensors file"
+            )
+        made += [Value(path.stem, _joined(path)) for path in files]
+    return made
+
+
+def _joined(path: Path) -> Callable[[Cell], Cell]:
+    return lambda cell: replace(cell, adapters=((path, 1.0), *cell.adapters))
+
+
+_SETTINGS: Mapping[str, str] = {"seed": "seed", "steps": "diffusion_steps", "cfg": "cfg_scale"}
+_SYNONYMS: Mapping[str, str] = {"adapter": "checkpoint"}
+_SAME: Sequence[Value] = (Value("", lambda cell: cell),)
+_KINDS: Mapping[str, Callable[[str, str], list[Value]]] = {
+    "checkpoint": _adapters,
+    "adapter": _adapters,
+    "strength": _strengths,
+    "prompt": _prompts,
+    "seed": _of_setting("seed", int),
+    "steps": _of_setting("steps", int),
+    "cfg": _of_setting("cfg", float),
+    "sampler": _samplers,
+}
