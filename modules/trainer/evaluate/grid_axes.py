@@ -153,17 +153,19 @@ def _with(field: str, setting: str, text: str, value: Any) -> Value:
     )
 
 
-def _numbers(text: str, kind: type[int] | type[float], field: str) -> list[int] | list[float]:
+def _numbers(text: str, kind: type[int] | type[float], field: str) -> Sequence[float]:
     first, dash, last = text.partition("-")
     try:
-        if kind is int and dash and first:
-            if int(last) - int(first) >= MOST_VALUES:
-                raise ConfigError(f"{text} has more than {MOST_VALUES} values", field)
-            return list(range(int(first), int(last) + 1))
-        return [kind(text)]
+        ends = [kind(first), kind(last)] if kind is int and dash and first else [kind(text)]
     except ValueError as error:
         what = "a whole number" if kind is int else "a number"
         raise ConfigError(f"{text!r} is not {what}", field, "separate values by commas") from error
+    if len(ends) == 1:
+        return ends
+    start, stop = int(ends[0]), int(ends[-1])
+    if stop - start >= MOST_VALUES:
+        raise ConfigError(f"{text} has more than {MOST_VALUES} values", field)
+    return list(range(start, stop + 1))
 
 
 def _of_setting(name: str, kind: type[int] | type[float]) -> Callable[[str, str], list[Value]]:
