@@ -57,10 +57,10 @@ def fill(hands: Hands, window: ToolWindow, **texts: str) -> None:
         hands.type(text)
 
 
-def press(hands: Hands, window: ToolWindow, label: str) -> str:
+def press(hands: Hands, window: ToolWindow, label: str, seconds: float = 60) -> str:
     """Press a button and wait until the tool has ended; what it said."""
     hands.click(hands.button(label, window))
-    hands.wait(lambda: window.job is None, "the tool does not end", seconds=60)
+    hands.wait(lambda: window.job is None, "the tool does not end", seconds=seconds)
     return str(window.output.get("1.0", "end")) + str(window.fault.cget("text"))
 
 
@@ -174,7 +174,7 @@ def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
     family.set("STABLE_DIFFUSION_15")
     assert "2 of 2 images would be made" in press(hands, window, "Preview")
     assert not (folder / "made").exists()
-    assert "2 of 2 images made" in press(hands, window, "Start")
+    assert "2 of 2 images made" in press(hands, window, "Start", seconds=240)
     (sheet,) = (folder / "made").glob("grid-*.png")
     shown = [one for one in window.winfo_children() if isinstance(one, ImageWindow)]
     assert [one.images[0].path.resolve() for one in shown] == [sheet.resolve()]
