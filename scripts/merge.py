@@ -17,8 +17,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import MERGE_TOOLS  # noqa: E402
-from modules.util.adapter_list import named_adapters  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
+from modules.util.files.adapter_list import named_adapters  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 Options = argparse.Namespace

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.util.adapter_list import MAX_STRENGTH, named_adapters  # noqa: E402
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.config.load import find_problems  # noqa: E402
 from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
@@ -31,6 +30,7 @@ from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError  # noqa: E402
+from modules.util.files.adapter_list import MAX_STRENGTH, named_adapters  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
 from modules.util.published_models import find_published  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from modules.runner.run_list import summary_of
-from modules.util.adapter_list import MAX_STRENGTH
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import ConfigError
+from modules.util.files.adapter_list import MAX_STRENGTH
 
 MOST_VALUES, MOST_CELLS = 100, 400
 BASE = "none"
