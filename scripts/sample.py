@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.trainer.evaluate.sample_grid import SampleGrid
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -63,16 +64,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="PART=TYPE",
         help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
     )
-    parser.add_argument(
-        "--adapter", action="append", default=[], metavar="FILE[=STRENGTH]",
-        help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; several can be "
-        "given, or separated by ;",
-    )  # fmt: skip
-    parser.add_argument(
-        "--embedding", action="append", default=[], metavar="WORD=FILE",
-        help="the file of a trained embedding and the word that stands for it in prompts; several can be given, or "
-        "separated by ;",
-    )  # fmt: skip
+    add_adapters(parser)
     add_strengths(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", action="append", help="prompt of an image; can be repeated")
@@ -113,14 +105,33 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
     )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
+    add_axes(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
+    return parser.parse_args(argv)
+
+
+def add_adapters(parser: argparse.ArgumentParser) -> None:
+    """What is added to the model."""
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="FILE[=STRENGTH]",
+        help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; several can be "
+        "given, or separated by ;",
+    )  # fmt: skip
+    parser.add_argument(
+        "--embedding", action="append", default=[], metavar="WORD=FILE",
+        help="the file of a trained embedding and the word that stands for it in prompts; several can be given, or "
+        "separated by ;",
+    )  # fmt: skip
+
+
+def add_axes(parser: argparse.ArgumentParser) -> None:
+    """What a grid varies."""
     for axis, where in (("--x", "columns"), ("--y", "rows")):
         parser.add_argument(
             axis, metavar="AXIS=VALUES",
             help=f"{where} of a grid: checkpoint=FILE;RUN;none (a run's folder stands for all its saves), "
             "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
         )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
-    return parser.parse_args(argv)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
@@ -437,8 +448,8 @@ def adapter_names(chosen: Sequence[tuple[Path, float]]) -> str:
     return " + ".join(name + ("" if strength == 1.0 else f" ({strength:g})") for name, strength in names)
 
 
-def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
-    """Make what is missing of a grid, and its sheet."""
+def grid_of(options: argparse.Namespace) -> SampleGrid:
+    """The grid that is asked for, checked."""
     from modules.trainer.evaluate.grid_axes import Cell, read_axis
     from modules.trainer.evaluate.sample_grid import SampleGrid
 
@@ -483,10 +494,15 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
     embeddings = embeddings_of(options)
     parts = part_settings(options.part, "--part", "model_name", options.model_type)
     files = [Path(name) for name in (options.model, *parts.values())] + [path for _, path in embeddings]
-    grid = SampleGrid(
+    return SampleGrid(
         Cell(sample, adapters, options.strength), x, y, options.out,
         settings | {"words": [word for word, _ in embeddings]}, files,
     )  # fmt: skip
+
+
+def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
+    """Make what is missing of a grid, and its sheet."""
+    grid = grid_of(options)
     todo, total = grid.missing(), grid.total()
     if options.dry_run:
         for one in todo:

@@ -67,7 +67,7 @@ def add_words_of(
         field: what is to be corrected if one of them does not fit.
 
     Raises:
-        UserError: a placeholder is in the vocabulary or there twice, or a file does not fit.
+        UserError: a placeholder is in the vocabulary or listed twice, or a file does not fit.
     """
     words = [word for source in sources for word in _of_adapter(model, source, source.embeddings)]
     for placeholder, path in own:
