@@ -106,7 +106,6 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
     add_axes(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
     return parser.parse_args(argv)
 
 
@@ -125,13 +124,14 @@ def add_adapters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """What a grid varies."""
+    """What a grid varies, and whether it is made."""
     for axis, where in (("--x", "columns"), ("--y", "rows")):
         parser.add_argument(
             axis, metavar="AXIS=VALUES",
             help=f"{where} of a grid: checkpoint=FILE;RUN;none (a run's folder stands for all its saves), "
             "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
         )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
