@@ -28,6 +28,7 @@ from modules.tools.dataset.masking import (  # noqa: E402
 )
 from modules.tools.Journal import Journal  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
+from modules.util.errors import DataError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
 
@@ -46,16 +47,28 @@ def by_words(options: Options) -> Select:
     return Segmenter(str(options.model), options.prompt, options.threshold, device).select
 
 
+def check_words(options: Options) -> None:
+    from modules.captioner.Segmenter import check_words as check
+
+    check(options.prompt, options.threshold)
+
+
 MAKERS: dict[str, Callable[[Options], Select]] = {"color": by_colour, "prompt": by_words}
+CHECKS: dict[str, Callable[[Options], object]] = {"color": by_colour, "prompt": check_words}
+"""What is wrong before anything is read."""
 
 
 def run_masks(options: Options, progress: ProgressLine) -> None:
     mode = Mode(options.mode)
     wanted = Wanted(mode, options.invert, options.smooth, options.expand, options.blur, options.alpha)
     wanted.check()
+    CHECKS[options.verb](options)
     if not options.dry_run:
         Journal(options.folder).put_in_order()
     images = find_images(options.folder, options.subfolders)
+    if not images:
+        hint = "check the path" if options.subfolders else "add --subfolders if they lie deeper"
+        raise DataError(f"there are no images in {options.folder}", hint=hint)
     plan = plan_masks(options.folder, images, mode)
     if options.dry_run:
         for one in plan:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from functools import partial
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.spec.FamilySpec import FamilySpec
     from modules.trainer.evaluate.sample_grid import SampleGrid
 
 
@@ -105,6 +108,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
     )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace images of the same names; else new ones get a number",
+    )
     add_axes(parser)
     return parser.parse_args(argv)
 
@@ -380,7 +388,7 @@ def skipped_layers(options: argparse.Namespace, setup: BaseModelSetup, model: Mo
     return checked_skips(model, wanted, "--layer-skip {}")
 
 
-def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
+def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample], say: Callable[[str], None]) -> None:
     """Say that negative prompts are given and not read."""
     sample = next((sample for sample in filled if sample.negative_prompt.strip()), None)
     if sample is None:
@@ -391,7 +399,7 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
         reason = f"there is no guidance at a scale of {sample.cfg_scale:g}"
     else:
         return
-    print(f"warning: --negative-prompt is not read: {reason}", file=sys.stderr)
+    say(f"warning: --negative-prompt is not read: {reason}")
 
 
 class Ready(NamedTuple):
@@ -403,8 +411,27 @@ class Ready(NamedTuple):
     filled: list[FilledSample]
 
 
-def note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+def teller_of(options: argparse.Namespace) -> Callable[[str], None]:
+    """Prints what is good to know where a person looks: with --requests the output is a program's."""
+    return partial(print, file=sys.stderr if options.requests is not None else sys.stdout, flush=True)
+
+
+def place_of(options: argparse.Namespace) -> tuple[torch.device, str]:
+    """The device, and the number format there."""
+    from modules.trainer.distributed import choose_device
+
+    device = choose_device(options.device)
+    usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
+    return device, options.dtype or usual
+
+
+def filled_samples(
+    options: argparse.Namespace, spec: FamilySpec, wanted: list[SampleConfig]
+) -> list[FilledSample]:
+    """Samples with the usual values of the family and the model where they leave something open."""
+    sources = part_settings(options.part, "--part", "model_name", options.model_type)
+    known = find_published(spec.key, sources.get(spec.denoiser) or options.model)
+    return [sample.filled(spec, known) for sample in wanted]
 
 
 def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
@@ -413,17 +440,18 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample
-    from modules.trainer.distributed import choose_device
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
+    say = teller_of(options)
+
+    def note(text: str) -> None:
+        say(f"note: {text}")
+
     setup = create_model_setup(options.model_type)
-    device = choose_device(options.device)
-    usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
-    dtype = torch_dtype(options.dtype or usual, "--dtype")
-    sources = part_settings(options.part, "--part", "model_name", options.model_type)
-    known = find_published(setup.spec.key, sources.get(setup.spec.denoiser) or options.model)
-    filled = [sample.filled(setup.spec, known) for sample in wanted]
-    warn_of_unread(setup, filled)
+    device, number_type = place_of(options)
+    dtype = torch_dtype(number_type, "--dtype")
+    filled = filled_samples(options, setup.spec, wanted)
+    warn_of_unread(setup, filled, say)
     check_sample_sources(setup.spec, wanted)
     model = load(options, setup, dtype)
     for sample in filled:
@@ -489,8 +517,16 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         "y",
     }
     settings = {
-        name: value for name, value in vars(options).items() if name not in {*own, "dry_run", "count"}
+        name: value
+        for name, value in vars(options).items()
+        if name not in {*own, "dry_run", "count", "overwrite"}
     }
+    device, number_type = place_of(options)
+    (usual,) = filled_samples(options, ModelType(options.model_type).spec, [sample])
+    settings |= {
+        "device": device.type, "dtype": str(number_type), "size": usual.size, "steps": usual.diffusion_steps,
+        "cfg": usual.cfg_scale, "sampler": str(usual.noise_scheduler),
+    }  # fmt: skip
     embeddings = embeddings_of(options)
     parts = part_settings(options.part, "--part", "model_name", options.model_type)
     files = [Path(name) for name in (options.model, *parts.values())] + [path for _, path in embeddings]
@@ -560,6 +596,15 @@ def _alike(one: FilledSample, other: FilledSample) -> bool:
     return same_source and replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
+def target_of(options: argparse.Namespace, name: str) -> Path:
+    """Where an image goes: ``name.png``, or the first of ``name-2.png``, ``name-3.png``... where no file is."""
+    path: Path = options.out / name
+    if options.overwrite:
+        return path
+    tried = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(one for one in chain([path], tried) if not os.path.lexists(one))
+
+
 def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     known_word(options.model_type, ModelType, "--model-type", "family")
     known_word(options.dtype, DataType, "--dtype", "type")
@@ -580,15 +625,16 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         else:
             turn, place = divmod(number, len(wanted))
             at = f"-at-{strengths[turn]:g}" if options.strengths is not None else ""
-            path = options.out / f"{place:04d}-{wanted[place].seed}{at}.png"
+            path = target_of(options, f"{place:04d}-{wanted[place].seed}{at}.png")
             write_bytes(path, png)
             print(path)
             made.append(path)
     if options.strengths is not None:
         from modules.trainer.evaluate.grid_sheet import strength_grid
 
-        write_bytes(options.out / "strengths.png", strength_grid(made, strengths))
-        print(options.out / "strengths.png")
+        sheet = target_of(options, "strengths.png")
+        write_bytes(sheet, strength_grid(made, strengths))
+        print(sheet)
 
 
 def main(argv: list[str] | None = None) -> int:

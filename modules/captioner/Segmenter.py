@@ -6,10 +6,22 @@ import numpy
 import torch
 from PIL import Image
 
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder of CLIPSeg with config.json, the weights, preprocessor_config.json and the tokenizer"
+
+KIND = "clipseg"
+
+
+def check_words(prompt: str, threshold: float) -> None:
+    """Raises:
+    ConfigError: the threshold is out of range, or there are no words.
+    """
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"{threshold} is not between 0 and 1", "--threshold")
+    if not prompt.strip():
+        raise ConfigError("there are no words to look for", "--prompt", "say what is to be white")
 
 
 class Segmenter:
@@ -22,32 +34,41 @@ class Segmenter:
         device: where the model works.
 
     Raises:
-        ConfigError: the threshold is out of range.
-        DataError: there is no such model.
+        ConfigError: the threshold is out of range, or the words are too many or none.
+        DataError: there is no such model, or it is of another kind.
     """
 
     def __init__(self, source: str, prompt: str, threshold: float, device: torch.device) -> None:
         from safetensors import SafetensorError
-        from transformers import AutoImageProcessor, AutoTokenizer, CLIPSegForImageSegmentation
+        from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, CLIPSegForImageSegmentation
 
-        if not 0 <= threshold <= 1:
-            raise ConfigError(f"{threshold} is not between 0 and 1", "--threshold")
+        check_words(prompt, threshold)
         self._source, self._threshold, self._device = source, threshold, device
         try:
             # code that comes with a model is not run
             self._processor = fetched(AutoImageProcessor, source, trust_remote_code=False)
             tokenizer = fetched(AutoTokenizer, source, trust_remote_code=False)
-            model = fetched(CLIPSegForImageSegmentation, source)
-            self._words = tokenizer([prompt], truncation=True, return_tensors="pt").to(device)
+            if fetched(AutoConfig, source, trust_remote_code=False).model_type != KIND:
+                raise ValueError(f"it is not of the kind {KIND}")
+            model, read = fetched(CLIPSegForImageSegmentation, source, output_loading_info=True)
+            # what the files lack would be random
+            if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
+                raise ValueError(f"it has no weights for {lacking[0]} and {len(lacking) - 1} others")
+            self._words = tokenizer([prompt], return_tensors="pt").to(device)
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             raise self._fault("cannot be loaded", error) from error
+        most = model.config.text_config.max_position_embeddings
+        if (tokens := self._words["input_ids"].shape[1]) > most:
+            raise ConfigError(
+                f"{tokens} tokens are more than the model reads, {most}", "--prompt", "shorten it"
+            )
         self._model = model.requires_grad_(False).eval().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:
         """Where the words are at least as probable as the threshold: booleans (height, width).
 
         Raises:
-            DataError: the model cannot do it.
+            UserError: the model cannot do it, whatever the image.
         """
         try:
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
@@ -60,7 +81,8 @@ class Segmenter:
             size = (image.height, image.width)
             found = torch.nn.functional.interpolate(small, size, mode="bilinear", align_corners=False)
         except UNREADABLE as error:
-            raise self._fault("cannot look at an image", error) from error
+            fault = self._fault("cannot look at an image", error)
+            raise UserError(fault.message, fault.field, fault.hint) from error
         chosen: numpy.ndarray = (found[0, 0] >= self._threshold).cpu().numpy()
         return chosen
 

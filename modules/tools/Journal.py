@@ -83,6 +83,12 @@ class Job:
         self._owned, self._name = owned, name
         self._place = f"{FOLDER}/{name}"
         self._number = 0
+        self._moved = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was moved, so that there is nothing to undo."""
+        return not self._moved
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Put a line into the journal, on the disk."""
@@ -96,6 +102,7 @@ class Job:
         Raises:
             UserError: the target is taken.
         """
+        self._moved = True
         self.note({"move": [source, target, digest]})
         self._owned.move(source, target)
 
@@ -184,7 +191,10 @@ class Journal:
             job.note({"begin": what})
             try:
                 yield job
-                job.note({"end": True})
+                if job.is_empty:
+                    self._remove(name, "made")
+                else:
+                    job.note({"end": True})
             except BaseException:
                 self._recover()
                 raise

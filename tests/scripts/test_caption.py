@@ -287,7 +287,12 @@ def test_a_silent_server_does_not_hold_the_program(chat: Chat, reds: Path) -> No
     command = [
         sys.executable, str(ROOT / "scripts" / "caption.py"), "ask", "--url", chat.url, "--model", "m", str(reds),
     ]  # fmt: skip
-    program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    program = subprocess.Popen(
+        command,
+        stderr=subprocess.DEVNULL,
+        # whoever started the tests may ignore Ctrl+C, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert chat.reached.wait(60)
     program.send_signal(signal.SIGINT)
     assert program.wait(20) == 130

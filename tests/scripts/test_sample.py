@@ -218,8 +218,8 @@ def test_negative_prompts_that_are_not_read(
     key: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sampled(key, tmp_path, "--prompt", "a cat", *arguments)
-    error = capsys.readouterr().err
-    assert ("--negative-prompt is not read" in error) == bool(said) and said in error
+    printed = capsys.readouterr().out
+    assert ("--negative-prompt is not read" in printed) == bool(said) and said in printed
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from modules.runner.RunDirectory import RunDirectory
+from modules.trainer.evaluate.grid_axes import last_save, read_axis
 from modules.trainer.evaluate.grid_sheet import MOST_PIXELS, MOST_SIDE, cell_side, wrapped
+from modules.util.errors import ConfigError
 from modules.util.image_metadata_util import read_metadata
 from modules.util.jsonio import write_bytes
 from scripts import sample
@@ -197,3 +200,51 @@ def test_sheets_are_bounded_and_labels_are_cut() -> None:
         )
     lines = wrapped("word " * 500 + "x" * 500, 100, lambda text: 8.0 * len(text))
     assert len(lines) == 4 and all(8 * len(line) <= 100 for line in lines) and lines[-1].endswith("...")
+
+
+def test_an_image_that_is_there_is_not_overwritten(tmp_path: Path, a: Path) -> None:
+    out = tmp_path / "out"
+    for prompt in ("a red circle", "a blue square"):
+        assert call("--out", out, "--prompt", prompt, "--adapter", a, "--strengths", "1") == 0
+    names = {path.name for path in out.iterdir()}
+    assert names == {"0000-42-at-1.png", "0000-42-at-1-2.png", "strengths.png", "strengths-2.png"}
+    assert not np.array_equal(pixels(out / "0000-42-at-1.png"), pixels(out / "0000-42-at-1-2.png"))
+
+
+def test_cells_of_another_number_format_or_model_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--out", tmp_path / "out", "--prompt", "x", "--x", "seed=1,2")
+    assert call(*words) == 0
+    for more in (("--dtype", "BFLOAT_16"), ("--negative-prompt", "blue")):
+        capsys.readouterr()
+        assert call(*words, *more, "--dry-run") == 0
+        assert "2 of 2 images would be made" in capsys.readouterr().out
+    assert call(*words, "--dtype", "FLOAT_32", "--dry-run") == 0
+    assert "0 of 2" in capsys.readouterr().out, "the usual format by its name"
+    # a card that is there by now takes another format by itself
+    monkeypatch.setattr("modules.trainer.distributed.choose_device", lambda asked: torch.device("cuda"))
+    assert call(*words, "--dry-run") == 0
+    assert "2 of 2" in capsys.readouterr().out
+
+
+def test_adapters_of_one_name_are_told_apart(tmp_path: Path, a: Path, b: Path) -> None:
+    places = [tmp_path / name / "model.safetensors" for name in ("first", "second")]
+    for source, place in zip((a, b), places, strict=True):
+        place.parent.mkdir()
+        shutil.copy(source, place)
+    axis = read_axis(f"checkpoint=none;{places[0]};{places[1]}", "--x")
+    assert [value.label for value in axis.values] == ["no adapter", "first/model", "second/model"]
+
+
+def test_a_file_that_another_run_wrote_before_is_not_this_run_s(tmp_path: Path, a: Path) -> None:
+    """Runs share the usual name of the file that they write at the end."""
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.events_path.touch()
+    write_bytes(run.config_path, json.dumps({"output_model_destination": str(a)}).encode())
+    os.utime(a, ns=(1, 1))
+    with pytest.raises(ConfigError, match="holds no adapter file"):
+        last_save(run.path, "--adapter")
+    os.utime(a)
+    assert last_save(run.path, "--adapter") == a

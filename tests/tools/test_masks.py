@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+from modules.pipeline.loss_masks.reading import load_mask
 from modules.util.program_files import ROOT
 from scripts.mask import main
 from tests.captioner.models import clipseg
@@ -218,3 +221,118 @@ def test_a_kill_leaves_whole_files_and_can_be_undone(tmp_path: Path) -> None:
     assert call("undo", tmp_path) == 0
     # the command that was killed is put in order first: its second mask is back, its first one is undone
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["RGBA", "LA", "P", "I;16", "1"])
+def test_masks_are_read_as_training_reads_them(tmp_path: Path, kind: str) -> None:
+    """What is transparent is black, and 16 bits count in full."""
+    square().save(tmp_path / "a.png")
+    mask = tmp_path / "a-masklabel.png"
+    levels = numpy.arange(16 * 12).reshape(12, 16)
+    if kind in ("RGBA", "LA"):
+        clear = Image.fromarray(numpy.full((12, 16), 255, numpy.uint8)).convert(kind)
+        clear.putalpha(Image.fromarray(area(4, 3, 9, 8)))
+        clear.save(mask)
+    elif kind == "P":
+        image = Image.fromarray((levels % 2).astype(numpy.uint8)).convert("P")
+        image.putpalette([255, 255, 255, 255, 255, 255])
+        image.save(mask, transparency=0)
+    elif kind == "1":
+        Image.fromarray(area(4, 3, 9, 8)).convert("1").save(mask)
+    else:
+        Image.fromarray((levels * 341).astype(numpy.uint16)).convert(kind).save(mask)
+    trained = numpy.floor(numpy.asarray(load_mask(mask)) * 255 + 0.5)
+    assert (trained.min() == 0 and trained.max() == 255) or kind == "I;16"
+    # nothing has the colour, so the old mask stays as it is
+    assert call("color", "--color", "#ff00ff", "--tolerance", 0, "--mode", "ADD", tmp_path) == 0
+    assert (pixels(mask) == trained).all()
+
+
+def test_a_model_of_another_kind_or_without_all_weights_is_refused(tmp_path: Path, capsys: Any) -> None:
+    images, model = tmp_path / "images", clipseg(tmp_path / "model")
+    images.mkdir()
+    square().save(images / "a.png")
+    words = (
+        "prompt",
+        "--prompt",
+        "a square",
+        "--threshold",
+        "0.3",
+        "--device",
+        "cpu",
+        "--model",
+        model,
+        images,
+    )
+    weights = load_file(model / "model.safetensors")
+    name = next(key for key in weights if key.startswith("decoder."))
+    save_file(
+        {key: one for key, one in weights.items() if key != name},
+        model / "model.safetensors",
+        {"format": "pt"},
+    )
+    assert call(*words) == 2
+    assert f"it has no weights for {name}" in capsys.readouterr().err
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "clip"}))
+    assert call(*words) == 2
+    assert "it is not of the kind clipseg" in capsys.readouterr().err
+    assert [path.name for path in images.iterdir() if path.suffix == ".png"] == ["a.png"]
+
+
+def test_a_model_that_fails_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    images, model = tmp_path / "images", clipseg(tmp_path / "model")
+    images.mkdir()
+    square().save(images / "a.png")
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("transformers.CLIPSegForImageSegmentation.forward", full)
+    assert call("prompt", "--prompt", "x", "--device", "cpu", "--model", model, images) == 2
+    assert "out of memory" in capsys.readouterr().err
+
+
+def test_a_run_that_wrote_nothing_is_not_what_undo_undoes(tmp_path: Path) -> None:
+    square().save(tmp_path / "a.png")
+    before = contents(tmp_path)
+    assert call("color", "--color", "#0ab43c", tmp_path) == 0
+    (tmp_path / "b.png").write_bytes(b"no image")
+    assert call("color", "--color", "#0ab43c", tmp_path) == 0
+    (tmp_path / "b.png").unlink()
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+
+
+def test_a_long_name_does_not_stop_the_others(tmp_path: Path, capsys: Any) -> None:
+    long = f"{'a' * 245}.png"
+    square().save(tmp_path / long)
+    square().save(tmp_path / "b.png")
+    assert call("color", "--color", "#0ab43c", tmp_path) == 0
+    assert "too long" in capsys.readouterr().out and (tmp_path / "b-masklabel.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("color", "--color", "greenish"), "is not a colour"),
+        (("color", "--color", "white", "--tolerance", 999), "not between"),
+        (("prompt", "--prompt", "x", "--model", "y", "--threshold", 7), "not between"),
+        (("prompt", "--prompt", " ", "--model", "y"), "no words"),
+    ],
+)
+def test_a_preview_refuses_what_a_start_refuses(
+    tmp_path: Path, words: tuple[object, ...], said: str, capsys: Any
+) -> None:
+    square().save(tmp_path / "a.png")
+    assert call(*words, "--dry-run", tmp_path) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_images_is_told(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "deeper").mkdir()
+    square().save(tmp_path / "deeper" / "a.png")
+    assert call("color", "--color", "white", tmp_path) == 2
+    assert "--subfolders" in capsys.readouterr().err

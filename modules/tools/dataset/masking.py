@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,8 @@ from modules.util.image_metadata.limits import MAX_PIXELS
 SUFFIX = "-masklabel.png"
 SHAPE_TOLERANCE = 0.01
 MAX_RADIUS = 500
+MOST_BYTES = 255
+"""Of a file's name."""
 WHITE, TRANSPARENT = "white", "transparent"
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
@@ -120,7 +123,7 @@ def plan_masks(root: Path, images: list[DataImage], mode: Mode) -> list[DataImag
             f"several images have the same mask:\n{list_offenders(shared)}",
             hint="rename all but one of each",
         )
-    return [one for one in images if mode is not Mode.BLANK or not (root / _mask_name(one)).exists()]
+    return [one for one in images if mode is not Mode.BLANK or not _is_there(root / _mask_name(one))]
 
 
 def write_masks(root: Path, plan: list[DataImage], wanted: Wanted, select: Select, progress: Tell) -> Outcome:
@@ -182,6 +185,14 @@ def _mask_name(image: DataImage) -> str:
     return f"{image.stem}{SUFFIX}"
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is a file, a folder or a link; there is none where its name would be too long."""
+    try:
+        return os.path.lexists(path)
+    except OSError:
+        return False
+
+
 def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tuple[list[str], Image.Image]:
     """The mask that an image gets, and the file to take out for it, if there is one.
 
@@ -189,12 +200,14 @@ def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tupl
         DataError: the image or its mask cannot be read, or they do not belong together.
     """
     target = root / _mask_name(one)
-    there = target.exists() or target.is_symlink()
+    if len(os.fsencode(target.name)) > MOST_BYTES:
+        raise DataError("its name is too long to have a mask next to it; shorten it")
+    there = _is_there(target)
     if there and (wanted.mode is Mode.BLANK or not target.is_file()):
         raise DataError("it has a mask by now" if target.is_file() else f"{target.name} is not a file")
     image = _opened(root / one.name)
     keeps = there and wanted.mode is not Mode.REPLACE
-    old = _fitting(_opened(target).convert("L"), image.size, target.name) if keeps else None
+    old = _fitting(_opened_mask(target), image.size, target.name) if keeps else None
     new = shaped(select(image), wanted)
     return [_mask_name(one)] if there else [], Image.fromarray(joined(old, new, wanted.mode, wanted.alpha))
 
@@ -217,6 +230,32 @@ def _opened(path: Path) -> Image.Image:
     if alpha is not None:
         image.putalpha(alpha)
     return image
+
+
+def _opened_mask(path: Path) -> Image.Image:
+    """A mask, upright, in the 256 grey levels that training reads it with: what is transparent is black.
+
+    Raises:
+        DataError: it cannot be read or is too large.
+    """
+    try:
+        with Image.open(path) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise DataError(f"{path.name} is too large: {opened.width} x {opened.height} pixels")
+            mask = ImageOps.exif_transpose(opened)
+            if mask.mode.startswith("I;16"):
+                return Image.fromarray(numpy.floor(numpy.asarray(mask) / 257 + 0.5).astype(numpy.uint8))
+            if mask.mode in ("I", "F"):
+                levels = numpy.nan_to_num(numpy.asarray(mask, numpy.float64), posinf=0.0, neginf=0.0).clip(0)
+                top = float(levels.max(initial=0.0))
+                white = next((level for level in (1.0, 255.0, 65535.0) if top <= level), top)
+                return Image.fromarray(numpy.floor(levels * (255 / white) + 0.5).astype(numpy.uint8))
+            if mask.mode in ("RGBA", "LA", "PA") or "transparency" in mask.info:
+                clear = mask.convert("RGBA")
+                mask = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)
+            return mask.convert("RGB").convert("L")
+    except UNREADABLE as error:
+        raise DataError(f"{path.name} is unreadable: {error}") from error
 
 
 def _alpha(image: Image.Image) -> numpy.ndarray:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from modules.runner.run_list import summary_of
+from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import ConfigError
@@ -73,8 +75,15 @@ def saves_of(place: Path) -> list[Path]:
     )
     run = summary_of(place)
     last = None if run is None else run.adapter
-    own = [last] if last is not None and last.is_file() and last.suffix == ".safetensors" else []
-    return [*(path for path in found if path not in own), *own]
+    own = [last] if last is not None and last.suffix == ".safetensors" and _is_of(place, last) else []
+    known = {path.resolve() for path in own}
+    return [*(path for path in found if path.resolve() not in known), *own]
+
+
+def _is_of(place: Path, adapter: Path) -> bool:
+    """Whether a run can have written its adapter: others may have the same file for theirs, and ended before."""
+    config = RunDirectory(place).config_path
+    return adapter.is_file() and config.is_file() and adapter.stat().st_mtime_ns >= config.stat().st_mtime_ns
 
 
 def last_save(place: Path, field: str) -> Path:
@@ -202,11 +211,11 @@ def _strengthened(strength: float) -> Callable[[Cell], Cell]:
 
 
 def _adapters(values: str, field: str) -> list[Value]:
-    made = []
+    made: list[tuple[Path | None, Value]] = []
     for text in _texts(values, ";"):
         place = Path(text)
         if text.lower() == BASE:
-            made.append(Value("no adapter", lambda cell: cell))
+            made.append((None, Value("no adapter", lambda cell: cell)))
             continue
         if not place.exists():
             raise ConfigError(f"{place} does not exist", field, "check the path; files are separated by ;")
@@ -215,8 +224,14 @@ def _adapters(values: str, field: str) -> list[Value]:
             raise ConfigError(
                 f"{place} holds no adapter file", field, "name a run that has saved, or a .safetensors file"
             )
-        made += [Value(path.stem, _joined(path)) for path in files]
-    return made
+        made += [(path, Value(path.stem, _joined(path))) for path in files]
+    labels = Counter(value.label for _, value in made)
+    return [
+        value
+        if path is None or labels[value.label] == 1
+        else replace(value, label=f"{path.parent.name}/{path.stem}")
+        for path, value in made
+    ]
 
 
 def _joined(path: Path) -> Callable[[Cell], Cell]:

@@ -69,7 +69,7 @@ class StrengthImages:
         # with "=": a text that begins with a dash is a value too
         line += [f"--strengths={','.join(f'{one:g}' for one in self.strengths)}"]
         line += [f"--prompt={prompt}" for prompt in self.prompts]
-        line += ["--out", str(self.target(number))]
+        line += ["--out", str(self.target(number)), "--overwrite"]
         for part in ModelType(config["model_type"]).parts:
             own = config.get(part) or {}
             if own.get("model_name"):
