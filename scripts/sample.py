@@ -107,14 +107,19 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         type=str.upper,
         help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
     )
+    add_output(parser)
+    add_axes(parser)
+    return parser.parse_args(argv)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Where the images go."""
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
     parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace images of the same names; else new ones get a number",
     )
-    add_axes(parser)
-    return parser.parse_args(argv)
 
 
 def add_adapters(parser: argparse.ArgumentParser) -> None:
