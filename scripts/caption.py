@@ -3,12 +3,15 @@
 What is written stays after Ctrl+C; the same command does the rest, unless it is to REPLACE. --dry-run shows which
 images would get a caption, without loading a model.
 
+replace, add and delete change captions that exist, all of them or none; --dry-run shows old and new.
+
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,14 +21,28 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.tools.catalog import CAPTION_TOOLS  # noqa: E402
+from modules.tools.catalog import CAPTION_EDITS, CAPTION_TOOLS  # noqa: E402
+from modules.tools.dataset.caption_edits import (  # noqa: E402
+    carry_out_edits,
+    list_captions,
+    plan_edits,
+    read_caption,
+)
 from modules.tools.dataset.captioning import Mode, Wanted, plan_captions, write_captions  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
+from modules.tools.dataset.tags import (  # noqa: E402
+    Edit,
+    adding,
+    count_tags,
+    deleting,
+    replacing_tag,
+    replacing_text,
+)
 from modules.tools.Journal import Journal  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
-from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
+from scripts.dataset import run_undo, say_done, stoppable, teller  # noqa: E402
 
 if TYPE_CHECKING:
     from modules.captioner.Captioner import Captioner
@@ -108,6 +125,54 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     print(f"{counted(len(done.written), 'caption')} written")
 
 
+def replacer(options: Options) -> Edit:
+    return (replacing_tag if options.tags else replacing_text)(options.find, options.by or "")
+
+
+def adder(options: Options) -> Edit:
+    return adding(options.tag, options.end)
+
+
+def deleter(options: Options) -> Edit:
+    return deleting(options.tag)
+
+
+EDITS: dict[str, Callable[[Options], Edit]] = {"replace": replacer, "add": adder, "delete": deleter}
+
+
+def run_edit(options: Options, progress: ProgressLine) -> None:
+    edit, only = EDITS[options.verb](options), options.only or ""
+    names = [name for _, name in list_captions(options.folder, options.subfolders)]
+    plan = plan_edits(options.folder, names, edit, (lambda text: only in text) if only else None)
+    for name, (old, new) in plan.changes.items():
+        print(
+            f"{name}: {json.dumps(old.text or '', ensure_ascii=False)} -> {json.dumps(new, ensure_ascii=False)}"
+        )
+    for name, reason in plan.left.items():
+        print(f"{name}: left as it is: {reason}")
+    if not options.dry_run:
+        carry_out_edits(options.folder, plan, teller(progress, len(plan.changes)))
+    say_done(options, counted(len(plan.changes), "caption"), "changed")
+
+
+def run_count(options: Options, progress: ProgressLine) -> None:
+    listed = list_captions(options.folder, options.subfolders)
+    found = {name: read_caption(options.folder, name) for _, name in listed}
+    tags = count_tags(caption.text or "" for caption in found.values())
+    blank = [image.name for image, name in listed if found[name].blank]
+    faults = {name: caption.fault for name, caption in found.items() if caption.fault}
+    if options.json:
+        print(json.dumps({"tags": dict(tags), "without_caption": blank, "unreadable": faults}, indent=2))
+        return
+    for tag, count in tags:
+        print(f"{count}\t{tag}")
+    for name, fault in faults.items():
+        print(f"{name}: {fault}")
+    for name in blank:
+        print(f"{name}: no caption")
+    print(f"{counted(len(tags), 'tag')} in {counted(len(found) - len(faults), 'caption')}")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -117,6 +182,12 @@ def make_parser() -> argparse.ArgumentParser:
         command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
         command.set_defaults(run=run_captions)
         spec.add_to(command)
+    for spec in CAPTION_EDITS:
+        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
+        command.set_defaults(run=run_edit if spec.previews else run_count)
+        spec.add_to(command)
+        if not spec.previews:
+            command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     undo = verbs.add_parser("undo", help="undo the last change of a folder")
     undo.set_defaults(run=run_undo)
     undo.add_argument(

@@ -131,14 +131,17 @@ class Job:
         Args:
             new: name to what writes it to a path.
         """
-        made = {}
+        made, out = {}, set(old)
         for name, write in new.items():
             made[name] = self._next("made")
             with self._owned.write(made[name]) as temporary:
                 write(temporary)
-        for name in old:
+        for name in sorted(out - made.keys()):
             self.keep(name)
         for name, finished in made.items():
+            # one after the other: of many files that are replaced, a kill finds all but one in their places
+            if name in out:
+                self.keep(name)
             self.move(finished, name, file_sha256(self._owned.path(finished)))
         self.note({"complete": True})
 
@@ -162,6 +165,7 @@ class Journal:
             raise DataError(f"the folder {root} does not exist", hint="check the path")
         self.root = root
         self._owned = Owned(root, local=True)
+        self._settled: dict[str, int] = {}
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -184,8 +188,7 @@ class Journal:
         with self._alone():
             self._recover()
             # what a kill left of a folder without its journal keeps its number
-            others = [entry.name for entry in os.scandir(self.root / FOLDER)]
-            numbers = [int(name[:4]) for name in others if name[:4].isdecimal()]
+            numbers = [_number(entry.name) for entry in os.scandir(self.root / FOLDER)]
             name = f"{max(numbers, default=0) + 1:04d}-{what}"
             job = Job(self._owned, name)
             job.note({"begin": what})
@@ -204,19 +207,29 @@ class Journal:
         place = self.root / FOLDER
         if not place.is_dir():
             return []
-        return sorted(entry.name for entry in os.scandir(place) if (Path(entry.path) / JOURNAL).is_file())
+        found = [entry.name for entry in os.scandir(place) if (Path(entry.path) / JOURNAL).is_file()]
+        return sorted(found, key=lambda name: (_number(name), name))
 
-    def undo(self) -> str | None:
+    def undo(self, what: str = "") -> str | None:
         """Undo the last command, or complete an undo that was stopped; its name, ``None`` if there is none.
 
+        Args:
+            what: only a command of this name is undone; empty for any.
+
         Raises:
-            UserError: a file is in the way or was changed since; nothing was undone.
+            UserError: a file is in the way or was changed since, or the last command has another name; nothing was
+                undone.
         """
         with self._alone():
             completed = self._recover()
             names = self.jobs()
             if completed or not names:
                 return completed
+            if what and not names[-1].endswith(f"-{what}"):
+                raise UserError(
+                    f"the last change in {self.root} was made by another tool: {names[-1]}",
+                    hint="undo that one first, with the tool that made it",
+                )
             self._reverse(names[-1], self._past(names[-1]).moves, 0)
             self._remove(names[-1], "made")
             return names[-1]
@@ -248,8 +261,13 @@ class Journal:
         """Put in order what was stopped; the name of the command whose undo was completed, if there was one."""
         completed = None
         for name in reversed(self.jobs()):
+            # a journal only grows, so one of the same length is as it was
+            size = (self.root / FOLDER / name / JOURNAL).stat().st_size
+            if self._settled.get(name) == size:
+                continue
             past = self._past(name)
             if past.ended and not past.undoing:
+                self._settled[name] = size
                 continue
             down_to = 0 if past.undoing else past.complete
             self._reverse(name, past.moves, down_to)
@@ -332,3 +350,9 @@ class Journal:
 
     def _changed(self, move: Move) -> bool:
         return file_sha256(self._owned.path(move.target)) != move.digest
+
+
+def _number(name: str) -> int:
+    """The number that a command's folder begins with; 0 for other names."""
+    number = name.partition("-")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0

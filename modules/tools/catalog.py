@@ -258,6 +258,56 @@ MASK_PROMPT = ToolSpec(
     ),
     undoes=True,
 )
+_ONLY = ToolField("--only", "Only where", "Only captions that contain this text. Empty for all.")
+REPLACE_TEXT = ToolSpec(
+    "replace_text",
+    "Replace words",
+    "Replace a text, or a tag, in all captions of a folder.",
+    "caption.py",
+    "replace",
+    (
+        _FOLDER,
+        ToolField("--find", "Find", "The text as it is written, capitals included.", needed=True),
+        ToolField("--by", "Replace by", "Empty takes it away."),
+        ToolField("--tags", "Whole tags", "Only tags that are exactly this.", Kind.SWITCH),
+        _ONLY,
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+ADD_TAG = ToolSpec(
+    "add_tag",
+    "Add tags",
+    "Put tags, or a word for your subject, into all captions that do not have them.",
+    "caption.py",
+    "add",
+    (
+        _FOLDER,
+        ToolField("--tag", "Tags", "Separated by commas.", needed=True),
+        ToolField("--end", "At the end", "After the other tags instead of in front.", Kind.SWITCH),
+        _ONLY,
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+DELETE_TAG = ToolSpec(
+    "delete_tag",
+    "Delete a tag",
+    "Take a tag out of all captions.",
+    "caption.py",
+    "delete",
+    (_FOLDER, ToolField("--tag", "Tag", "Exactly as it is written.", needed=True), _ONLY, _SUBFOLDERS),
+    undoes=True,
+)
+COUNT_TAGS = ToolSpec(
+    "count_tags",
+    "Count tags",
+    "How many captions have each tag, and which images have no caption.",
+    "caption.py",
+    "count",
+    (_FOLDER, _SUBFOLDERS),
+    previews=False,
+)
 _REPLACE = ToolField("--overwrite", "Replace the file", "The target may exist already.", Kind.SWITCH)
 _FAMILY = ToolField(
     "--family", "Model type", "Of the base model.", Kind.CHOICE, choices=tuple(ModelType), needed=True
@@ -419,6 +469,7 @@ UPDATE = ToolSpec(
 )
 
 CAPTION_TOOLS = (DESCRIBE, TAG, ASK)
+CAPTION_EDITS = (REPLACE_TEXT, ADD_TAG, DELETE_TAG, COUNT_TAGS)
 MASK_TOOLS = (MASK_COLOR, MASK_PROMPT)
 DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
 MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.tools.catalog import (
+    CAPTION_EDITS,
     CAPTION_TOOLS,
     DATASET_TOOLS,
     MASK_TOOLS,
@@ -23,7 +24,9 @@ from scripts import caption, dataset, mask, merge
 
 
 def parsed(spec: ToolSpec, *words: str) -> argparse.Namespace:
-    script = merge if spec in MERGE_TOOLS else caption if spec in CAPTION_TOOLS else dataset
+    script = (
+        merge if spec in MERGE_TOOLS else caption if spec in (*CAPTION_TOOLS, *CAPTION_EDITS) else dataset
+    )
     script = mask if spec in MASK_TOOLS else script
     return script.make_parser().parse_args(list(words))
 
@@ -35,7 +38,7 @@ def test_values_of_the_window_arrive_as_they_are() -> None:
     assert (found.subfolders, found.overwrite, found.dry_run) == (True, False, True)
 
 
-@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *MASK_TOOLS, *MERGE_TOOLS])
+@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *CAPTION_EDITS, *MASK_TOOLS, *MERGE_TOOLS])
 def test_what_is_left_empty_is_the_default_of_the_command_line(spec: ToolSpec) -> None:
     given = {field.key: field.choices[0] if field.choices else "x" for field in spec.fields if field.needed}
     empty = {field.key: "" if field.kind != "switch" else False for field in spec.fields} | given
@@ -52,7 +55,9 @@ def test_what_is_needed_is_named() -> None:
     assert REWRITE.missing({"folder": "x"}) == []
 
 
-@pytest.mark.parametrize("spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *MASK_TOOLS, *MODEL_TOOLS, UPDATE])
+@pytest.mark.parametrize(
+    "spec", [*DATASET_TOOLS, *CAPTION_TOOLS, *CAPTION_EDITS, *MASK_TOOLS, *MODEL_TOOLS, UPDATE]
+)
 def test_every_tool_has_its_script(spec: ToolSpec) -> None:
     assert (ROOT / "scripts" / spec.script).is_file()
     assert spec.about.endswith(".")

@@ -69,13 +69,18 @@ def plan_captions(root: Path, images: list[DataImage], mode: Mode) -> list[DataI
             f"several images have the same caption file:\n{list_offenders(shared)}",
             hint="rename all but one of each",
         )
+    results = captioned_images(images)
+    return [one for one in results if mode is not Mode.BLANK or not (caption_text(root, one) or "").strip()]
+
+
+def captioned_images(images: list[DataImage]) -> list[DataImage]:
+    """The images that have captions of their own: all but the sources of edits."""
     stems = {one.stem for one in images}
-    results = [
+    return [
         one
         for one in images
         if not any(one.stem.endswith(end) and one.stem.removesuffix(end) in stems for end in SOURCES)
     ]
-    return [one for one in results if mode is not Mode.BLANK or not (caption_text(root, one) or "").strip()]
 
 
 def write_captions(

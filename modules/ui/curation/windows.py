@@ -11,17 +11,14 @@ from pathlib import Path
 from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.review.DPOReviewWindow import DPOReviewWindow
+from modules.ui.shell.tool_windows import new_window, program_window
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.texts import start as words
 from modules.ui.widgets.drop import load_drops
-from modules.ui.widgets.ScrollFrame import install_wheel
 from modules.ui.widgets.theme import APPEARANCES, Theme
-from modules.ui.widgets.tk_support import select_all_with_ctrl_a
 from modules.util.files.user_folder import settings_folder
 
 SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
-WIDTH, HEIGHT = 1180, 760
-ROOM = 0.94
 
 
 def open_pair_tool(
@@ -40,7 +37,7 @@ def open_pair_tool(
         train: sets up training on the pairs of a folder; without it the tool does not offer that.
         options: begin to pick with these at once, instead of asking.
     """
-    window = _window(parent, theme)
+    window = new_window(parent, theme)
     tool = DPOCurationWindow(window, theme, settings or settings_folder(), window.destroy, train=train)
     tool.pack(fill="both", expand=True)
     if options is None:
@@ -59,7 +56,7 @@ def open_review(
         resolution: the training resolution whose crop buckets are compared.
         closed: called when the person is done.
     """
-    window = _window(parent, theme)
+    window = new_window(parent, theme)
 
     def end() -> None:
         window.destroy()
@@ -88,15 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_window(store: SessionStore, source: Path | None, output: Path | None = None) -> tk.Tk:
     """The window of the program, with the pair tool in it."""
-    root = tk.Tk(className="Tastemaker")
-    root.withdraw()
-    install_wheel(root)
-    select_all_with_ctrl_a(root)
-    load_drops(root)
     memory, _ = store.load_window()
-    theme = Theme(root)
-    theme.apply(memory.appearance, memory.scale)
-    _fit(root, theme)
+    root, theme = program_window(memory.appearance, memory.scale)
+    load_drops(root)
     tool = DPOCurationWindow(root, theme, store.folder, root.destroy, Looks(theme, store, memory))
     tool.pack(fill="both", expand=True)
     _begin(tool, source, output)
@@ -135,19 +126,3 @@ def _begin(tool: DPOCurationWindow, source: Path | None, output: Path | None = N
         tool.memory.source = str(source.absolute())
         tool.memory.output = "" if output is None else str(output.absolute())
     tool.show_start()
-
-
-def _window(parent: tk.Misc, theme: Theme) -> tk.Toplevel:
-    window = tk.Toplevel(parent)
-    theme.on_change(lambda: window.configure(background=theme.palette.back), window)
-    _fit(window, theme)
-    return window
-
-
-def _fit(window: tk.Tk | tk.Toplevel, theme: Theme) -> None:
-    """As large as is good, never larger than the screen."""
-    width = min(theme.px(WIDTH), int(window.winfo_screenwidth() * ROOM))
-    height = min(theme.px(HEIGHT), int(window.winfo_screenheight() * ROOM) - 30)
-    left = (window.winfo_screenwidth() - width) // 2
-    window.geometry(f"{width}x{height}+{left}+{max(0, (window.winfo_screenheight() - height) // 3)}")
-    window.minsize(480, 320)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tkinter import ttk
 
-from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.catalog import CAPTION_EDITS, CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
 from modules.tools.ToolSpec import ToolSpec
 from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
@@ -41,7 +41,8 @@ class ToolsPage(Page):
             (words.PAIR_TOOL, words.PAIR_TOOL_ABOUT, self._pair_tool),
         ))  # fmt: skip
         self._card(board, words.IMAGES, tuple(self._tool(spec) for spec in DATASET_TOOLS))
-        self._card(board, words.CAPTIONS, tuple(self._tool(spec) for spec in CAPTION_TOOLS))
+        captions = tuple(self._tool(spec) for spec in (*CAPTION_TOOLS, *CAPTION_EDITS))
+        self._card(board, words.CAPTIONS, ((words.EDITOR, words.EDITOR_ABOUT, self._captions), *captions))
         self._card(board, words.MASKS, tuple(self._tool(spec) for spec in MASK_TOOLS))
         self._card(board, words.MODELS, tuple(self._tool(spec) for spec in MODEL_TOOLS))
         self._card(board, words.OTHER_PROGRAMS, (
@@ -91,6 +92,13 @@ class ToolsPage(Page):
 
     def _pair_tool(self) -> None:
         open_pair_tool_here(self.ui)
+
+    def _captions(self) -> None:
+        from modules.ui.captions.windows import open_captions
+
+        folder = self.ui.chooser.folder(words.EDITOR_FOLDER, parent=self)
+        if folder is not None:
+            open_captions(self.ui.root, self.ui.theme, folder)
 
     def _account(self) -> None:
         from modules.ui.shell.AccountDialog import AccountDialog

@@ -15,6 +15,11 @@ DEMO, DEMO_ABOUT = "Demo project\u2026", "From generated images to a trained ada
 PAIR_TOOL = "Pair tool"
 PAIR_TOOL_ABOUT = "Turn a folder of generated images into pairs of a chosen and a rejected image."
 IMAGES, CAPTIONS, MASKS, MODELS = "Folders of images", "Captions", "Masks", "Models and LoRAs"
+EDITOR, EDITOR_ABOUT = (
+    "Caption editor\u2026",
+    "Images with their captions: write, find, and change many at once.",
+)
+EDITOR_FOLDER = "Folder of images"
 ELLIPSIS = "{title}\u2026"
 OTHER_PROGRAMS = "Files of other programs"
 IMPORT, IMPORT_ABOUT = (

@@ -33,10 +33,30 @@ class Compared:
         return self.path.name if self.difference else self.source.name
 
 
-Shown = Path | Compared
+@dataclass(frozen=True)
+class Masked:
+    """An image under its mask: what is black in the mask is covered with red, what is white shows.
+
+    Args:
+        path: the image.
+        mask: of any size.
+    """
+
+    path: Path
+    mask: Path
+
+    @property
+    def name(self) -> str:
+        """Of the file that is looked at."""
+        return self.path.name
+
+
+Shown = Path | Compared | Masked
 Key = tuple[Shown, Box | None]
 
 DEFAULT_BUDGET = 384 * 2**20
+COVER, COVERING = (200, 30, 40), 0.65
+"""Over what a mask hides: its colour, and how much of it."""
 BACKGROUND = (96, 96, 96)
 """Behind transparent pixels."""
 
@@ -148,7 +168,7 @@ class ImagePrefetcher:
         path, box = key
         epoch = self._epoch
         try:
-            image = load_compared(path, box) if isinstance(path, Compared) else load_fitted(path, box)
+            image = load_shown(path, box)
         except (
             OSError,
             ValueError,
@@ -170,6 +190,21 @@ class ImagePrefetcher:
                 _, dropped = self._cache.popitem(last=False)
                 self._bytes -= _size(dropped)
         return image
+
+
+def load_shown(shown: Shown, box: Box | None) -> Image.Image:
+    """What is to be seen, fitted as in ``load_fitted``, which says what it raises."""
+    if isinstance(shown, Compared):
+        return load_compared(shown, box)
+    return load_masked(shown, box) if isinstance(shown, Masked) else load_fitted(shown, box)
+
+
+def load_masked(masked: Masked, box: Box | None) -> Image.Image:
+    """An image under its mask."""
+    image = load_fitted(masked.path, box)
+    mask = load_fitted(masked.mask, None).convert("L").resize(image.size, Image.Resampling.BILINEAR)
+    hidden = mask.point(lambda level: round((255 - level) * COVERING))
+    return Image.composite(Image.new("RGB", image.size, COVER), image, hidden)
 
 
 def load_fitted(path: Path, box: Box | None) -> Image.Image:

@@ -27,6 +27,9 @@ class ThumbGrid(ttk.Frame):
         font: of captions.
     """
 
+    foot = 0
+    """Height below each image, in pixels."""
+
     def __init__(
         self,
         parent: tk.Misc,
@@ -107,26 +110,31 @@ class ThumbGrid(ttk.Frame):
 
     def _height(self) -> int:
         """Of everything, in pixels."""
-        return self._rows() * self.cell
+        return self._rows() * self.row_height
+
+    @property
+    def row_height(self) -> int:
+        """Of an image's place with what is below it, in pixels."""
+        return self.cell + self.foot
 
     def _corner(self, index: int) -> tuple[int, int]:
         """Left and top of an image's place."""
-        return index % self.columns() * self.cell, index // self.columns() * self.cell
+        return index % self.columns() * self.cell, index // self.columns() * self.row_height
 
     def _draw_between(self) -> None:
         """Draw what is between the images."""
 
     def _visible(self) -> range:
         top = self.canvas.canvasy(0)
-        first = max(0, int(top // self.cell)) * self.columns()
-        rows = self.canvas.winfo_height() // self.cell + 2
+        first = max(0, int(top // self.row_height)) * self.columns()
+        rows = self.canvas.winfo_height() // self.row_height + 2
         return range(min(first, len(self.paths)), min(len(self.paths), first + rows * self.columns()))
 
     def _at(self, event: tk.Event[tk.Misc]) -> int | None:
         return self._place_at(event.x, self.canvas.canvasy(event.y))
 
     def _place_at(self, x: float, y: float) -> int | None:
-        column, row = int(x // self.cell), int(y // self.cell)
+        column, row = int(x // self.cell), int(y // self.row_height)
         index = row * self.columns() + column
         return index if 0 <= column < self.columns() and 0 <= index < len(self.paths) else None
 
@@ -234,8 +242,8 @@ class ThumbGrid(ttk.Frame):
         view = self.canvas.canvasy(0)
         if top < view:
             self.canvas.yview_moveto(top / height)
-        elif top + self.cell > view + self.canvas.winfo_height():
-            self.canvas.yview_moveto((top + self.cell - self.canvas.winfo_height()) / height)
+        elif top + self.row_height > view + self.canvas.winfo_height():
+            self.canvas.yview_moveto((top + self.row_height - self.canvas.winfo_height()) / height)
         self.redraw()
 
     def fit_cells(self, smallest: int) -> None:

@@ -1,0 +1,186 @@
+"""Captions that are changed by hand or many at once; every change can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from modules.tools.dataset.captioning import captioned_images
+from modules.tools.dataset.files import MAX_CAPTION, DataImage, find_images
+from modules.tools.dataset.tags import Edit
+from modules.tools.Journal import Journal
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import read_bytes
+from modules.util.owned_files import shown
+
+JOB = "caption-edits"
+Tell = Callable[[int, str], None]
+
+
+class Caption(NamedTuple):
+    """What a caption file says.
+
+    Args:
+        text: ``None`` where there is no file.
+        fault: why it can be neither read nor changed; empty if it can.
+    """
+
+    text: str | None
+    fault: str = ""
+
+    @property
+    def blank(self) -> bool:
+        """Whether it says nothing."""
+        return not (self.text or "").strip() and not self.fault
+
+
+class CaptionChangedError(UserError):
+    """A caption is not what it was when it was read.
+
+    Args:
+        name: of its file.
+        now: what it says.
+    """
+
+    def __init__(self, name: str, now: Caption) -> None:
+        super().__init__(f"{shown(name)} was changed by another program", hint="read it again")
+        self.now = now
+
+
+@dataclass(frozen=True)
+class EditPlan:
+    """What an edit of many captions would do.
+
+    Args:
+        changes: name of a file, what it says, and what it would say.
+        left: names of files that cannot be changed, with the reason.
+    """
+
+    changes: dict[str, tuple[Caption, str]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def list_captions(root: Path, subfolders: bool) -> list[tuple[DataImage, str]]:
+    """The images of a folder that have captions of their own, each with the name of its caption file, there or not.
+    Images of one name in different formats share one. What a killed tool left half done is put in order first.
+
+    Raises:
+        UserError: there is no such folder, names in it are not UTF-8, or another tool is at work in it.
+    """
+    Journal(root).put_in_order()
+    images = captioned_images(find_images(root, subfolders))
+    return [(one, one.caption() or f"{one.stem}.txt") for one in images]
+
+
+def read_caption(root: Path, name: str) -> Caption:
+    """What a caption file says; it never fails."""
+    try:
+        text = read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return Caption("", f"{shown(name)} is not UTF-8 (byte {error.start})")
+    except UserError as error:
+        missing = not (root / name).is_symlink() and not (root / name).exists()
+        return Caption(None) if missing else Caption("", error.message)
+    if "\0" in text:
+        return Caption("", f"{shown(name)} holds NUL bytes and is not text")
+    return Caption(text)
+
+
+def save_caption(root: Path, name: str, old: Caption, text: str) -> Caption:
+    """Write a caption; ``Journal.undo`` brings the old one back.
+
+    Args:
+        old: what it said when it was read.
+
+    Raises:
+        CaptionChangedError: it says something else by now.
+        UserError: another tool is at work in the folder, or the file cannot be written.
+    """
+    if _size(text) > MAX_CAPTION:
+        raise DataError(
+            f"the caption {shown(name)} would be larger than {MAX_CAPTION} bytes", hint="shorten it"
+        )
+    with Journal(root).job(JOB) as job:
+        now = read_caption(root, name)
+        if now != old:
+            raise CaptionChangedError(name, now)
+        job.replace([] if old.text is None else [name], {name: partial(_write, text)})
+    return Caption(text)
+
+
+def plan_edits(
+    root: Path, names: Iterable[str], edit: Edit, only: Callable[[str], bool] | None = None
+) -> EditPlan:
+    """What an edit would do to captions as they are on the disk; nothing is changed.
+
+    Args:
+        only: whether a caption is meant, by its text; all by default.
+    """
+    plan = EditPlan()
+    for name in dict.fromkeys(names):
+        old = read_caption(root, name)
+        if old.fault:
+            plan.left[name] = old.fault
+            continue
+        before = old.text or ""
+        new = edit(before) if only is None or only(before) else before
+        if _size(new) > MAX_CAPTION:
+            plan.left[name] = f"it would be larger than {MAX_CAPTION} bytes"
+        elif new != before:
+            plan.changes[name] = (old, new)
+    return plan
+
+
+def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Caption]:
+    """Make the changes of a plan: all of them, or after a fault or a kill none. ``Journal.undo`` undoes them.
+
+    Args:
+        progress: called with how many captions are written and the name of the next; what it raises ends the work.
+
+    Returns:
+        The new captions by the names of their files.
+
+    Raises:
+        CaptionChangedError: a caption was changed since the plan was made.
+        UserError: another tool is at work in the folder, or a file cannot be written.
+    """
+    if not plan.changes:
+        return {}
+    with Journal(root).job(JOB) as job:
+        for name, (old, _) in plan.changes.items():
+            now = read_caption(root, name)
+            if now != old:
+                raise CaptionChangedError(name, now)
+        there = [name for name, (old, _) in plan.changes.items() if old.text is not None]
+        job.replace(there, _writers(plan.changes, progress))
+    return {name: Caption(new) for name, (_, new) in plan.changes.items()}
+
+
+def undo_edit(root: Path) -> str | None:
+    """Undo the last edit of captions; ``None`` if nothing can be undone.
+
+    Raises:
+        UserError: the last change of the folder is not an edit of captions, or a caption was changed since.
+    """
+    return Journal(root).undo(JOB)
+
+
+def _writers(changes: Mapping[str, tuple[Caption, str]], progress: Tell) -> dict[str, Callable[[Path], None]]:
+    def write(number: int, name: str, text: str, target: Path) -> None:
+        progress(number, name)
+        _write(text, target)
+
+    return {
+        name: partial(write, number, name, new) for number, (name, (_, new)) in enumerate(changes.items())
+    }
+
+
+def _write(text: str, target: Path) -> None:
+    target.write_bytes(text.encode("utf-8"))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

@@ -1,0 +1,146 @@
+"""Captions as training reads them: each line is an alternative, commas separate the tags of a line.
+
+An edit changes what it is about and leaves every other character as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from modules.util.errors import ConfigError
+
+Edit = Callable[[str], str]
+"""A caption to what becomes of it."""
+
+
+def tags_of(text: str) -> list[str]:
+    """The tags of all lines without the spaces around them, each once, in order."""
+    return list(dict.fromkeys(tag for line in text.splitlines() for tag in _tags(line)))
+
+
+def count_tags(texts: Iterable[str]) -> list[tuple[str, int]]:
+    """Each tag with the number of captions that have it, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(tags_of(text))
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+
+
+def has_tag(text: str, tag: str) -> bool:
+    """Whether a line of a caption has a tag."""
+    return tag in text and tag in tags_of(text)
+
+
+def replacing_text(old: str, new: str) -> Edit:
+    """Write ``new`` wherever ``old`` is.
+
+    Raises:
+        ConfigError: there is nothing to look for, or a text has several lines.
+    """
+    _check(old, "--find")
+    _check(new, "--by", may_be_empty=True)
+    return lambda text: text.replace(old, new)
+
+
+def replacing_tag(old: str, new: str) -> Edit:
+    """Give a tag another name. A line that has the new one already, or gets nothing for it, loses the old one.
+
+    Raises:
+        ConfigError: one of them is not one tag.
+    """
+    old, new = _tag(old, "--find"), _tag(new, "--by", may_be_empty=True)
+
+    def replace(line: str) -> str:
+        tags = _tags(line)
+        if old not in tags or old == new:
+            return line
+        if not new or new in tags:
+            return _without(line, old)
+        first, *later = [place for place, part in enumerate(line.split(",")) if part.strip() == old]
+        parts = line.split(",")
+        parts[first] = parts[first].replace(old, new)
+        return ",".join(part for place, part in enumerate(parts) if place not in later)
+
+    return _in_lines(replace)
+
+
+def adding(tags: str, at_end: bool) -> Edit:
+    """Put tags in front of each line or at its end, those that it has not.
+
+    Raises:
+        ConfigError: there are none, or they have several lines.
+    """
+    _check(tags, "--tag")
+    wanted = list(dict.fromkeys(_tags(tags)))
+    if not wanted:
+        raise ConfigError(f"{tags!r} holds no tag", "--tag")
+
+    def add(line: str) -> str:
+        have = _tags(line)
+        missing = ", ".join(tag for tag in wanted if tag not in have)
+        if not missing:
+            return line
+        if not have:
+            return missing
+        return f"{line.rstrip(', ')}, {missing}" if at_end else f"{missing}, {line.lstrip(', ')}"
+
+    return _in_lines(add)
+
+
+def deleting(tag: str) -> Edit:
+    """Take a tag away with its comma. A line that had no other is left out.
+
+    Raises:
+        ConfigError: it is not one tag.
+    """
+    tag = _tag(tag, "--tag")
+    return _in_lines(lambda line: _without(line, tag))
+
+
+def _tags(line: str) -> list[str]:
+    return [part.strip() for part in line.split(",") if part.strip()]
+
+
+def _without(line: str, tag: str) -> str:
+    parts = line.split(",")
+    kept = [part for part in parts if part.strip() != tag]
+    if len(kept) == len(parts):
+        return line
+    begins_with_it = parts[0].strip() == tag
+    return ",".join(kept).lstrip() if begins_with_it else ",".join(kept)
+
+
+def _in_lines(change: Edit) -> Edit:
+    """Change each line that says something; a caption without any gets what becomes of an empty one."""
+
+    def edit(text: str) -> str:
+        if not text.strip():
+            made = change("")
+            return made or text
+        lines = []
+        for line in text.splitlines(keepends=True):
+            body = line.splitlines()[0]
+            made = change(body) if body.strip() else body
+            if made == body or made.strip(" ,\t"):
+                lines.append(made + line[len(body) :])
+        return "".join(lines)
+
+    return edit
+
+
+def _check(text: str, field: str, may_be_empty: bool = False) -> None:
+    if not text.strip() and not (may_be_empty and not text):
+        raise ConfigError("nothing is given", field, "give a text")
+    # with a letter at its end a line end is never the last sign
+    if len(f"{text}x".splitlines()) > 1 or "\0" in text:
+        raise ConfigError(f"{text!r} has several lines", field, "give one line")
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise ConfigError(f"{text!a} is not UTF-8", field)
+
+
+def _tag(text: str, field: str, may_be_empty: bool = False) -> str:
+    _check(text, field, may_be_empty)
+    if "," in text:
+        raise ConfigError(f"{text!r} holds a comma, and a tag has none", field, "give one tag")
+    return text.strip()

@@ -1,0 +1,160 @@
+"""The images of a folder with their captions: which are shown, which are selected, what is typed. No Tk here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from modules.tools.dataset.caption_edits import Caption, list_captions
+from modules.tools.dataset.files import DataImage
+from modules.tools.dataset.tags import has_tag
+from modules.ui.widgets.ImagePrefetcher import Masked, Shown
+
+LEARNED = "-masklabel"
+"""Ending of the mask that says what is learned."""
+
+
+class Listing(NamedTuple):
+    """What is in a folder.
+
+    Args:
+        images: in order.
+        names: of the caption file of each, there or not.
+        plain: what is shown of each.
+        masked: the same under its mask, where it has one.
+    """
+
+    images: list[DataImage]
+    names: list[str]
+    plain: list[Shown]
+    masked: list[Shown]
+
+
+def list_folder(root: Path, subfolders: bool) -> Listing:
+    """Look what is in a folder; see ``list_captions`` for what it raises."""
+    found = Listing([], [], [], [])
+    for image, name in list_captions(root, subfolders):
+        path = root / image.name
+        mask = next((one for one in image.masks if Path(one).stem.endswith(LEARNED)), None)
+        found.images.append(image)
+        found.names.append(name)
+        found.plain.append(path)
+        found.masked.append(path if mask is None else Masked(path, root / mask))
+    return found
+
+
+class CaptionList:
+    """Images are known by number, what is shown by place."""
+
+    def __init__(self) -> None:
+        self._folder = Listing([], [], [], [])
+        self.captions: dict[str, Caption] = {}
+        """What files say, by name; a worker thread puts new ones in."""
+        self.drafts: dict[str, str] = {}
+        """What was typed and is not on the disk yet."""
+        self.shown: list[int] = []
+        self.cursor = 0
+        self._chosen: set[int] = set()
+        self._anchor = 0
+
+    def take(self, folder: Listing) -> None:
+        """Images were found; the one that was looked at stays, if it is still there."""
+        here = self.image
+        self._folder = folder
+        self.show(range(len(folder.images)))
+        for place, image in enumerate(folder.images):
+            if here is not None and image.name == here.name:
+                self.go(place)
+
+    @property
+    def names(self) -> list[str]:
+        """The caption file of each image, there or not."""
+        return self._folder.names
+
+    def show(self, numbers: Iterable[int]) -> None:
+        """Show these images, the first one selected."""
+        self.shown = list(numbers)
+        self.go(0)
+
+    # --- one image ------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> DataImage | None:
+        """The image at the cursor."""
+        return self._folder.images[self.shown[self.cursor]] if self.shown else None
+
+    @property
+    def name(self) -> str | None:
+        """The caption file of the image at the cursor."""
+        return self.names[self.shown[self.cursor]] if self.shown else None
+
+    def text(self, name: str) -> str | None:
+        """What is to be seen of a caption; ``None`` if there is none, or none yet."""
+        found = self.captions.get(name)
+        return self.drafts.get(name, None if found is None else found.text)
+
+    def name_at(self, place: int) -> str:
+        """The caption file of the image at a place."""
+        return self.names[self.shown[place]]
+
+    def pictures(self, masks: bool) -> list[Shown]:
+        """What is shown at each place."""
+        found = self._folder.masked if masks else self._folder.plain
+        return [found[number] for number in self.shown]
+
+    # --- selecting ------------------------------------------------------------------------------------------------
+
+    def go(self, place: int, extend: bool = False, toggle: bool = False) -> None:
+        """Move the cursor.
+
+        Args:
+            extend: select from where the selection began to there.
+            toggle: select this one too, or no longer.
+        """
+        self.cursor = max(0, min(place, len(self.shown) - 1))
+        if extend:
+            self._chosen = set(range(min(self._anchor, self.cursor), max(self._anchor, self.cursor) + 1))
+            return
+        self._anchor = self.cursor
+        self._chosen = self._chosen ^ {self.cursor} if toggle else {self.cursor}
+
+    def choose_all(self) -> None:
+        """Select all that are shown."""
+        self._chosen = set(range(len(self.shown)))
+
+    @property
+    def chosen(self) -> set[int]:
+        """The places that are selected."""
+        return {place for place in self._chosen if place < len(self.shown)}
+
+    def meant(self, all_shown: bool) -> list[str]:
+        """Caption files of the selected images, or of all that are shown."""
+        places = range(len(self.shown)) if all_shown else sorted(self.chosen)
+        return list(dict.fromkeys(self.name_at(place) for place in places))
+
+    # --- finding --------------------------------------------------------------------------------------------------
+
+    def with_text(self, words: str) -> list[int]:
+        """Images whose caption or name contains a text, in capitals or not."""
+        wanted = words.casefold()
+        return self._where(
+            lambda text: wanted in text.casefold(), lambda image: wanted in image.name.casefold()
+        )
+
+    def with_tag(self, tag: str) -> list[int]:
+        """Images whose caption has a tag."""
+        return self._where(lambda text: has_tag(text, tag.strip()))
+
+    def without_caption(self) -> list[int]:
+        """Images with no caption, or an empty one."""
+        blank = [name in self.captions and self.captions[name].blank for name in self.names]
+        return [
+            number for number, name in enumerate(self.names) if blank[number] and not self.drafts.get(name)
+        ]
+
+    def _where(
+        self, has: Callable[[str], bool], named: Callable[[DataImage], bool] = lambda image: False
+    ) -> list[int]:
+        both = zip(self._folder.images, self.names, strict=True)
+        return [i for i, (image, name) in enumerate(both) if has(self.text(name) or "") or named(image)]

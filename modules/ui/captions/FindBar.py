@@ -1,0 +1,112 @@
+"""The row at the top: what is looked for, what is shown."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.texts import captions as words
+from modules.ui.widgets.theme import Theme
+
+DELAY_MS = 150
+
+
+class FindBar(ttk.Frame):
+    """Looks while a person types.
+
+    Args:
+        look: called with the way of finding (``words.FIND_BY``) and what is looked for.
+        masks: called when masks are switched on or off.
+        keys: shows the keys.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        look: Callable[[str, str], None],
+        masks: Callable[[bool], None],
+        keys: Callable[[], None],
+    ) -> None:
+        px = theme.px
+        super().__init__(parent, padding=(px(10), px(6)))
+        self._look = look
+        self._timer: str | None = None
+        self._last = (words.BY_TEXT, "")
+        self._masks = tk.BooleanVar(self, True)
+        ttk.Label(self, text=words.FIND).pack(side="left")
+        font = theme.fonts["text"]
+        self.by = ttk.Combobox(self, values=words.FIND_BY, state="readonly", width=15, font=font)
+        self.by.set(words.BY_TEXT)
+        self.by.pack(side="left", padx=px(6))
+        self.entry = ttk.Entry(self, width=28, font=font)
+        self.entry.pack(side="left")
+        self.show_all = ttk.Button(self, text=words.SHOW_ALL, command=self._show_all)
+        self.show_all.pack(side="left", padx=px(6))
+        self._place = ttk.Label(self, style="Muted.TLabel")
+        self._place.pack(side="left", padx=px(8))
+        ttk.Button(self, text=words.KEYS_BUTTON, command=keys).pack(side="right")
+        self.masks = ttk.Checkbutton(
+            self, text=words.MASKS, variable=self._masks, command=lambda: masks(self._masks.get())
+        )
+        self.masks.pack(side="right", padx=px(10))
+        self.by.bind("<<ComboboxSelected>>", lambda _event: self._now())
+        self.entry.bind("<KeyRelease>", lambda _event: self._soon())
+        self.entry.bind("<Return>", lambda _event: self._leave())
+        self.entry.bind("<Escape>", lambda _event: self._leave())
+        self.by.bind("<Escape>", lambda _event: self._leave())
+
+    def say(self, text: str) -> None:
+        """How many images there are."""
+        self._place.configure(text=text)
+
+    def focus(self) -> None:
+        """Let a person type what is looked for."""
+        if self.by.get() == words.WITHOUT:
+            self.by.set(words.BY_TEXT)
+        self.entry.focus_set()
+        self.entry.select_range(0, "end")
+
+    def by_tag(self, tag: str) -> None:
+        """Look for a tag."""
+        self.by.set(words.BY_TAG)
+        self._write(tag)
+        self._now()
+
+    def clear(self) -> None:
+        """Nothing is looked for; all is shown already."""
+        self.by.set(words.BY_TEXT)
+        self._write("")
+        self._last = (words.BY_TEXT, "")
+
+    def toggle_masks(self) -> None:
+        """Switch the masks on or off."""
+        self.masks.invoke()
+
+    def _write(self, text: str) -> None:
+        self.entry.delete(0, "end")
+        self.entry.insert(0, text)
+
+    def _show_all(self) -> None:
+        self.clear()
+        self._look(*self._last)
+
+    def _soon(self) -> None:
+        if self._timer is not None:
+            self.after_cancel(self._timer)
+        self._timer = self.after(DELAY_MS, self._changed)
+
+    def _changed(self) -> None:
+        self._timer = None
+        if (self.by.get(), self.entry.get()) != self._last:
+            self._now()
+
+    def _now(self) -> None:
+        self._last = (self.by.get(), self.entry.get())
+        self._look(*self._last)
+
+    def _leave(self) -> str:
+        self._changed()
+        self.winfo_toplevel().focus_set()
+        return "break"

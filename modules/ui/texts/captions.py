@@ -1,0 +1,68 @@
+"""Texts of the caption editor."""
+
+TITLE = "Captions"
+ABOUT_PROGRAM = "Write, find and change the captions of a folder of images."
+READING = "Reading\u2026"
+NO_CAPTION, NOT_SAVED = "no caption", "not saved"
+
+# find
+BY_TEXT, BY_TAG, WITHOUT = "Text", "Tag", "Without caption"
+FIND_BY = (BY_TEXT, BY_TAG, WITHOUT)
+FIND, SHOW_ALL, MASKS, READ_AGAIN, KEYS_BUTTON = "Find", "Show all", "Masks", "Read again", "Keys"
+PLACE = "{shown} of {images} \u00b7 {chosen} selected"
+IMAGE, CAPTION = "image", "caption"
+NOTHING_FOUND = "No image has this."
+NO_IMAGES = "There are no images in this folder."
+
+# one caption
+SEVERAL_LINES = (
+    "Enter saves and shows the next image. Shift+Enter begins another caption: training uses them in turn."
+)
+UNREADABLE = "This caption cannot be changed: {reason}."
+
+# many captions
+CHANGE = "Change {images}"
+ALL_SHOWN = "All that are shown"
+OLD, NEW, TAG = "Find", "Replace by", "Tags"
+WHOLE_TAGS = "Whole tags"
+REPLACE, ADD_FRONT, ADD_END, DELETE = "Replace", "Add in front", "Add at the end", "Delete"
+UNDO, STOP = "Undo", "Stop"
+WORKING = "{done} of {total} written"
+CHANGED, LEFT = "{captions} changed", "not changed: {captions} ({reason})"
+UNDONE, NOTHING_TO_UNDO = "The last change was undone.", "There is nothing to undo."
+STOPPED = "Stopped. Nothing was changed."
+
+# tags
+TAGS, MORE_TAGS = "Tags of all images", "and {count:,} more"
+TAG_COLUMN, COUNT_COLUMN = "Tag", "Captions"
+
+# a caption that others changed
+CHANGED_TITLE = "Caption changed"
+CHANGED_QUESTION = (
+    "{name} was changed by another program while you were writing. It now says:\n\n{now}\n\nYou wrote:\n\n{mine}\n\n"
+    "Keep what it says now?"
+)
+WRITE_MINE = "Write mine"
+UNSAVED_TITLE = "Captions not saved"
+UNSAVED_QUESTION = "{captions} could not be saved. Close the window and lose what you wrote there?"
+CLOSE = "Close"
+
+KEYS = (
+    ("Arrows, Home, End", "another image"),
+    ("Shift+arrows, Shift+click", "select up to there"),
+    ("Ctrl+click, Space", "select one more, or one less"),
+    ("Ctrl+A", "select all that are shown"),
+    ("Enter, F2", "write the caption"),
+    ("In the caption: Enter", "save, next image"),
+    ("In the caption: Page Up, Page Down", "save, image before or after"),
+    ("In the caption: Esc", "drop what was written since it was saved"),
+    ("Ctrl+F", "find"),
+    ("Ctrl+H", "replace"),
+    ("In the tags: click", "put the tag into the fields"),
+    ("In the tags: double click, Enter", "show the images with the tag"),
+    ("Ctrl+Z", "undo the last change"),
+    ("M", "masks on and off"),
+    ("+ and -", "larger or smaller images"),
+    ("F5", "read the folder again"),
+    ("Ctrl+W", "close"),
+)

@@ -1,0 +1,88 @@
+"""Opens the caption editor, presses keys in it, and prints what that took as JSON. Started by ``captions``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from modules.ui.captions.CaptionsWindow import CaptionsWindow
+from modules.ui.shell.tool_windows import program_window
+
+PATIENCE = 120.0
+THINKING = 0.05
+WALK = ("Right", "Down", "Right", "Down", "Left", "End", "Up", "Home", "Down")
+
+
+def live_until(root: tk.Tk, done: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        if time.monotonic() > end:
+            raise TimeoutError
+        root.update()
+        time.sleep(0.0005)
+
+
+def live_for(root: tk.Tk, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    live_until(root, lambda: time.monotonic() >= end)
+
+
+def main(source: Path, keys: int) -> None:
+    root, theme = program_window("Dark", 100)
+    root.deiconify()
+    root.update()
+    begin, worked = time.perf_counter(), time.process_time()
+    tool = CaptionsWindow(root, theme, source, root.destroy)
+    tool.pack(fill="both", expand=True)
+    page, grid = tool.editor, tool.editor.grid_of_images
+
+    def drawn() -> bool:
+        places = grid.on_screen()
+        return bool(places) and all(
+            grid.is_drawn(place) and page.list.name_at(place) in page.list.captions for place in places
+        )
+
+    live_until(root, drawn)
+    opened = time.perf_counter() - begin, time.process_time() - worked
+    live_until(root, lambda: page.read and not tool.worker.busy)
+    read = time.perf_counter() - begin
+    root.focus_force()
+    live_for(root, 1.0)
+    wall: list[float] = []
+    cpu: list[float] = []
+    while len(wall) < keys:
+        begin, worked = time.perf_counter(), time.process_time()
+        root.event_generate(f"<KeyPress-{WALK[len(wall) % len(WALK)]}>")
+        root.update_idletasks()
+        wall.append(time.perf_counter() - begin)
+        cpu.append(time.process_time() - worked)
+        live_for(root, THINKING)
+    found = []
+    for words in ("fox", "number 77", "night", "", "snow") * 3:
+        begin = time.perf_counter()
+        page.look_for("Text", words)
+        root.update_idletasks()
+        found.append(time.perf_counter() - begin)
+        live_for(root, THINKING)
+    heavy = sorted({"torch", "diffusers", "transformers", "peft"} & set(sys.modules))
+    result = {
+        "open": opened,
+        "read": read,
+        "keys": wall,
+        "keys_cpu": cpu,
+        "find": median(found),
+        "heavy": heavy,
+    }
+    print(json.dumps(result))
+    tool.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

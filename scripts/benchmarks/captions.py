@@ -1,0 +1,92 @@
+"""The caption editor: seconds until a large folder is on the screen, and from a key to the redrawn grid.
+
+Small images with a caption each, on a virtual screen where there is no other. Opening ends when the images in sight and
+their captions are drawn. Processor time is in the JSON file next to wall time, because other work on the machine
+disturbs it less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from scripts.benchmarks._measure import Quartiles, Result
+from scripts.benchmarks.startup import screen
+
+CHILD = Path(__file__).with_name("_captions_child.py")
+OPEN_SECONDS = 2.0
+KEY_SECONDS = 0.05
+DIFFERENT = 50
+TAGS = (
+    "fox",
+    "snow",
+    "forest",
+    "night sky",
+    "red fur",
+    "sitting",
+    "looking at viewer",
+    "painting",
+    "close-up",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--images", type=int, default=10_000, help="images in the folder (10000)")
+    parser.add_argument("--size", type=int, default=64, help="their width and height (64)")
+    parser.add_argument("--keys", type=int, default=100, help="measured keys (100)")
+
+
+def make_images(folder: Path, count: int, size: int) -> None:
+    """Noise, and captions of five tags, one of them the image's own."""
+    rng = np.random.default_rng(3)
+    files = []
+    for number in range(min(count, DIFFERENT)):
+        path = folder / f"{number:05d}.png"
+        Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(path)
+        files.append(path.read_bytes())
+    for number in range(count):
+        (folder / f"{number:05d}.png").write_bytes(files[number % len(files)])
+        tags = [TAGS[(number + step) % len(TAGS)] for step in range(0, 8, 2)]
+        (folder / f"{number:05d}.txt").write_text(", ".join([*tags, f"number {number}"]))
+
+
+def run(arguments: argparse.Namespace) -> list[Result]:
+    """One session in a separate process."""
+    with tempfile.TemporaryDirectory() as name, screen() as env:
+        source = Path(name) / "images"
+        source.mkdir()
+        make_images(source, arguments.images, arguments.size)
+        command = [sys.executable, str(CHILD), str(source), str(arguments.keys)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if found["heavy"]:
+        raise RuntimeError(f"the caption editor imported {', '.join(found['heavy'])}")
+    model = f"{arguments.images} images"
+    wall, cpu = Quartiles.of(found["keys"]), Quartiles.of(found["keys_cpu"])
+    key = {
+        "seconds": wall.middle, "quartiles": [wall.low, wall.high], "slowest": max(found["keys"]),
+        "cpu_seconds": cpu.middle,
+    }  # fmt: skip
+    seconds, processor = found["open"]
+    opened = {"seconds": seconds, "cpu_seconds": processor, "all_read_seconds": found["read"]}
+    return [
+        Result(
+            model, f"open to images and captions, as share of {OPEN_SECONDS:g} s", seconds / OPEN_SECONDS, 1.0,
+            extra=opened,
+        ),
+        Result(model, f"key to redraw, as share of {KEY_SECONDS:g} s", wall.middle / KEY_SECONDS, 1.0, extra=key),
+        Result(
+            model, f"find to redraw, as share of {KEY_SECONDS:g} s", found["find"] / KEY_SECONDS, 1.0,
+            extra={"seconds": found["find"]},
+        ),
+    ]  # fmt: skip
