@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from modules.util.errors import DataError, list_offenders
 from modules.util.jsonio import read_bytes
@@ -63,11 +63,8 @@ def find_images(root: Path, subfolders: bool) -> list[DataImage]:
     if not root.is_dir():
         raise DataError(f"the folder {root} does not exist", hint="check the path")
     found: list[DataImage] = []
-    for place, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith(".")) if subfolders else []
-        inside = Path(place).relative_to(root)
-        plain = [name for name in files if not name.startswith(".") and Path(place, name).is_file()]
-        found += _images_of([(inside / name).as_posix() for name in plain])
+    for names in _files_of(root, subfolders):
+        found += _images_of(names)
     check_utf8(name for image in found for name in image.all)
     return sorted(found, key=lambda image: natural(image.name))
 
@@ -90,21 +87,57 @@ def check_utf8(names: Iterable[str]) -> None:
     Raises:
         DataError: there are some.
     """
-    faults = [name for name in names if any("\ud800" <= sign <= "\udfff" for sign in name)]
-    if faults:
+    listed = list(names)
+    try:
+        "".join(listed).encode("utf-8")
+    except UnicodeEncodeError:
+        faults = [name for name in listed if any("\ud800" <= sign <= "\udfff" for sign in name)]
         raise DataError(
             f"names are not UTF-8:\n{list_offenders([shown(name) for name in faults])}",
             hint="give these files or their folders other names",
-        )
+        ) from None
+
+
+def _files_of(root: Path, subfolders: bool) -> Iterator[list[str]]:
+    """The names of the files of each folder, without what is hidden.
+
+    Tens of thousands of files are usual, so names are texts here, and a file costs no look at it of its own.
+    """
+    waiting = [""]
+    while waiting:
+        place = waiting.pop()
+        folders, files = [], []
+        try:
+            with os.scandir(root / place) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{place}{entry.name}/")
+                    elif entry.is_file(follow_symlinks=False) or Path(entry.path).is_file():
+                        files.append(f"{place}{entry.name}")
+        except PermissionError as error:
+            if not place:
+                raise DataError(f"the folder {root} cannot be read: {error.strerror}") from error
+        yield files
+        waiting += folders if subfolders else []
 
 
 def _stem(name: str) -> str:
     """A name with its folders, without its extension."""
-    return PurePosixPath(name).with_suffix("").as_posix()
+    end = _suffix(name)
+    return name[: len(name) - len(end)]
+
+
+def _suffix(name: str) -> str:
+    """As that of a path; made thousands of times."""
+    last = name.rpartition("/")[2]
+    dot = last.rfind(".")
+    return last[dot:] if 0 < dot < len(last) - 1 else ""
 
 
 def _is_image(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in IMAGE_EXTENSIONS
+    return _suffix(name).lower() in IMAGE_EXTENSIONS
 
 
 def _owner(name: str) -> str:

@@ -11,13 +11,15 @@ from tkinter import ttk
 import pytest
 from PIL import Image
 
-from modules.tools.catalog import CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.catalog import CAPTION_EDITS, CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
+from modules.ui.captions.CaptionsWindow import CaptionsWindow
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.shell.ToolWindow import ToolWindow
 from tests.captioner.models import onnx_tagger
 from tests.scripts.test_merge import lora
 from tests.tiny import tiny_folder
 from tests.tools.pictures import contents, picture
+from tests.ui.conftest import Desktop
 from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
@@ -34,17 +36,22 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+def below(page: tk.Misc, text: str) -> tk.Misc:
+    """The button of a page, in sight or not."""
+    waiting = [page]
+    while waiting:
+        widget = waiting.pop()
+        if widget.winfo_class() == "TButton" and str(widget.cget("text")) == text:
+            return widget
+        waiting.extend(widget.winfo_children())
+    raise AssertionError(f"no button says {text!r}")
+
+
 def opened(hands: Hands, title: str) -> ToolWindow:
     hands.window.show_page("tools")
     hands.rest()
-    waiting: list[tk.Misc] = [hands.window.current_page()]
-    while waiting:
-        widget = waiting.pop()
-        if widget.winfo_class() == "TButton" and str(widget.cget("text")) == f"{title}\u2026":
-            hands.focus(widget)
-            hands.keys("<space>")
-            break
-        waiting.extend(widget.winfo_children())
+    hands.focus(below(hands.window.current_page(), f"{title}\u2026"))
+    hands.keys("<space>")
     window = hands.dialog()
     assert isinstance(window, ToolWindow)
     return window
@@ -181,9 +188,29 @@ def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
 
 
 def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
-    for spec in (*DATASET_TOOLS, *CAPTION_TOOLS, *MASK_TOOLS, *MODEL_TOOLS, UPDATE):
+    for spec in (*DATASET_TOOLS, *CAPTION_TOOLS, *CAPTION_EDITS, *MASK_TOOLS, *MODEL_TOOLS, UPDATE):
         window = opened(hands, spec.title)
         assert set(window.inputs) == {field.key for field in spec.fields}
         assert window.output.winfo_height() > window.ui.theme.px(60), "what it says is in sight"
         hands.keys("<Escape>")
         hands.wait(lambda window=window: not window.winfo_exists())
+
+
+def test_the_caption_editor_opens_on_a_folder_and_closes(
+    hands: Hands, folder: Path, desktop: Desktop
+) -> None:
+    desktop.answers(folder)
+    hands.window.show_page("tools")
+    hands.rest()
+    button = below(hands.window.current_page(), "Caption editor\u2026")
+    hands.focus(button)
+    hands.keys("<space>")
+    window = hands.dialog()
+    (editor,) = (child for child in window.winfo_children() if isinstance(child, CaptionsWindow))
+    hands.wait(lambda: editor.editor.read)
+    editor.editor.field.box.focus_force()
+    hands.rest()
+    hands.keys("x")
+    editor.close()
+    hands.wait(lambda: not window.winfo_exists())
+    assert (folder / "0.txt").read_text() == "x"
