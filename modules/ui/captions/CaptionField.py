@@ -41,7 +41,7 @@ class CaptionField(ttk.Frame):
         self.columnconfigure(0, weight=1)
         self._title = ttk.Label(self, style="Bold.TLabel")
         self._title.grid(row=0, column=0, sticky="w")
-        self.box = tk.Text(self, wrap="word", width=20, height=5, undo=True, maxundo=1000)
+        self.box = tk.Text(self, wrap="word", width=20, height=4, undo=True, maxundo=1000)
         style_text(theme, self.box)
         self.box.grid(row=1, column=0, sticky="ew", pady=px(4))
         self._hint = ttk.Label(self, style="Small.TLabel", wraplength=px(320), justify="left")

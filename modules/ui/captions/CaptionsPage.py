@@ -103,14 +103,11 @@ class CaptionsPage(ttk.Frame):
         self.stop_button = ttk.Button(row, text=words.STOP, command=self._stop.set, style="Small.TButton")
         self.stop_button.pack(side="left", padx=px(6))
         self.stop_button.state(["disabled"])
-        self.status = ttk.Label(side, text=words.READING, wraplength=px(SIDE - 28), justify="left")
-        self.status.grid(row=3, column=0, sticky="w", pady=(px(6), 0))
-        ttk.Label(side, text=words.TAGS, style="Bold.TLabel").grid(
-            row=4, column=0, sticky="w", pady=(px(6), 0)
-        )
+        self.status = ttk.Label(row, text=words.READING, wraplength=px(SIDE - 180), justify="left")
+        self.status.pack(side="left")
         self.tags = TagTable(side, self.theme, self.change.fill, self.find.by_tag)
-        self.tags.grid(row=5, column=0, sticky="nsew")
-        side.rowconfigure(5, weight=1)
+        self.tags.grid(row=3, column=0, sticky="nsew", pady=(px(6), 0))
+        side.rowconfigure(3, weight=1)
 
     # --- reading --------------------------------------------------------------------------------------------------
 

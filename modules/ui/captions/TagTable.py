@@ -31,7 +31,7 @@ class TagTable(ttk.Frame):
         self._picked, self._opened = picked, opened
         self._last: str | None = None
         self.table = ttk.Treeview(
-            self, columns=("tag", "count"), show="headings", height=4, selectmode="browse"
+            self, columns=("tag", "count"), show="headings", height=3, selectmode="browse"
         )
         self.table.heading("tag", text=words.TAG_COLUMN, anchor="w")
         self.table.heading("count", text=words.COUNT_COLUMN, anchor="e")
@@ -43,6 +43,7 @@ class TagTable(ttk.Frame):
         self.table.configure(yscrollcommand=bar.set)
         self._more = ttk.Label(self, style="Small.TLabel")
         self._more.grid(row=1, column=0, sticky="w")
+        self._more.grid_remove()
         self.table.bind("<<TreeviewSelect>>", lambda _event: self._pick())
         self.table.bind("<Down>", lambda _event: self._begin())
         for event in ("<Double-Button-1>", "<Return>", "<KP_Enter>"):
@@ -61,7 +62,11 @@ class TagTable(ttk.Frame):
                 self.table.selection_set(str(number))
                 self.table.focus(str(number))
         more = len(tags) - MOST
-        self._more.configure(text=words.MORE_TAGS.format(count=more) if more > 0 else "")
+        self._more.configure(text=words.MORE_TAGS.format(count=more))
+        if more > 0:
+            self._more.grid()
+        else:
+            self._more.grid_remove()
 
     @property
     def tag(self) -> str | None:

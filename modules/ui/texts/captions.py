@@ -33,8 +33,8 @@ UNDONE, NOTHING_TO_UNDO = "The last change was undone.", "There is nothing to un
 STOPPED = "Stopped. Nothing was changed."
 
 # tags
-TAGS, MORE_TAGS = "Tags of all images", "and {count:,} more"
-TAG_COLUMN, COUNT_COLUMN = "Tag", "Captions"
+MORE_TAGS = "and {count:,} more"
+TAG_COLUMN, COUNT_COLUMN = "Tags of all images", "Captions"
 
 # a caption that others changed
 CHANGED_TITLE = "Caption changed"
