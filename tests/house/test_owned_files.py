@@ -44,6 +44,7 @@ MAY_WRITE = {
     "modules/util/files/EventLog.py": "opens the lock of a log, which stays empty, and its database",
     "modules/tools/Journal.py": "opens the lock of a folder of images, which stays empty",
     "modules/tools/dataset/rewriting.py": "writes images to the temporary path its caller has of the door",
+    "modules/tools/dataset/caption_edits.py": "writes captions to the temporary path its caller has of the door",
     "modules/tools/dataset/captioning.py": "writes captions to the temporary path its caller has of the door",
     "modules/project/Project.py": "opens the lock of a project, which stays empty",
     "modules/project/share/metadata.py": "writes an adapter to the temporary path its caller has of the door",
@@ -53,6 +54,7 @@ MAY_WRITE = {
     "scripts/bootstrap.py": "runs before the program's packages are there; writes its lock and its stamp in .venv",
     "scripts/make_demo.py": "fills a new folder with images that are drawn",
     "scripts/demo/training.py": "a trainer's output goes to the demo's log",
+    "scripts/benchmarks/captions.py": "images to measure on, in a scratch folder",
     "scripts/benchmarks/curation.py": "images to measure on, in a scratch folder",
 }
 

@@ -103,6 +103,8 @@ def save_caption(root: Path, name: str, old: Caption, text: str) -> Caption:
         raise DataError(
             f"the caption {shown(name)} would be larger than {MAX_CAPTION} bytes", hint="shorten it"
         )
+    if any("\ud800" <= sign <= "\udfff" or sign == "\0" for sign in text):
+        raise DataError(f"the caption {shown(name)} would not be UTF-8 text", hint="remove the odd character")
     with Journal(root).job(JOB) as job:
         now = read_caption(root, name)
         if now != old:
@@ -179,7 +181,7 @@ def _writers(changes: Mapping[str, tuple[Caption, str]], progress: Tell) -> dict
 
 
 def _write(text: str, target: Path) -> None:
-    target.write_bytes(text.encode("utf-8"))
+    target.write_text(text, encoding="utf-8", newline="")
 
 
 def _size(text: str) -> int:

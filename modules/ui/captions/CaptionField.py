@@ -20,7 +20,7 @@ class FieldActions:
 
     Args:
         save: what was typed is to be saved.
-        step: show another image, so many places on, and stay in the field.
+        step: show the image this number of places on, and stay in the field.
         leave: give the keys back to the grid.
     """
 

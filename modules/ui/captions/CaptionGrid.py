@@ -22,7 +22,7 @@ MAX_WRAPPED = 4000
 
 
 def wrapped(text: str, width: int, lines: int, measure: Callable[[str], int]) -> str:
-    """A text in at most so many lines of a width in pixels, the last with an ellipsis if there is more."""
+    """A text wrapped at a width in pixels, cut after ``lines`` lines with an ellipsis."""
     made: list[str] = []
     waiting = text.split()
     while waiting and len(made) < lines:

@@ -321,7 +321,7 @@ class CaptionsPage(ttk.Frame):
         self._watch()
 
     def _tell(self, done: int, total: int) -> None:
-        """From the worker: so many captions are written."""
+        """From the worker: how many captions are written."""
         if self._stop.is_set():
             raise UserError(words.STOPPED)
         self._told = (done, total)

@@ -77,7 +77,7 @@ class ChangePanel(ttk.Frame):
         return self._all.get()
 
     def count(self, images: int) -> None:
-        """So many images are meant."""
+        """Show how many images are meant."""
         self._title.configure(text=words.CHANGE.format(images=counted(images, words.IMAGE)))
 
     def fill(self, tag: str) -> None:

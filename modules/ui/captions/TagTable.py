@@ -84,7 +84,7 @@ class TagTable(ttk.Frame):
         return "break"
 
     def _pick(self) -> None:
-        """A tag was selected; that it still is after new counts is no news."""
+        """A tag was selected; after new counts the same one is selected again."""
         tag = self.tag
         if tag is not None and tag != self._last:
             self._last = tag
