@@ -35,6 +35,7 @@ from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import write_bytes, write_json, write_text  # noqa: E402
 from modules.util.rng import digest64, python_random  # noqa: E402
 from scripts.benchmarks._taste_images import Images, wishes_of  # noqa: E402
+from scripts.benchmarks._taste_picking import with_the_grid, with_the_pair_tool  # noqa: E402
 from scripts.benchmarks._taste_spec import (  # noqa: E402
     FINISHED,
     IMAGES_PER_PROMPT,
@@ -124,6 +125,7 @@ class Asked:
     person: Person
     scores: list[float]
     given: list[tuple[int, int, float]]
+    marks: int = 0
 
     def ask(self, first: int, second: int) -> int | None:
         """0 or 1 for the preferred one, ``None`` for a tie."""
@@ -131,6 +133,22 @@ class Asked:
         said = self.person.prefer(self.scores[first], self.scores[second], first, second, number)
         self.given.append((first, second, 0.5 if said is None else 1.0 - said))
         return said
+
+    def judge(self, page: Sequence[int]) -> list[bool | None]:
+        """Of the images of a page, by their places: the best quarter is liked and the worst disliked, with the slips
+        of a comparison with the page's median, unless that is a tie."""
+        scores = [self.scores[place] for place in page]
+        low, middle, high = np.quantile(scores, (0.25, 0.5, 0.75))
+        said: list[bool | None] = []
+        for place, score in zip(page, scores, strict=True):
+            better = None if low < score < high else self.person.prefer(score, middle, "grid", place)
+            said.append(None if better is None else better == 0)
+        return said
+
+    def look_through(self, images: Images, folder: Path, cell: Cell) -> None:
+        """Likes and dislikes on pages of many prompts; what follows from them is what is learned."""
+        found = with_the_grid(images, self.judge, folder, cell.seed, cell.answers)
+        self.marks, self.given = found.count, [(*one, 1.0) for one in found.comparisons]
 
 
 def in_turn(images: Images, person: Asked, cell: Cell) -> None:
@@ -189,8 +207,6 @@ def with_surplus(seen: Seen, person: Asked, cell: Cell, folder: Path) -> None:
 def _ask_about(
     images: Images, places: Sequence[int], person: Asked, folder: Path, seed: int, answers: int
 ) -> None:
-    from scripts.benchmarks._taste_picking import with_the_pair_tool
-
     def ask(first: int, second: int) -> int | None:
         return person.ask(places[first], places[second])
 
@@ -209,7 +225,7 @@ def fit(seen: Seen, given: Sequence[tuple[int, int, float]]) -> TasteHead:
 def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, Any]:
     """One row of the table."""
     method, kind = cell.method_spec, cell.images[0]
-    pool = read_images(work, cell.seed, kind, cell.answers)
+    pool = read_images(work, cell.seed, kind, cell.asked)
     person = Asked(Person(taste, cell.seed, SLIPS, INDIFFERENCE), pool.scores(taste), [])
     extract = FrozenFeatures(
         FeatureOptions(method.features or "denoiser", str(DEMO_MODEL), grid=4), batch_size=25
@@ -223,16 +239,18 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
         _ask_about(pool, range(len(pool.pixels)), person, folder, cell.seed, cell.answers)
     elif method.order == "random":
         in_turn(pool, person, cell)
+    elif method.order == "grid":
+        person.look_through(pool, folder, cell)
     if method.features:
         extract.load()
-        seen = look(work, cell.seed, kind, cell.answers, extract)
+        seen = look(work, cell.seed, kind, cell.asked, extract)
         if method.order == "information":
             by_information(seen, person, cell)
         elif method.order == "surplus":
             with_surplus(seen, person, cell, folder)
         row["head_accuracy"] = _learn(work, cell, taste, seen, person, extract, folder)
-    if len(person.given) != cell.answers:
-        raise RuntimeError(f"{len(person.given)} answers were given instead of {cell.answers}")
+    if (count := person.marks or len(person.given)) != cell.answers:
+        raise RuntimeError(f"{count} answers were given instead of {cell.answers}")
     if method.training is None:
         return row
     run = train_on_answers(cell, method, folder)

@@ -15,6 +15,8 @@ IMAGES_PER_PROMPT = 5
 SURPLUS = 3
 """Times as many images as are shown, of which a head chooses those it is least sure about."""
 PROMPT_CLICKS = 4
+GRID_IMAGES = 2
+"""Times as many images as for one answer are looked at for one like or dislike."""
 LEAST_POOL = 50
 """Prompts to choose from, even where fewer are asked about."""
 MOST_ANSWERS = 360
@@ -36,7 +38,8 @@ class Method:
     Args:
         order: how the answers are spent: 4 in each prompt as the pair tool asks; the same, but the second half on the
             5 of 15 images of each prompt that a head of the first half is least sure about; on random pairs of random
-            prompts; or on the pairs of all prompts that say most about the taste.
+            prompts; on the pairs of all prompts that say most about the taste; or as likes and dislikes on pages of
+            many prompts.
         features: what the head looks at; ``None`` where there is no head.
         training: how, with a preset of the demo (AWM with that of NFT); ``None`` measures the head alone.
         supervised: the chosen images alone, with the ordinary loss.
@@ -46,7 +49,7 @@ class Method:
         composed: one adapter of the chosen and one of the rejected images, the difference times this strength.
     """
 
-    order: Literal["pair-tool", "surplus", "random", "information"]
+    order: Literal["pair-tool", "surplus", "random", "information", "grid"]
     features: Literal["denoiser", "picture", "vae"] | None = None
     training: Literal["DPO", "NFT", "AWM"] | None = None
     supervised: bool = False
@@ -78,6 +81,7 @@ METHODS = {
     "random-head": Method("random", "denoiser"),
     "asked-head": Method("information", "denoiser"),
     "surplus-head": Method("surplus", "denoiser"),
+    "grid-head": Method("grid", "denoiser"),
 }
 """Those that end in ``head`` train no adapter: their rows have a head accuracy alone."""
 
@@ -103,6 +107,11 @@ class Cell:
     def images(self) -> tuple[str, str]:
         """The kinds of images it is measured with: those to choose from, and those of prompts nobody saw."""
         return ("surplus" if self.method_spec.order == "surplus" else "pool", "curve")
+
+    @property
+    def asked(self) -> int:
+        """Answers in the pair tool that as many images would do for."""
+        return self.answers * (GRID_IMAGES if self.method_spec.order == "grid" else 1)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -26,6 +26,7 @@ from scripts.benchmarks._measure import Quartiles
 from scripts.benchmarks._taste_picture import learning_curve
 from scripts.benchmarks._taste_spec import (
     FINISHED,
+    GRID_IMAGES,
     METHODS,
     MOST_ANSWERS,
     Cell,
@@ -89,6 +90,14 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
     for number in options.answers:
         if not 2 <= number <= MOST_ANSWERS:
             raise ConfigError(f"{number} is not between 2 and {MOST_ANSWERS}", "--answers")
+        if number * GRID_IMAGES > MOST_ANSWERS and any(
+            METHODS[one].order == "grid" for one in options.methods
+        ):
+            raise ConfigError(
+                f"{number} likes and dislikes need more images than there are prompts for",
+                "--answers",
+                f"a grid has up to {MOST_ANSWERS // GRID_IMAGES}",
+            )
     if not (options.answers and options.seeds and options.methods):
         raise ConfigError("nothing is to be measured", "--answers, --seeds, --methods")
     if options.jobs < 0:
@@ -129,7 +138,7 @@ def run(options: argparse.Namespace) -> list[Row]:
     images = [
         {"what": "images", "work": str(work), "seed": seed, "kind": kind, "part": part}
         for seed, kind in dict.fromkeys((cell.seed, kind) for cell in cells for kind in cell.images)
-        for part in range(parts_of(kind, max(cell.answers for cell in cells)))
+        for part in range(parts_of(kind, max(cell.asked for cell in cells)))
         if not part_file(work, seed, kind, part).is_file()
     ]
     _all(images, jobs, lambda one: f"images of seed {one['seed']}")

@@ -11,6 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from modules.curation.marking.Marks import Marks
+from modules.curation.store import CurationStore
 from modules.util.rng import python_random
 from scripts import benchmark
 from scripts.benchmarks import _taste_cell, taste
@@ -62,6 +64,7 @@ def test_the_curve_is_a_picture_of_every_method():
         (["--methods", "magic"], "--methods"),
         (["--answers", "1"], "--answers"),
         (["--answers", "25,9999"], "--answers"),
+        (["--answers", "200", "--methods", "grid-head"], "--answers"),
         (["--seeds", ""], "--seeds"),
         (["--resume"], "--resume"),
         (["--taste-file", "nowhere.py"], "--taste-file"),
@@ -141,6 +144,21 @@ def test_half_of_the_answers_are_about_what_a_head_of_the_others_is_least_sure_a
     for prompt in {one // 15 for one in second}:
         assert len({one for one in second if one // 15 == prompt}) <= 5
     assert any(one % 15 > 4 for one in second), "a head chose among all fifteen"
+
+
+@pytest.mark.parametrize("slips", [0.0, 0.3])
+def test_exactly_the_likes_and_dislikes_are_given_on_pages_of_prompts(tmp_path, slips):
+    images = drawn("pool", 1, 5 * 18)
+    person = Asked(Person(TASTES["large"], 1, slips), images.scores(TASTES["large"]), [])
+    person.look_through(images, tmp_path, Cell("large", "grid-head", 40, 1))
+    with CurationStore(tmp_path / "pairs") as store:
+        marks = Marks(store.events())
+        pairs = store.pair_count()
+    assert person.marks == marks.count(True) + marks.count(False) == 40
+    assert marks.count(None) > 10 and marks.judged < len(images.pixels), "the rest was not looked at"
+    assert pairs >= 8, "the first page was closed as a person closes it"
+    wrong = sum(person.scores[better] <= person.scores[worse] for better, worse, _ in person.given)
+    assert (wrong > 0) == (slips > 0) and wrong < len(person.given) / 2
 
 
 @pytest.mark.slow  # starts the trainer three times as a program
