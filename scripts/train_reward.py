@@ -57,6 +57,7 @@ from scripts.curate import exit_status, tell  # noqa: E402
 OF_TASTE = ("denoiser", "picture")
 """Features in parts, on which the head is a ``TasteHead``."""
 MAX_PIXELS = 64 * 1024 * 1024
+MOST_WEIGHT = 1000
 MOST_FITS = 100
 """Images whose fit is looked at, which costs eight predictions each; the tenth that fits least needs no more."""
 TOLD_EVERY = 10
@@ -74,6 +75,8 @@ class Comparison:
     tie: bool = False
     worse_group: str = ""
     """Where the worse image belongs to another prompt."""
+    weight: float = 1.0
+    """How many answers it stands for."""
 
     @property
     def prompts(self) -> dict[Path, str]:
@@ -130,7 +133,9 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
         missing += lost
         if not lost:
-            found.append(Comparison(paths[0], paths[1], one.prompt, worse_group=one.worse_prompt))
+            found.append(
+                Comparison(paths[0], paths[1], one.prompt, worse_group=one.worse_prompt, weight=one.weight)
+            )
     if missing:
         raise DataError(
             f"{len(set(missing))} images that were judged are "
@@ -152,7 +157,8 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
 
 
 def listed_comparisons(file: Path) -> list[Comparison]:
-    """Comparisons from a JSON list of ``better``, ``worse``, ``prompt`` and, where it differs, ``worse_prompt``.
+    """Comparisons from a JSON list of ``better``, ``worse``, ``prompt``, ``worse_prompt`` where that differs, and
+    ``weight``, by default 1.
 
     Raises:
         DataError: it is not such a list, or images are gone.
@@ -163,12 +169,21 @@ def listed_comparisons(file: Path) -> list[Comparison]:
         isinstance(row, dict)
         and all(isinstance(row.get(name), str) for name in names)
         and isinstance(row.get("worse_prompt", ""), str)
+        and _is_weight(row.get("weight", 1.0))
         for row in listed
     ):
-        raise DataError(f"{file} is not a list of objects with better, worse and prompt", "--comparisons")
+        raise DataError(
+            f"{file} is not a list of objects with better, worse and prompt",
+            "--comparisons",
+            f"worse_prompt is a text, and weight a number above 0 and up to {MOST_WEIGHT}",
+        )
     found = [
         Comparison(
-            Path(row["better"]), Path(row["worse"]), row["prompt"], worse_group=row.get("worse_prompt", "")
+            Path(row["better"]),
+            Path(row["worse"]),
+            row["prompt"],
+            worse_group=row.get("worse_prompt", ""),
+            weight=row.get("weight", 1.0),
         )
         for row in listed
     ]
@@ -176,6 +191,10 @@ def listed_comparisons(file: Path) -> list[Comparison]:
     if gone:
         raise DataError(f"{len(gone)} images are missing:\n{list_offenders(gone)}", "--comparisons")
     return found
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_WEIGHT
 
 
 def listed_images(file: Path) -> set[Path]:
@@ -340,7 +359,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--comparisons",
         type=Path,
         metavar="FILE",
-        help="JSON list of {better, worse, prompt} with paths of images; - reads it from stdin",
+        help="JSON list of {better, worse, prompt} with paths of images, and a weight if it is not 1; - reads it from "
+        "stdin",
     )
     parser.add_argument(
         "--images",
@@ -464,6 +484,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         [one.group for one in comparisons],
         validation_P if validation_P.any() else None,
         torch.tensor([one.tie for one in comparisons], dtype=torch.bool) if taste else None,
+        torch.tensor([one.weight for one in comparisons], dtype=torch.float64),
     )
     head: Head
     if taste:

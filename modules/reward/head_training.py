@@ -56,6 +56,7 @@ class Comparisons:
         groups: what belongs together (a prompt); a group is never split between training and measuring.
         held_out_P: bool, comparisons to measure with; ``None`` lets the options' share decide.
         tied_P: bool, where both images were found equal, which only ``train_taste`` learns from.
+        weight_P: above 0, how many answers each counts for; ``None`` where each counts as one.
     """
 
     features_ND: Tensor
@@ -64,6 +65,13 @@ class Comparisons:
     groups: Sequence[str]
     held_out_P: Tensor | None = None
     tied_P: Tensor | None = None
+    weight_P: Tensor | None = None
+
+    def weights(self) -> Tensor:
+        """Float64 (P,): how many answers each counts for."""
+        if self.weight_P is None:
+            return torch.ones(len(self.groups), dtype=torch.float64)
+        return self.weight_P.double()
 
 
 def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[PreferenceHead, HeadReport]:
@@ -86,23 +94,44 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
     mean_D = features_ND[used].mean(dim=0)
     scale_D = features_ND[used].std(dim=0, correction=0).clamp(min=1e-6)
     x_ND = (features_ND - mean_D) / scale_D
+    weight_P = data.weights()
     strength = options.strength or _choose_strength(x_ND, data, train, options)
-    found = _fit(x_ND, data.better_P[train], data.worse_P[train], strength, options)
+    found = _fit(x_ND, data.better_P[train], data.worse_P[train], weight_P[train], strength, options)
     head = PreferenceHead({"mean_D": mean_D, "scale_D": scale_D, **found})
     score_N = head(data.features_ND)
     right_P = _right(score_N[data.better_P] - score_N[data.worse_P])
-    report = HeadReport(
-        len(train),
-        int(held_P.sum()),
-        float(right_P[train].mean()),
-        float(right_P[held_P].mean()) if held_P.any() else None,
+    trained, measured = (_Share.of(right_P[rows], weight_P[rows]) for rows in (~held_P, held_P))
+    return head, _report(weight_P[train], trained, measured, strength)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Of comparisons that are right, by their weights."""
+
+    right: float
+    count: float
+
+    @classmethod
+    def of(cls, right_P: Tensor, weight_P: Tensor) -> _Share:
+        return cls(float((right_P * weight_P).sum()), float(weight_P.sum()))
+
+    @property
+    def share(self) -> float:
+        return self.right / self.count
+
+
+def _report(weight_T: Tensor, trained: _Share, measured: _Share, strength: float | None) -> HeadReport:
+    return HeadReport(
+        round(float(weight_T.sum())),
+        round(measured.count),
+        trained.share,
+        measured.share if measured.count else None,
         strength,
-        wilson(float(right_P[held_P].sum()), int(held_P.sum())),
+        wilson(measured.right, measured.count),
     )
-    return head, report
 
 
-def wilson(right: float, count: int) -> tuple[float, float] | None:
+def wilson(right: float, count: float) -> tuple[float, float] | None:
     """The interval of a share by Wilson (1927), 95 %; ``None`` of nothing."""
     if not count:
         return None
@@ -132,16 +161,18 @@ def train_taste(
     count = len(data.groups)
     tied_P = data.tied_P if data.tied_P is not None else torch.zeros(count, dtype=torch.bool)
     held_P = data.held_out_P if data.held_out_P is not None else torch.zeros(count, dtype=torch.bool)
+    weight_P = data.weights()
 
     def fit(index: Tensor) -> TasteHead:
         outcome_P = 1.0 - 0.5 * tied_P[index].double()
-        answers = Answers(data.better_P[index], data.worse_P[index], outcome_P)
+        answers = Answers(data.better_P[index], data.worse_P[index], outcome_P, weight_P[index])
         return fit_taste(data.features_ND, parts, answers, image_groups)
 
-    def right(head: TasteHead, index: Tensor) -> Tensor:
+    def right(head: TasteHead, index: Tensor) -> _Share:
         index = index[~tied_P[index]]
         score_N = head(data.features_ND)
-        return _right(score_N[data.better_P[index]] - score_N[data.worse_P[index]])
+        right_P = _right(score_N[data.better_P[index]] - score_N[data.worse_P[index]])
+        return _Share.of(right_P, weight_P[index])
 
     train = torch.nonzero(~held_P).flatten()
     if not len(train) or tied_P[train].all():
@@ -152,22 +183,16 @@ def train_taste(
             "--features",
             "use the features 'vae' or 'clip'",
         )
-    head = fit(train)
+    head, measured = fit(train), _Share(0.0, 0.0)
     if held_P.any():
         measured = right(head, torch.nonzero(held_P).flatten())
     elif options.holdout:
         fold_P = torch.tensor([digest64("preference-fold", options.seed, one) % FOLDS for one in data.groups])
         rows = [(train[fold_P[train] != fold], train[fold_P[train] == fold]) for fold in range(FOLDS)]
         # a fold of ties alone leaves nothing to learn a direction from
-        rows = [(a, b) for a, b in rows if len(b) and not tied_P[a].all()]
-        measured = torch.cat([right(fit(a), b) for a, b in rows]) if rows else torch.zeros(0)
-    else:
-        measured = torch.zeros(0)
-    accuracy = float(measured.mean()) if len(measured) else None
-    between = wilson(float(measured.sum()), len(measured))
-    trained = float(right(head, train).mean())
-    report = HeadReport(len(train), len(measured), trained, accuracy, None, between)
-    return head, report
+        found = [right(fit(a), b) for a, b in rows if len(b) and not tied_P[a].all()]
+        measured = _Share(sum(one.right for one in found), sum(one.count for one in found))
+    return head, _report(weight_P[train], right(head, train), measured, None)
 
 
 def _right(margin_P: Tensor) -> Tensor:
@@ -185,16 +210,17 @@ def _choose_strength(x_ND: Tensor, data: Comparisons, train: Tensor, options: He
     """The strength with the best likelihood on groups that a fit has not seen."""
     folds = [digest64("preference-fold", options.seed, data.groups[i]) % FOLDS for i in train.tolist()]
     fold_P = torch.tensor(folds)
-    losses = dict.fromkeys(STRENGTHS, 0.0)
+    losses, weight_P = dict.fromkeys(STRENGTHS, 0.0), data.weights()
     for fold in range(FOLDS):
         inside, outside = train[fold_P != fold], train[fold_P == fold]
         if len(inside) == 0 or len(outside) == 0:
             continue
         for strength in STRENGTHS:
-            found = _fit(x_ND, data.better_P[inside], data.worse_P[inside], strength, options)
+            sides = data.better_P[inside], data.worse_P[inside], weight_P[inside]
+            found = _fit(x_ND, *sides, strength, options)
             score_N = _apply(x_ND, found)
             margin_P = score_N[data.better_P[outside]] - score_N[data.worse_P[outside]]
-            losses[strength] -= float(logsigmoid(margin_P).sum())
+            losses[strength] -= float((weight_P[outside] * logsigmoid(margin_P)).sum())
     if not any(losses.values()):
         return STRENGTHS[len(STRENGTHS) // 2]
     return min(STRENGTHS, key=lambda strength: losses[strength])
@@ -207,15 +233,16 @@ def _apply(x_ND: Tensor, t: dict[str, Tensor]) -> Tensor:
 
 
 def _fit(
-    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, strength: float, options: HeadOptions
+    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, weight_P: Tensor, strength: float, options: HeadOptions
 ) -> dict[str, Tensor]:
-    """Minimise -mean log sigmoid(margin) + strength/2 |weights|^2 in float64."""
+    """Minimise -mean log sigmoid(margin) + strength/2 |weights|^2 in float64; the mean is by the weights."""
+    share_P = weight_P / weight_P.mean()
     if options.hidden:
-        return _fit_hidden(x_ND, better_P, worse_P, strength, options)
-    return {"out": _fit_sum(x_ND[better_P] - x_ND[worse_P], strength)}
+        return _fit_hidden(x_ND, better_P, worse_P, share_P, strength, options)
+    return {"out": _fit_sum(x_ND[better_P] - x_ND[worse_P], share_P, strength)}
 
 
-def _fit_sum(difference_PD: Tensor, strength: float, rounds: int = 100) -> Tensor:
+def _fit_sum(difference_PD: Tensor, share_P: Tensor, strength: float, rounds: int = 100) -> Tensor:
     """The only minimum for a weighted sum, by Newton steps that are halved where they go uphill; (D,).
 
     It lies in the span of the differences, so there are never more unknowns than comparisons.
@@ -225,15 +252,15 @@ def _fit_sum(difference_PD: Tensor, strength: float, rounds: int = 100) -> Tenso
     eye = torch.eye(z_PR.shape[1], dtype=z_PR.dtype)
 
     def loss(weight_R: Tensor) -> Tensor:
-        return strength / 2 * weight_R.square().sum() - logsigmoid(z_PR @ weight_R).mean()
+        return strength / 2 * weight_R.square().sum() - (share_P * logsigmoid(z_PR @ weight_R)).mean()
 
     weight_R = torch.zeros_like(z_PR[0])
     for _ in range(rounds):
         wrong_P = torch.sigmoid(-(z_PR @ weight_R))
-        gradient_R = strength * weight_R - z_PR.T @ wrong_P / len(z_PR)
+        gradient_R = strength * weight_R - z_PR.T @ (share_P * wrong_P) / len(z_PR)
         if gradient_R.abs().max() < 1e-9:
             break
-        spread_P = wrong_P * (1 - wrong_P) / len(z_PR)
+        spread_P = share_P * wrong_P * (1 - wrong_P) / len(z_PR)
         step_R = torch.linalg.solve((z_PR * spread_P[:, None]).T @ z_PR + strength * eye, gradient_R)
         size, before = 1.0, loss(weight_R)
         while loss(weight_R - size * step_R) > before and size > 1e-6:
@@ -244,7 +271,7 @@ def _fit_sum(difference_PD: Tensor, strength: float, rounds: int = 100) -> Tenso
 
 
 def _fit_hidden(
-    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, strength: float, options: HeadOptions
+    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, share_P: Tensor, strength: float, options: HeadOptions
 ) -> dict[str, Tensor]:
     """A minimum near a seeded start, by L-BFGS."""
     width = x_ND.shape[1]
@@ -267,7 +294,7 @@ def _fit_hidden(
     def closure() -> Tensor:
         optimizer.zero_grad()
         score_N = _apply(x_ND, t)
-        loss = -logsigmoid(score_N[better_P] - score_N[worse_P]).mean()
+        loss = -(share_P * logsigmoid(score_N[better_P] - score_N[worse_P])).mean()
         loss = loss + strength / 2 * sum(one.square().sum() for one in parameters)
         loss.backward()
         return loss

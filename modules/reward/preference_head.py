@@ -33,7 +33,7 @@ FEWEST_FITS = 10
 
 @dataclass(frozen=True)
 class HeadReport:
-    """How a training went: comparisons and share of them that the head gets right (ties count half).
+    """How a training went: comparisons, by their weights, and share of them that the head gets right (ties count half).
 
     ``held_out_interval`` holds 95 % of the posterior of that share by Wilson's formula. ``strength`` is that of the
     pull towards 0, where there is one.

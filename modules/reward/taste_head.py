@@ -78,11 +78,13 @@ class Answers:
     Args:
         first_P, second_P: int64.
         outcome_P: float64, 1 where the first was preferred, 0.5 for a tie.
+        weight_P: float64, how many answers each counts for; ``None`` where each counts as one.
     """
 
     first_P: Tensor
     second_P: Tensor
     outcome_P: Tensor
+    weight_P: Tensor | None = None
 
 
 def differences(covariance_NN: Tensor, answers: Answers) -> Tensor:
@@ -97,7 +99,7 @@ class Mode:
 
     Args:
         dual_P: K^-1 times those differences, which is also the gradient of the likelihood there.
-        root_P: square root of minus the likelihood's second derivative.
+        root_P: square root of minus the weighted likelihood's second derivative.
         factor_PP: lower Cholesky factor of 1 + root K root.
         evidence: logarithm of the approximate probability of the answers.
     """
@@ -108,22 +110,27 @@ class Mode:
     evidence: float
 
 
-def find_mode(k_PP: Tensor, outcome_P: Tensor, rounds: int = 60) -> Mode:
-    """Newton's method, halved where it goes downhill (Rasmussen and Williams, algorithm 3.1), float64."""
+def find_mode(k_PP: Tensor, outcome_P: Tensor, weight_P: Tensor | None = None, rounds: int = 60) -> Mode:
+    """Newton's method, halved where it goes downhill (Rasmussen and Williams, algorithm 3.1), float64.
+
+    An answer of weight w has the likelihood of one to the power of w.
+    """
+    if weight_P is None:
+        weight_P = torch.ones_like(outcome_P)
     eye_PP = torch.eye(len(outcome_P), dtype=k_PP.dtype)
 
     def height(dual_P: Tensor) -> tuple[Tensor, float]:
         f_P = k_PP @ dual_P
-        likely = outcome_P * logsigmoid(f_P) + (1 - outcome_P) * logsigmoid(-f_P)
+        likely = weight_P * (outcome_P * logsigmoid(f_P) + (1 - outcome_P) * logsigmoid(-f_P))
         return f_P, float(likely.sum() - 0.5 * dual_P @ f_P)
 
     dual_P = torch.zeros_like(outcome_P)
     f_P, best = height(dual_P)
     for _ in range(rounds):
         p_P = torch.sigmoid(f_P)
-        root_P = (p_P * (1 - p_P)).sqrt()
+        root_P = (weight_P * p_P * (1 - p_P)).sqrt()
         factor_PP = torch.linalg.cholesky(eye_PP + root_P[:, None] * k_PP * root_P)
-        b_P = root_P.square() * f_P + outcome_P - p_P
+        b_P = root_P.square() * f_P + weight_P * outcome_P - weight_P * p_P
         inner_P1 = torch.cholesky_solve((root_P * (k_PP @ b_P))[:, None], factor_PP)
         step_P = b_P - root_P * inner_P1[:, 0] - dual_P
         size, before = 1.0, best
@@ -137,7 +144,7 @@ def find_mode(k_PP: Tensor, outcome_P: Tensor, rounds: int = 60) -> Mode:
         if abs(best - before) < 1e-10:
             break
     p_P = torch.sigmoid(f_P)
-    root_P = (p_P * (1 - p_P)).sqrt()
+    root_P = (weight_P * p_P * (1 - p_P)).sqrt()
     factor_PP = torch.linalg.cholesky(eye_PP + root_P[:, None] * k_PP * root_P)
     return Mode(dual_P, root_P, factor_PP, best - float(factor_PP.diagonal().log().sum()))
 
@@ -218,7 +225,8 @@ def fit_taste(
     mean_D, scale_D = within_groups(features_ND, scale_groups)
     used, place = torch.unique(torch.cat([answers.first_P, answers.second_P]), return_inverse=True)
     first_P, second_P = place.tensor_split(2)
-    own = Answers(first_P, second_P, answers.outcome_P.double())
+    weight_P = None if answers.weight_P is None else answers.weight_P.double()
+    own = Answers(first_P, second_P, answers.outcome_P.double(), weight_P)
     support_ND = ((features_ND - mean_D) / scale_D)[used]
     terms = terms_of(parts)
     all_ND = (features_ND - mean_D) / scale_D
@@ -226,9 +234,8 @@ def fit_taste(
     for term in terms:
         sizes.append(_typical_difference(term, all_ND, scale_groups))
         kernels.append(differences(kernel(term, support_ND, support_ND), own) / sizes[-1])
-    logs = _choose_variances(kernels, own.outcome_P)
-    total_PP = _total(kernels, logs)
-    mode = find_mode(total_PP, own.outcome_P)
+    logs = _choose_variances(kernels, own)
+    mode = find_mode(_total(kernels, logs), own.outcome_P, own.weight_P)
     variance_T = torch.tensor(
         [math.exp(one) / size for one, size in zip(logs, sizes, strict=True)], dtype=torch.float64
     )
@@ -263,15 +270,16 @@ def _total(kernels: Sequence[Tensor], logs: Sequence[float]) -> Tensor:
     return made
 
 
-def _choose_variances(kernels: Sequence[Tensor], outcome_P: Tensor) -> list[float]:
+def _choose_variances(kernels: Sequence[Tensor], answers: Answers) -> list[float]:
     """Logarithms of the variances with the highest evidence times a wide prior, by a pattern search."""
-    stride = -(-len(outcome_P) // TUNED_WITH)
-    kernels, outcome_P = [k[::stride, ::stride] for k in kernels], outcome_P[::stride]
+    stride = -(-len(answers.outcome_P) // TUNED_WITH)
+    kernels, outcome_P = [k[::stride, ::stride] for k in kernels], answers.outcome_P[::stride]
+    weight_P = None if answers.weight_P is None else answers.weight_P[::stride]
     middle = math.log(PRIOR_VARIANCE / len(kernels))
 
     def height(logs: Sequence[float]) -> float:
         far = sum((one - middle) ** 2 for one in logs)
-        return find_mode(_total(kernels, logs), outcome_P).evidence - far / (2 * PRIOR_SPREAD**2)
+        return find_mode(_total(kernels, logs), outcome_P, weight_P).evidence - far / (2 * PRIOR_SPREAD**2)
 
     logs, step = [middle] * len(kernels), 2.0
     best = height(logs)

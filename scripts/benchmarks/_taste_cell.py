@@ -120,12 +120,21 @@ def look(work: Path, seed: int, kind: str, answers: int, extract: FrozenFeatures
 
 @dataclass
 class Asked:
-    """A person asked about images by their place, who counts the answers."""
+    """A person asked about images by their place, who counts the answers.
+
+    Args:
+        person: who answers.
+        scores: how much each image is liked.
+        given: the images of every comparison, and 1 where the first is better, 0.5 for a tie.
+        marks: likes and dislikes, where these are the answers.
+        weights: of the comparisons, where they do not all count as one answer.
+    """
 
     person: Person
     scores: list[float]
     given: list[tuple[int, int, float]]
     marks: int = 0
+    weights: list[float] | None = None
 
     def ask(self, first: int, second: int) -> int | None:
         """0 or 1 for the preferred one, ``None`` for a tie."""
@@ -148,7 +157,8 @@ class Asked:
     def look_through(self, images: Images, folder: Path, cell: Cell) -> None:
         """Likes and dislikes on pages of many prompts; what follows from them is what is learned."""
         found = with_the_grid(images, self.judge, folder, cell.seed, cell.answers)
-        self.marks, self.given = found.count, [(*one, 1.0) for one in found.comparisons]
+        self.marks, self.weights = found.count, found.weights
+        self.given = [(*one, 1.0) for one in found.comparisons]
 
 
 def in_turn(images: Images, person: Asked, cell: Cell) -> None:
@@ -277,6 +287,7 @@ def _learn(
         [prompts[one] for one in better],
         torch.zeros(len(said), dtype=torch.bool),
         torch.tensor(outcome) == 0.5,
+        None if person.weights is None else torch.tensor(person.weights, dtype=torch.float64),
     )
     if of_taste:
         head, report = train_taste(data, seen.parts, HeadOptions(holdout=0.0), prompts)

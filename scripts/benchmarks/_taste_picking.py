@@ -88,7 +88,11 @@ def with_the_grid(images: Images, judge: Judge, folder: Path, seed: int, answers
             if drawn:
                 sheet.close(drawn)
     found = answer_comparisons(folder / OUTPUT, folder / SOURCE)
-    return Marked(given, [(place_of[one.better], place_of[one.worse]) for one in found])
+    return Marked(
+        given,
+        [(place_of[one.better], place_of[one.worse]) for one in found],
+        [one.weight for one in found],
+    )
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,12 @@ class Marked:
     Args:
         count: likes and dislikes.
         comparisons: what a head learns from them, as training a reward reads it: the better and the worse image.
+        weights: how much each of them counts.
     """
 
     count: int
     comparisons: list[tuple[int, int]]
+    weights: list[float]
 
 
 def _file(group: ImageGroup, name: str) -> Path:

@@ -53,6 +53,19 @@ def test_random_picks_teach_nothing():
     assert 0.35 < train_head(data)[1].held_out_accuracy < 0.65
 
 
+@pytest.mark.parametrize("options", [HeadOptions(), HeadOptions(hidden=4, strength=0.1)])
+def test_comparisons_that_share_one_answer_count_as_one(options):
+    data, _ = picks()
+    part = Comparisons(data.features_ND, data.better_P[:60], data.worse_P[:60], data.groups[:60])
+    sides = (torch.cat([one, one]) for one in (part.better_P, part.worse_P))
+    half_P = torch.full((120,), 0.5)
+    halves = Comparisons(data.features_ND, *sides, list(part.groups) * 2, weight_P=half_P)
+    (one, first), (other, second) = train_head(part, options), train_head(halves, options)
+    torch.testing.assert_close(one(data.features_ND), other(data.features_ND), rtol=1e-4, atol=1e-4)
+    assert (first.train_pairs, first.held_out_pairs) == (second.train_pairs, second.held_out_pairs)
+    assert first.held_out_interval == pytest.approx(second.held_out_interval)
+
+
 def test_a_hidden_layer_finds_what_a_sum_cannot():
     data, _ = picks(curve=True, noise=0.2)
     flat = train_head(data, HeadOptions(strength=0.003))[1].held_out_accuracy

@@ -41,14 +41,16 @@ def outcomes(count=9):
     return torch.tensor([1.0, 0.5, 1.0, 1.0, 0.0, 1.0, 0.5, 1.0, 0.0][:count], dtype=torch.float64)
 
 
-def test_the_mode_and_its_evidence_are_those_of_the_formulas():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_mode_and_its_evidence_are_those_of_the_formulas(weighted):
     k, y = covariance(), outcomes()
-    found = find_mode(k, y)
+    w = torch.linspace(0.2, 2.0, 9, dtype=torch.float64) if weighted else torch.ones(9, dtype=torch.float64)
+    found = find_mode(k, y, w if weighted else None)
     f = k @ found.dual_P
     p = torch.sigmoid(f)
-    assert torch.allclose(found.dual_P, y - p, atol=1e-8), "the gradient of the posterior is 0"
-    likely = (y * p.log() + (1 - y) * (1 - p).log()).sum()
-    curvature = torch.diag(p * (1 - p))
+    assert torch.allclose(found.dual_P, w * (y - p), atol=1e-8), "the gradient of the posterior is 0"
+    likely = (w * (y * p.log() + (1 - y) * (1 - p).log())).sum()
+    curvature = torch.diag(w * p * (1 - p))
     prior = 0.5 * f @ torch.linalg.inv(k) @ f
     volume = 0.5 * torch.logdet(torch.eye(len(y)) + k @ curvature)
     assert found.evidence == pytest.approx(float(likely - prior - volume), abs=1e-6)
@@ -189,6 +191,20 @@ def test_accuracy_is_measured_on_answers_a_head_has_not_seen():
         train_taste(
             Comparisons(rows, better, worse, names, None, torch.ones(60).bool()), PARTS, HeadOptions(), groups
         )
+
+
+def test_comparisons_that_share_one_answer_count_as_one():
+    rows, groups = places(120, 1)
+    given = answered(rows, groups, 16, 2, rows[:, 20])
+    twice = [torch.cat([one, one]) for one in (given.first_P, given.second_P)]
+    halves = Answers(*twice, torch.cat([given.outcome_P] * 2), torch.full((32,), 0.5))
+    one, other = (fit_taste(rows, PARTS, answers, groups) for answers in (given, halves))
+    torch.testing.assert_close(one(rows), other(rows), rtol=1e-3, atol=1e-4)
+    names = [groups[place] for place in given.first_P.tolist()] * 2
+    data = Comparisons(rows, *twice, names, None, None, halves.weight_P)
+    _, report = train_taste(data, PARTS, HeadOptions(), groups)
+    assert report.train_pairs == 16 and report.held_out_pairs == 16
+    assert report.held_out_interval == wilson(16 * report.held_out_accuracy, 16)
 
 
 def test_the_interval_is_wilsons():

@@ -231,6 +231,7 @@ def test_likes_count_as_answers(liked):
     found = answer_comparisons(output, images)
     assert len(found) == 30
     assert all(one.better.stem[-1] == "3" and one.worse_group == one.group for one in found)
+    assert sum(one.weight for one in found) == pytest.approx(10), "each of the ten likes counts once"
 
 
 def test_a_taste_is_measured_from_pictures_alone_without_a_model(liked, capsys):
@@ -238,7 +239,7 @@ def test_a_taste_is_measured_from_pictures_alone_without_a_model(liked, capsys):
     call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--measure-only"]
     assert train_reward.main(call) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["held_out_accuracy"] == 1.0 and said["held_out_pairs"] == 30
+    assert said["held_out_accuracy"] == 1.0 and said["held_out_pairs"] == 10
     assert said["out"] is None
 
 
@@ -273,7 +274,13 @@ def test_a_list_of_comparisons_teaches_across_prompts(liked, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [('{"better": 1}', "is not a list"), ('[{"better": "a"}]', "is not a list"), ("[", "list.json")],
+    [
+        ('{"better": 1}', "is not a list"),
+        ('[{"better": "a"}]', "is not a list"),
+        ('[{"better": "a", "worse": "b", "prompt": "c", "weight": 0}]', "weight a number above 0"),
+        ('[{"better": "a", "worse": "b", "prompt": "c", "weight": true}]', "weight a number above 0"),
+        ("[", "list.json"),
+    ],
 )
 def test_a_list_that_is_none_is_refused(tmp_path, capsys, text, part):
     file = tmp_path / "list.json"

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.util.files.EventLog import Event
 from modules.util.jsonio import write_json
 
 MOST_FOR_ONE = 3
-"""Comparisons that one mark makes at most: those of one image are not independent of each other."""
+"""Comparisons that one mark makes at most."""
 LIKES_NAME = "likes.json"
 NAMES: dict[bool | None, str] = {True: "like", False: "dislike"}
 
 
 @dataclass(frozen=True)
 class Preferred:
-    """One image that was found better than another; ``prompt`` is that of ``better``."""
+    """One image that was found better than another; ``prompt`` is that of ``better``.
+
+    Args:
+        weight: how many marks it stands for. The comparisons of one mark share its weight of 1: they are right or
+            wrong together, so a slip would otherwise count several times.
+    """
 
     better: str
     worse: str
     prompt: str
     worse_prompt: str
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,13 @@ class Marks:
         prompts = [_Prompt.of(self._prompts[key], said) for key, said in self._said.items()]
         liked = [(name, one.prompt) for one in prompts for name in one.liked]
         others = [(name, one.prompt) for one in prompts for name in (*one.disliked, *one.seen)]
-        return [made for one in prompts for made in _compare(one, liked, others)]
+        found = [made for one in prompts for made in _compare(one, liked, others)]
+        marked = {name for one in prompts for name in (*one.liked, *one.disliked)}
+        uses = Counter(name for made in found for name in marked.intersection((made.better, made.worse)))
+        return [
+            replace(made, weight=sum(1 / uses[name] for name in (made.better, made.worse) if name in uses))
+            for made in found
+        ]
 
 
 Named = tuple[str, str]

@@ -281,6 +281,9 @@ def test_a_taste_learns_within_prompts_and_across_them_only_where_it_must():
     assert {one.better for one in across} == {"b1", "b2"}, "only their prompt has nothing worse"
     assert all((one.prompt, one.worse_prompt[:6]) == ("prompt b", "prompt") for one in across)
     assert max(Counter(one.better for one in found).values()) <= MOST_FOR_ONE
+    weight = {(one.better, one.worse): one.weight for one in found}
+    assert sum(weight.values()) == pytest.approx(5), "each of the five marks counts once"
+    assert weight["a1", "a3"] == 1 / 2 and weight["c2", "c1"] < 1
 
 
 @pytest.mark.parametrize(
