@@ -66,7 +66,7 @@ def with_the_grid(images: Images, judge: Judge, folder: Path, seed: int, answers
     with CurationStore(folder / OUTPUT) as store, GroupsAhead(lambda control: iter(groups)) as ahead:
         while ahead.status().searching:
             time.sleep(0.001)
-        session = CurationSession(store, SessionSettings(CurationMode.GRID, seed=seed))
+        session = CurationSession(store, SessionSettings(CurationMode("GRID"), seed=seed))
         walk = GroupWalk(session, ahead, ask_to_continue=False)
         sheet = Sheet(walk)
         while walk.group is not None and given < answers:
