@@ -125,14 +125,22 @@ class Job:
         for source, target in names.items():
             self.move(waiting[source], target)
 
-    def replace(self, old: Iterable[str], new: Mapping[str, Callable[[Path], None]]) -> None:
+    def replace(
+        self,
+        old: Iterable[str],
+        new: Mapping[str, Callable[[Path], None]],
+        progress: Callable[[str], None] = lambda name: None,
+    ) -> None:
         """Take files out and put new ones in; a kill leaves both or neither once the next command begins.
 
         Args:
             new: name to what writes it to a path.
+            progress: called with the name of each new file before it is written, and again before it is put in its
+                place; what it raises undoes everything.
         """
         made, out = {}, set(old)
         for name, write in new.items():
+            progress(name)
             made[name] = self._next("made")
             with self._owned.write(made[name]) as temporary:
                 write(temporary)
@@ -140,6 +148,7 @@ class Job:
             self.keep(name)
         for name, finished in made.items():
             # one after the other: of many files that are replaced, a kill finds all but one in their places
+            progress(name)
             if name in out:
                 self.keep(name)
             self.move(finished, name, file_sha256(self._owned.path(finished)))

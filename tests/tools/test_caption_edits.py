@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -129,13 +131,16 @@ def test_a_full_disk_or_a_stop_changes_nothing(folder: Path) -> None:
     before = contents(folder)
     plan = plan_edits(folder, names(folder), adding("me", at_end=True))
 
-    def stop(number: int, name: str) -> None:
-        if number == 2:
-            raise KeyboardInterrupt
+    for turn in (2, 6):  # of eight: while they are written, and while they are put in their places
+        turns = itertools.count()
 
-    with pytest.raises(KeyboardInterrupt):
-        carry_out_edits(folder, plan, stop)
-    assert contents(folder) == before
+        def stop(number: int, name: str, turn: int = turn, turns: Iterator[int] = turns) -> None:
+            if next(turns) == turn:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            carry_out_edits(folder, plan, stop)
+        assert contents(folder) == before
     for after in range(0, 12, 3):
         with full_disk("write", "create", after=after), pytest.raises(OSError, match="No space"):
             carry_out_edits(folder, plan, say_nothing)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -140,7 +141,8 @@ def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Cap
     """Make the changes of a plan: all of them, or after a fault or a kill none. ``Journal.undo`` undoes them.
 
     Args:
-        progress: called with how many captions are written and the name of the next; what it raises ends the work.
+        progress: called twice for each caption, with how far the work is in captions and a name; what it raises ends
+            the work.
 
     Returns:
         The new captions by the names of their files.
@@ -157,7 +159,10 @@ def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Cap
             if now != old:
                 raise CaptionChangedError(name, now)
         there = [name for name, (old, _) in plan.changes.items() if old.text is not None]
-        job.replace(there, _writers(plan.changes, progress))
+        made = {name: partial(_write, new) for name, (_, new) in plan.changes.items()}
+        turns = itertools.count()
+        # each is written first, and put in its place when all are written
+        job.replace(there, made, lambda name: progress(next(turns) // 2, name))
     return {name: Caption(new) for name, (_, new) in plan.changes.items()}
 
 
@@ -168,16 +173,6 @@ def undo_edit(root: Path) -> str | None:
         UserError: the last change of the folder is not an edit of captions, or a caption was changed since.
     """
     return Journal(root).undo(JOB)
-
-
-def _writers(changes: Mapping[str, tuple[Caption, str]], progress: Tell) -> dict[str, Callable[[Path], None]]:
-    def write(number: int, name: str, text: str, target: Path) -> None:
-        progress(number, name)
-        _write(text, target)
-
-    return {
-        name: partial(write, number, name, new) for number, (name, (_, new)) in enumerate(changes.items())
-    }
 
 
 def _write(text: str, target: Path) -> None:

@@ -67,6 +67,11 @@ class CaptionList:
             if here is not None and image.name == here.name:
                 self.go(place)
 
+    def forget_others(self) -> None:
+        """Captions of images that are no longer there count no more."""
+        for name in self.captions.keys() - set(self.names):
+            del self.captions[name]
+
     @property
     def names(self) -> list[str]:
         """The caption file of each image, there or not."""

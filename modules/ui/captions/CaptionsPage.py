@@ -118,7 +118,7 @@ class CaptionsPage(ttk.Frame):
 
     def _listed(self, folder: Listing) -> None:
         self._prefetcher.forget_all()
-        self.list.captions.clear()
+        self.save()
         self.list.take(folder)
         self.find.clear()
         self.say("" if folder.images else words.NO_IMAGES)
@@ -146,7 +146,9 @@ class CaptionsPage(ttk.Frame):
                 self._read(start + AT_ONCE, generation)
             else:
                 self.read = True
-                self._show_field()
+                self.list.forget_others()
+                if not self.field.changed:
+                    self._show_field()
                 self._count()
 
         self._worker.submit(work, done)

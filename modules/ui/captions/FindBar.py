@@ -57,6 +57,11 @@ class FindBar(ttk.Frame):
         self.entry.bind("<Escape>", lambda _event: self._leave())
         self.by.bind("<Escape>", lambda _event: self._leave())
 
+    def destroy(self) -> None:
+        if self._timer is not None:
+            self.after_cancel(self._timer)
+        super().destroy()
+
     def say(self, text: str) -> None:
         """How many images there are."""
         self._place.configure(text=text)
@@ -98,7 +103,9 @@ class FindBar(ttk.Frame):
         self._timer = self.after(DELAY_MS, self._changed)
 
     def _changed(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self.after_cancel(self._timer)
+            self._timer = None
         if (self.by.get(), self.entry.get()) != self._last:
             self._now()
 

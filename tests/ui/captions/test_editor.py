@@ -258,3 +258,44 @@ def test_masks_are_seen_and_switched_off(sit, folder):
     left, right = (8, masked.height // 2), (masked.width - 8, masked.height // 2)
     assert masked.getpixel(left) == plain.getpixel(left)
     assert masked.getpixel(right) != plain.getpixel(right)
+
+
+def test_the_folder_is_read_again_and_nothing_that_is_typed_is_lost(sit, folder):
+    writer = sit()
+    (folder / "1.txt").write_text("wolf")
+    (folder / "3.png").unlink()
+    (folder / "3.txt").unlink()
+    picture(9).save(folder / "9.png")
+    writer.editor.open()
+    writer.editor.edit()
+    writer.root.update()
+    writer.editor.field.box.insert("end", ", me")
+    writer.settle()
+    assert writer.shown() == ["0.png", "1.png", "2.png", "4.png", "5.png", "9.png"]
+    assert writer.editor.field.typed == "fox, snow, n0, me"
+    writer.press("Return")
+    assert captions(folder)[0] == "fox, snow, n0, me"
+    assert dict(writer.editor.tags._tags)["wolf"] == 1
+    assert "n3" not in dict(writer.editor.tags._tags)
+
+
+def test_a_change_of_many_is_stopped_and_changes_nothing(sit, folder, monkeypatch):
+    writer = sit()
+    before = captions(folder)
+    carry_out = CaptionsPage.change_many.__globals__["carry_out_edits"]
+
+    def slow(root: Path, plan: object, progress: Callable[[int, str], None]) -> object:
+        progress(0, "")
+        assert writer.editor._stop.wait(20)
+        return carry_out(root, plan, progress)
+
+    monkeypatch.setattr("modules.ui.captions.CaptionsPage.carry_out_edits", slow)
+    writer.press("a", state=CONTROL)
+    writer.write("me", writer.editor.change.tag)
+    writer.focus(writer.editor.change.buttons[1])
+    writer.editor.change.buttons[1].event_generate("<KeyPress-space>")
+    writer.editor.change.buttons[1].event_generate("<KeyRelease-space>")
+    writer.until(lambda: "0 of 5 written" in writer.editor.status.cget("text"))
+    writer.push(writer.editor.stop_button)
+    assert "Nothing was changed" in writer.editor.status.cget("text")
+    assert captions(folder) == before
