@@ -182,6 +182,29 @@ def _krea_2() -> Parts:
     return {**parts, "vae": AutoencoderKLQwenImage(), "scheduler": {}}
 
 
+def _ernie_image() -> Parts:
+    from transformers import Mistral3Config
+    from transformers.models.mistral3.modeling_mistral3 import Mistral3Model
+
+    text = {
+        "model_type": "mistral",
+        "vocab_size": 131072,
+        "hidden_size": 3072,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    }
+    encoder = Mistral3Model(Mistral3Config(text_config=text))
+    return {
+        "transformer": _shipped("ERNIE"),
+        "text_encoder": encoder,
+        "vae": _flux_2_vae(),
+        "scheduler": {},
+    }
+
+
 def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
     """The parts of a model from the configs that come with the program.
 
@@ -234,6 +257,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
+    "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
@@ -257,7 +281,17 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
 }
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
 _QWEN = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS")
-MASKED = ("Z_IMAGE", "KREA_2", "LUMINA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", *_QWEN)
+MASKED = (
+    "Z_IMAGE",
+    "KREA_2",
+    "LUMINA_2",
+    "ERNIE",
+    "CHROMA_1",
+    "PIXART_ALPHA",
+    "PIXART_SIGMA",
+    "SANA",
+    *_QWEN,
+)
 """Families whose prompts keep their own lengths; the longest is assumed."""
 
 

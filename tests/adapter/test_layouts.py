@@ -93,6 +93,7 @@ CASES = [
     ("QWEN", COMFY, ()),
     ("KREA_2", DIFFUSERS, ()),
     ("LUMINA_2", DIFFUSERS, ()),
+    ("ERNIE", DIFFUSERS, ()),
     ("Z_IMAGE", DIFFUSERS, ()),
     ("Z_IMAGE", KOHYA, (r"^layers",)),
     ("Z_IMAGE", COMFY, (r"^layers\.\d+\.feed_forward",)),
@@ -247,6 +248,7 @@ COMFY_ENCODERS = {
     "KREA_2": "qwen3vl_4b",
     "SANA": "gemma2_2b",
     "LUMINA_2": "gemma2_2b",
+    "ERNIE": "ministral3_3b",
     "PIXART_ALPHA": "t5xxl",
 }
 

@@ -32,6 +32,7 @@ FAMILIES = {
     "Qwen-Image, also Edit": "QWEN",
     "Krea 2": "KREA_2",
     "Lumina 2": "LUMINA_2",
+    "ERNIE-Image": "ERNIE",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }

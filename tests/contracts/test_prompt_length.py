@@ -23,6 +23,7 @@ PUBLISHED = {
     "QWEN_EDIT_PLUS": 507,
     "KREA_2": 507,
     "LUMINA_2": 226,
+    "ERNIE": 512,
     "FLUX_2": 500,
     "Z_IMAGE": 504,
     "FLUX_DEV_1": 512,

@@ -259,6 +259,7 @@ LAYOUTS = {
     "FLUX_2": FLUX_2,
     "KREA_2": KREA_2,
     "LUMINA_2": LUMINA_2,
+    "ERNIE": SAME,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {

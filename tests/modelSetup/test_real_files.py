@@ -40,6 +40,7 @@ COUNTS = {
     ("Z_IMAGE", "config"): (453, 521),
     ("KREA_2", "config"): (430, 430),
     ("LUMINA_2", "config"): (399, 459),
+    ("ERNIE", "config"): (409, 409),
     ("STABLE_DIFFUSION_3", "config"): (491, 683),
     ("STABLE_DIFFUSION_35", "config"): (923, 1227),
     ("STABLE_DIFFUSION_35", "medium"): (665, 909),

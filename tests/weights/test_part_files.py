@@ -46,6 +46,7 @@ MILLIONS = {
     ("Z_IMAGE", "config"): 6154.91,
     ("KREA_2", "config"): 12820.07,
     ("LUMINA_2", "config"): 2609.77,
+    ("ERNIE", "config"): 8033.49,
 }
 """Parameters of the published denoisers."""
 

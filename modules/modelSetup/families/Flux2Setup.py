@@ -10,9 +10,8 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.noising.sampling import make_sampler
-from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states, chat_messages
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.Flux2Autoencoder import Flux2Autoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.families.flux_2 import LAYERS
 from modules.spec.registry import FAMILIES
@@ -25,14 +24,8 @@ BETWEEN = 10
 
 
 @model_setup
-class Flux2Setup(BaseModelSetup):
+class Flux2Setup(Flux2Autoencoder):
     spec = FAMILIES["FLUX_2"]
-
-    def _set_latents(self, model: Model) -> None:
-        config: Any = model.vae.config
-        # the denoiser's latents are 2 x 2 patches of the autoencoder's
-        model.latent_factor = 2 ** len(config.block_out_channels)
-        model.latent_channels = 4 * int(config.latent_channels)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer = model.parts["tokenizer"]
@@ -44,21 +37,6 @@ class Flux2Setup(BaseModelSetup):
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
         return Conditioning({"hidden_BLE": hidden_BLE})
-
-    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        z_BChw = super()._encode_image(model, rgb_BCHW).float()
-        height, width = (side // 2 for side in z_BChw.shape[-2:])
-        patches_BChw = pack(z_BChw).transpose(1, 2).unflatten(2, (height, width))
-        mean_C11, deviation_C11 = _statistics(model)
-        scaled_BChw: torch.Tensor = (patches_BChw - mean_C11) / deviation_C11
-        return scaled_BChw
-
-    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
-        mean_C11, deviation_C11 = _statistics(model)
-        patches_BChw = z_BChw.float() * deviation_C11 + mean_C11
-        height, width = (2 * side for side in z_BChw.shape[-2:])
-        raw_BChw = unpack(patches_BChw.flatten(2).transpose(1, 2), height, width)
-        return super()._decode(model, raw_BChw.to(z_BChw.dtype))
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -107,10 +85,3 @@ def _positions(height: int, width: int, depth: int, device: torch.device, time: 
     """(height * width * depth, 4) positions of tokens: time, row, column, place in the text."""
     axes = [torch.arange(n, device=device) for n in (height, width, depth)]
     return torch.cartesian_prod(torch.tensor([time], device=device), *axes)
-
-
-def _statistics(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of the patches of the autoencoder's raw latents, (C, 1, 1) each."""
-    vae: Any = model.vae
-    deviation_C = (vae.bn.running_var.float() + vae.config.batch_norm_eps).sqrt()
-    return vae.bn.running_mean.float()[:, None, None], deviation_C[:, None, None]

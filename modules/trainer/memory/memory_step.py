@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -110,6 +110,31 @@ class ShapesOnly(TorchFunctionMode):
         super().__init__()
         self.dtype, self.cuda = dtype, cuda
         self._counts: dict[int, tuple[torch.Tensor, int]] = {}
+        self._replaced: list[Any] = []
+
+    def __enter__(self) -> ShapesOnly:
+        self._replaced.append(torch.autocast)
+        torch.autocast = self._autocast  # type: ignore[assignment,misc]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.autocast = self._replaced.pop()  # type: ignore[misc]
+
+    def _autocast(self, device_type: str, *args: Any, **options: Any) -> AbstractContextManager[object]:
+        """``torch.autocast``, which models switch off for parts of their own; it knows no meta device."""
+        if device_type != "meta":
+            return self._replaced[0](device_type, *args, **options)  # type: ignore[no-any-return]
+        return nullcontext() if options.get("enabled", True) else self._wide()
+
+    @contextmanager
+    def _wide(self) -> Iterator[None]:
+        before, self.dtype = self.dtype, torch.float32
+        try:
+            yield
+        finally:
+            self.dtype = before
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

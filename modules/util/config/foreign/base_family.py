@@ -36,6 +36,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("double_blocks.0.", "FLUX_SCHNELL_1"),
     ("x_pad_token", "Z_IMAGE"),
     ("noise_refiner.", "LUMINA_2"),
+    ("adaLN_sa_ln.", "ERNIE"),
     ("transformer_blocks.0.img_mod.", "QWEN"),
     ("x_block.attn2.", "STABLE_DIFFUSION_35"),
     ("joint_blocks.37.", "STABLE_DIFFUSION_35"),

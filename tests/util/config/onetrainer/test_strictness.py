@@ -19,7 +19,7 @@ from tests.util.config.onetrainer.reading import import_onetrainer
 
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
-    "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO", "ERNIE",
+    "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO",
     "HI_DREAM_FULL", "ANIMA", "IDEOGRAM_4",
 )  # fmt: skip
 THEIR_OPTIMIZERS = (
