@@ -312,8 +312,13 @@ def _autoencoder_names(module: nn.Module, key: str, tensor: torch.Tensor) -> tup
 
 def _text_names(key: str) -> tuple[str, ...]:
     """Text encoders keep their names, but for the level of the model itself, which comes and goes."""
-    plain = key.removeprefix("text_model.").removeprefix("model.").removeprefix("language_model.")
-    return tuple(dict.fromkeys((key, plain, f"text_model.{plain}", f"model.{plain}")))
+    own = key.removeprefix("text_model.").removeprefix("model.")
+    plain = own.removeprefix("language_model.")
+    names = [key, plain, f"text_model.{plain}", f"model.{plain}"]
+    if plain != own:
+        # transformers writes the language model of one that sees images in either way
+        names += [own, f"model.{own}", f"language_model.model.{plain}"]
+    return tuple(dict.fromkeys(names))
 
 
 def denoiser_pieces(
