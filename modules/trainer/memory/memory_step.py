@@ -115,11 +115,11 @@ class ShapesOnly(TorchFunctionMode):
     def __enter__(self) -> ShapesOnly:
         self._replaced.append(torch.autocast)
         torch.autocast = self._autocast  # type: ignore[assignment,misc]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.autocast = self._replaced.pop()  # type: ignore[misc]
 
     def _autocast(self, device_type: str, *args: Any, **options: Any) -> AbstractContextManager[object]:
