@@ -79,14 +79,23 @@ class CaptionGrid(ThumbGrid):
         """Draw again after images, captions, selection or looks have changed."""
         self.foot = LINES * self._small.metrics("linespace") + self._theme.px(8)
         if self.winfo_exists():
-            self.cursor, self._selected = self._list.cursor, self._list.chosen
+            self._take_selection()
             self.redraw()
+
+    def follow(self) -> None:
+        """The cursor or the selection has moved: bring it in sight."""
+        self._take_selection()
+        self.see_cursor()
+
+    def _take_selection(self) -> None:
+        self.cursor, self._selected = self._list.cursor, self._list.chosen
 
     def put_up(self, keep_place: bool = False) -> None:
         """Other images are shown."""
         self._selected = self._list.chosen
         self.show(self._list.pictures(self.masks), (), keep_place)
-        self.cursor = self._list.cursor
+        if self.cursor != self._list.cursor:
+            self.follow()
 
     def on_screen(self) -> range:
         """Places of which any part is in sight."""

@@ -164,7 +164,6 @@ class CaptionsPage(ttk.Frame):
     def _put_up(self) -> None:
         """Other images are shown."""
         self.grid_of_images.put_up()
-        self.grid_of_images.see_cursor()
         self._show_field()
         self._draw_counts()
         self._want()
@@ -391,8 +390,7 @@ class CaptionsPage(ttk.Frame):
         """
         self.save()
         self.list.go(place, extend, toggle)
-        self.grid_of_images.renew()
-        self.grid_of_images.see_cursor()
+        self.grid_of_images.follow()
         self._show_field()
         self._draw_counts()
         self._want()

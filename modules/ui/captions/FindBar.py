@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.texts import captions as words
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import Theme
 
 DELAY_MS = 150
@@ -35,22 +36,21 @@ class FindBar(ttk.Frame):
         self._timer: str | None = None
         self._last = (words.BY_TEXT, "")
         self._masks = tk.BooleanVar(self, True)
-        ttk.Label(self, text=words.FIND).pack(side="left")
+        row = FlowFrame(self, px(8))
+        row.pack(fill="x", expand=True)
         font = theme.fonts["text"]
-        self.by = ttk.Combobox(self, values=words.FIND_BY, state="readonly", width=15, font=font)
+        self.by = ttk.Combobox(row, values=words.FIND_BY, state="readonly", width=15, font=font)
         self.by.set(words.BY_TEXT)
-        self.by.pack(side="left", padx=px(6))
-        self.entry = ttk.Entry(self, width=28, font=font)
-        self.entry.pack(side="left")
-        self.show_all = ttk.Button(self, text=words.SHOW_ALL, command=self._show_all)
-        self.show_all.pack(side="left", padx=px(6))
-        self._place = ttk.Label(self, style="Muted.TLabel")
-        self._place.pack(side="left", padx=px(8))
-        ttk.Button(self, text=words.KEYS_BUTTON, command=keys).pack(side="right")
+        self.entry = ttk.Entry(row, width=28, font=font)
+        self.show_all = ttk.Button(row, text=words.SHOW_ALL, command=self._show_all)
         self.masks = ttk.Checkbutton(
-            self, text=words.MASKS, variable=self._masks, command=lambda: masks(self._masks.get())
+            row, text=words.MASKS, variable=self._masks, command=lambda: masks(self._masks.get())
         )
-        self.masks.pack(side="right", padx=px(10))
+        help_button = ttk.Button(row, text=words.KEYS_BUTTON, command=keys)
+        self._place = ttk.Label(row, style="Muted.TLabel")
+        title = ttk.Label(row, text=words.FIND)
+        for widget in (title, self.by, self.entry, self.show_all, self.masks, help_button, self._place):
+            row.add(widget)
         self.by.bind("<<ComboboxSelected>>", lambda _event: self._now())
         self.entry.bind("<KeyRelease>", lambda _event: self._soon())
         self.entry.bind("<Return>", lambda _event: self._leave())
