@@ -106,6 +106,8 @@ class FamilySpec:
         layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
         onetrainer_presets: presets of OneTrainer that train other layers than ours of the same name, as filters; those
             that begin with ``^`` are regular expressions.
+        onetrainer_type: the model type that OneTrainer gives it, where that is another family's here; its base model
+            tells them apart.
         lora_architecture: ``modelspec.architecture`` of its adapters.
         model_architecture: the same for a whole model.
         default_resolution: width and height in pixels of a square sample.
@@ -152,6 +154,7 @@ class FamilySpec:
     padding: Literal["none", "seen", "masked"] = "none"
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     onetrainer_presets: Mapping[str, str] = field(default_factory=dict)
+    onetrainer_type: str = ""
     default_resolution: int = 512
     size_multiple: int = 8
     writes_single_file: bool = False

@@ -150,6 +150,23 @@ def qwen_tokenizer() -> PartSpec:
     )
 
 
+def mistral_tokenizer() -> PartSpec:
+    """The tokenizer of Mistral 3, read as its file has it; a folder may hold it as a part of a processor."""
+    return PartSpec(
+        "tokenizer",
+        "tokenizer",
+        (
+            "PreTrainedTokenizerFast",
+            "TokenizersBackend",
+            "PixtralProcessor",
+            "AutoProcessor",
+            "LlamaTokenizerFast",
+            "LlamaTokenizer",
+        ),
+        "transformers.tokenization_utils_tokenizers",
+    )
+
+
 def qwen_processor() -> PartSpec:
     """How images are shown to Qwen2.5-VL; only its config is read, and as published it is known without."""
     return PartSpec("processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True)

@@ -158,6 +158,15 @@ def _klein_9b() -> Parts:
     return {**parts, "vae": _flux_2_vae(), "scheduler": {}}
 
 
+def _flux_2_dev() -> Parts:
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    # the defaults of the library are the published sizes
+    encoder = Mistral3ForConditionalGeneration(Mistral3Config(tie_word_embeddings=False))
+    parts = {"transformer": _shipped("FLUX_2_DEV"), "text_encoder": encoder}
+    return {**parts, "vae": _flux_2_vae(), "scheduler": {}}
+
+
 def _z_image() -> Parts:
     parts = {"transformer": _shipped("Z_IMAGE"), "text_encoder": _qwen3(2560, 9728, False)}
     return {**parts, "vae": _vae(16), "scheduler": {}}
@@ -255,6 +264,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "kontext-dev": ("FLUX_KONTEXT_DEV_1", lambda: _all_shipped("FLUX_KONTEXT_DEV_1"), (512, 4096), 768),
     "klein-4b": ("FLUX_2", _klein_4b, (512, 7680), 0),
     "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
+    "flux-2-dev": ("FLUX_2_DEV", _flux_2_dev, (512, 15360), 0),
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
     "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),

@@ -82,6 +82,7 @@ CASES = [
     (FLUX, KOHYA, NO_SPLIT),
     (FLUX, LEGACY, (r"^transformer_blocks\.\d+\.attn",)),
     ("FLUX_2", DIFFUSERS, ()),
+    ("FLUX_2_DEV", DIFFUSERS, ()),
     # its reader knows no modulations
     ("FLUX_2", KOHYA, (r"transformer_blocks", r"^proj_out", r"embedder$")),
     ("CHROMA_1", DIFFUSERS, ()),
@@ -245,6 +246,7 @@ COMFY_ENCODERS = {
     "QWEN": "qwen25_7b",
     "Z_IMAGE": "qwen3_4b",
     "FLUX_2": "qwen3_4b",
+    "FLUX_2_DEV": "mistral3_24b",
     "KREA_2": "qwen3vl_4b",
     "SANA": "gemma2_2b",
     "LUMINA_2": "gemma2_2b",

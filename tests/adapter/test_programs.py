@@ -27,6 +27,7 @@ FAMILIES = {
     "Stable Diffusion 3 and 3.5": "STABLE_DIFFUSION_3",
     "FLUX.1, also Kontext": "FLUX_DEV_1",
     "FLUX.2 klein": "FLUX_2",
+    "FLUX.2 dev": "FLUX_2_DEV",
     "Chroma": "CHROMA_1",
     "Z-Image": "Z_IMAGE",
     "Qwen-Image, also Edit": "QWEN",

@@ -25,6 +25,7 @@ PUBLISHED = {
     "LUMINA_2": 226,
     "ERNIE": 512,
     "FLUX_2": 500,
+    "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,
     "FLUX_DEV_1": 512,
     "FLUX_SCHNELL_1": 256,
@@ -33,7 +34,7 @@ PUBLISHED = {
     "STABLE_DIFFUSION_35": 256,
 }
 """Tokens of a prompt, marks included and template not. Those that read with CLIP alone have 77, see below."""
-IN_TEMPLATES = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS", "KREA_2", "FLUX_2", "Z_IMAGE")
+IN_TEMPLATES = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS", "KREA_2", "FLUX_2", "FLUX_2_DEV", "Z_IMAGE")
 
 
 def model_without_short_tokenizers(key: str) -> tuple[Model, int]:

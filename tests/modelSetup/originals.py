@@ -257,6 +257,7 @@ LAYOUTS = {
     "QWEN_EDIT": SAME,
     "QWEN_EDIT_PLUS": SAME,
     "FLUX_2": FLUX_2,
+    "FLUX_2_DEV": FLUX_2,
     "KREA_2": KREA_2,
     "LUMINA_2": LUMINA_2,
     "ERNIE": SAME,

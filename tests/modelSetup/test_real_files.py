@@ -36,6 +36,7 @@ COUNTS = {
     ("CHROMA_1", "config"): (643, 1023),
     ("FLUX_2", "config"): (149, 169),
     ("FLUX_2", "9b"): (201, 233),
+    ("FLUX_2_DEV", "config"): (299, 331),
     ("QWEN", "config"): (1933, 1933),
     ("Z_IMAGE", "config"): (453, 521),
     ("KREA_2", "config"): (430, 430),
@@ -204,6 +205,24 @@ def test_what_is_wrong_with_a_file_is_named(key: str, size: str, tmp_path: Path)
         with pytest.raises(UserError) as caught:
             load(key, sparse(path, tensors))
         assert all(words in str(caught.value) for words in said), str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "other", "size", "said"),
+    [
+        ("FLUX_2_DEV", "FLUX_2", "config", "FLUX.2 klein 4B"),
+        ("FLUX_2_DEV", "FLUX_2", "9b", "FLUX.2 klein 9B"),
+        ("FLUX_2", "FLUX_2_DEV", "config", "FLUX.2 dev"),
+    ],
+)
+def test_sizes_that_are_families_of_their_own_are_named(
+    key: str, other: str, size: str, said: str, tmp_path: Path
+) -> None:
+    path = sparse(tmp_path / "model.safetensors", published(other, size))
+    with pytest.raises(UserError, match=f"is {said}") as caught:
+        load(key, path)
+    assert f"model_type to {other}" in str(caught.value)
 
 
 # -- whole files of the first generations ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A tiny FLUX.2 klein folder with random weights."""
+"""Tiny FLUX.2 klein and dev folders with random weights."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from typing import Any
 import torch
 
 from modules.spec.families.flux_2 import SOURCES
+from tests.tiny.mistral import build_mistral_3, write_mistral_tokenizer
 from tests.tiny.pieces import write_folder
 from tests.tiny.qwen import build_qwen3, write_qwen_tokenizer
 from tests.tiny.source_images import source_images
 
-TEXT_WIDTH, LENGTH = 8, 32
+TEXT_WIDTH, LENGTH, DEV_LENGTH = 8, 32, 64
+SYSTEM = (
+    "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
+    "relationships, object\nattribution and actions without speculation."
+)
+SCHEDULER = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "shift": 3.0,
+    "use_dynamic_shifting": True,
+    "base_shift": 0.5,
+    "max_shift": 1.15,
+    "time_shift_type": "exponential",
+}
 
 
-def build_transformer(channels: int = 8) -> torch.nn.Module:
+def build_transformer(channels: int = 8, guidance: bool = False) -> torch.nn.Module:
     from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
 
     return Flux2Transformer2DModel(
@@ -26,7 +40,7 @@ def build_transformer(channels: int = 8) -> torch.nn.Module:
         num_attention_heads=2,
         joint_attention_dim=3 * TEXT_WIDTH,
         axes_dims_rope=(4, 4, 4, 4),
-        guidance_embeds=False,
+        guidance_embeds=guidance,
     )
 
 
@@ -57,16 +71,20 @@ def write(folder: Path, prediction: str, factor: int) -> None:
             "text_encoder": build_qwen3(size, TEXT_WIDTH, layers=28, head=True),
             "vae": build_patch_vae(factor),
         }
-        scheduler = {
-            "_class_name": "FlowMatchEulerDiscreteScheduler",
-            "num_train_timesteps": 1000,
-            "shift": 3.0,
-            "use_dynamic_shifting": True,
-            "base_shift": 0.5,
-            "max_shift": 1.15,
-            "time_shift_type": "exponential",
+        write_folder(folder, "Flux2KleinPipeline", modules, {"tokenizer": "Qwen2Tokenizer"}, SCHEDULER)
+
+
+def write_dev(folder: Path, prediction: str, factor: int) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        size = write_mistral_tokenizer(folder / "tokenizer", DEV_LENGTH, "left", SYSTEM)
+        modules = {
+            "transformer": build_transformer(guidance=True),
+            "text_encoder": build_mistral_3(size, TEXT_WIDTH, layers=31),
+            "vae": build_patch_vae(factor),
         }
-        write_folder(folder, "Flux2KleinPipeline", modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
+        tokenizers = {"tokenizer": "PreTrainedTokenizerFast"}
+        write_folder(folder, "Flux2Pipeline", modules, tokenizers, SCHEDULER)
 
 
 def _pipeline(cfg: float) -> dict[str, Any]:
@@ -86,5 +104,9 @@ def _pipeline(cfg: float) -> dict[str, Any]:
     }
 
 
-FAMILIES = {"FLUX_2": write}
-PIPELINE = {"FLUX_2": _pipeline}
+def _pipeline_dev(cfg: float) -> dict[str, Any]:
+    return {"negative_prompt": None, "max_sequence_length": DEV_LENGTH, "image": source_images(SOURCES)}
+
+
+FAMILIES = {"FLUX_2": write, "FLUX_2_DEV": write_dev}
+PIPELINE = {"FLUX_2": _pipeline, "FLUX_2_DEV": _pipeline_dev}

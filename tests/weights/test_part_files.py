@@ -44,6 +44,7 @@ MILLIONS = {
     ("SANA", "config"): 1604.46,
     ("SANA", "600m"): 591.75,
     ("Z_IMAGE", "config"): 6154.91,
+    ("FLUX_2_DEV", "config"): 32223.28,
     ("KREA_2", "config"): 12820.07,
     ("LUMINA_2", "config"): 2609.77,
     ("ERNIE", "config"): 8033.49,

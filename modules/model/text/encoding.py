@@ -20,6 +20,7 @@ def tokenize(
     limit: int,
     side: str | None = None,
     fill: bool = True,
+    special: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token numbers (B, L) and which of them are not padding (B, L, bool), on the encoder's device.
 
@@ -27,6 +28,7 @@ def tokenize(
         limit: the L everything is padded or cut to; a tokenizer that knows a smaller one decides.
         side: where the padding goes, ``left`` or ``right``; the tokenizer's own by default.
         fill: pad to the limit; otherwise to the longest prompt only, for encoders that padding cannot reach.
+        special: with the marks of beginning and end that the tokenizer adds.
     """
     # a tokenizer without a limit of its own reports an astronomical one
     length = min(limit, tokenizer.model_max_length)
@@ -37,6 +39,7 @@ def tokenize(
         truncation=True,
         return_tensors="pt",
         padding_side=side or tokenizer.padding_side,
+        add_special_tokens=special,
     )
     device = next(encoder.parameters()).device
     return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()
@@ -162,6 +165,13 @@ def causal_states(
         ids_BL, mask_BL = _with_suffix(tokenizer, texts, encoder, limit, suffix)
     else:
         ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
-    out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
-    states_BLE = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
+    states_BLE = states_of(encoder, ids_BL, mask_BL, layers)
     return (states_BLE if padded else states_BLE.masked_fill(~mask_BL[..., None], 0.0)), mask_BL
+
+
+def states_of(
+    encoder: nn.Module, ids_BL: torch.Tensor, mask_BL: torch.Tensor, layers: Sequence[int]
+) -> torch.Tensor:
+    """Hidden states (B, L, E) of a language model, those of several layers one after the other along E."""
+    out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
+    return torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)

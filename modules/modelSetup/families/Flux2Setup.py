@@ -1,4 +1,4 @@
-"""FLUX.2 klein: Qwen3 text encoder read at three depths, a flow transformer over normalised patches of latents."""
+"""FLUX.2: a language model read at three depths, a flow transformer over normalised patches of latents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.noising.sampling import make_sampler
-from modules.model.text.encoding import causal_states, chat_messages
+from modules.model.text.encoding import causal_states, chat_messages, states_of, tokenize
 from modules.modelSetup.Flux2Autoencoder import Flux2Autoencoder
 from modules.modelSetup.registry import model_setup
-from modules.spec.families.flux_2 import LAYERS
+from modules.spec.families.flux_2 import DEV_LAYERS, LAYERS
 from modules.spec.registry import FAMILIES
 
 LONG = 4300
@@ -21,6 +21,14 @@ LONG = 4300
 
 BETWEEN = 10
 """Steps in time between the image and the first source, and from each source to the next."""
+
+SYSTEM = (
+    "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
+    "relationships, object\nattribution and actions without speculation."
+)
+"""What dev's text encoder is told before every prompt."""
+
+IMAGE_MARK = "[IMG]"
 
 
 @model_setup
@@ -38,6 +46,10 @@ class Flux2Setup(Flux2Autoencoder):
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
         return Conditioning({"hidden_BLE": hidden_BLE})
 
+    def _guidance(self, model: Model, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor | None:
+        """The guidance scale that the denoiser is told (B,), float32, where it has an input for it."""
+        return None
+
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
@@ -51,7 +63,7 @@ class Flux2Setup(Flux2Autoencoder):
         out_BLE = model.denoiser(
             hidden_states=torch.cat([one_BChw.flatten(2).transpose(1, 2) for one_BChw in images], dim=1),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
-            guidance=None,
+            guidance=self._guidance(model, t_B, cond),
             encoder_hidden_states=hidden_BLE,
             txt_ids=_positions(1, 1, hidden_BLE.shape[1], x_BChw.device),
             img_ids=torch.cat(positions),
@@ -68,6 +80,37 @@ class Flux2Setup(Flux2Autoencoder):
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)
+
+
+@model_setup
+class Flux2DevSetup(Flux2Setup):
+    """Mistral 3 reads the prompt after a message of the system; the guidance scale is an input of the denoiser."""
+
+    spec = FAMILIES["FLUX_2_DEV"]
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        tokenizer = model.parts["tokenizer"]
+        encoder: Any = model.module("text_encoder")
+        texts = [tokenizer.apply_chat_template(_conversation(prompt), tokenize=False) for prompt in prompts]
+        # the template has the mark of the beginning; padding goes where the tokenizer puts it
+        ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, self.prompt_length(model), special=False)
+        # without the head that would make words of every state
+        hidden_BLE = states_of(encoder.model, ids_BL, mask_BL, DEV_LAYERS)
+        if model.masks_padding:
+            hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
+        return Conditioning({"hidden_BLE": hidden_BLE})
+
+    def _guidance(self, model: Model, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor | None:
+        if not model.denoiser.config.guidance_embeds:  # type: ignore[union-attr]
+            return None
+        told_B = cond.tensors.get("guidance_B")
+        return torch.full_like(t_B, model.guidance, dtype=torch.float32) if told_B is None else told_B
+
+
+def _conversation(prompt: str) -> list[dict[str, Any]]:
+    """A prompt as the template of dev's tokenizer takes it; a mark of an image that is not there is left out."""
+    texts = {"system": SYSTEM, "user": prompt.replace(IMAGE_MARK, "")}
+    return [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts.items()]
 
 
 def _shift(tokens: int, steps: int) -> float:

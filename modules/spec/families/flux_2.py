@@ -1,9 +1,18 @@
-"""FLUX.2 klein: a Qwen3 text encoder read at three depths, a flow transformer."""
+"""FLUX.2: a language model read at three depths, a flow transformer. Klein reads with Qwen3, dev with Mistral 3."""
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+from dataclasses import replace
+
+from modules.spec.FamilySpec import FamilySpec, Relative, block_presets
+from modules.spec.parts import (
+    autoencoder,
+    language_encoder,
+    mistral_tokenizer,
+    qwen_tokenizer,
+    scheduler,
+    transformer,
+)
 
 TOKENS = 512
 TEMPLATE_TOKENS = 12
@@ -15,6 +24,12 @@ SOURCES = 3
 """Images to edit that are offered; the model has no limit of its own."""
 WIDTH_OF_9B = 4096
 """Hidden width of the text encoder of klein 9B."""
+DEV_TEMPLATE_TOKENS = 32
+"""Tokens that the template of dev puts around a prompt, one for each of its words and marks."""
+DEV_LAYERS = (10, 20, 30)
+"""Layers of the text encoder of dev whose states are read."""
+_TEXT = ("txt_in.weight", "context_embedder.weight")
+_TEXT_WIDTH = "joint_attention_dim"
 
 FLUX_2 = FamilySpec(
     key="FLUX_2",
@@ -51,5 +66,40 @@ FLUX_2 = FamilySpec(
     default_steps=50,
     default_cfg=4.0,
     default_sampler="EULER",
+    relatives=(Relative("FLUX.2 dev", _TEXT, 15360, _TEXT_WIDTH, "FLUX_2_DEV"),),
     order=100,
+)
+
+FLUX_2_DEV = replace(
+    FLUX_2,
+    key="FLUX_2_DEV",
+    label="FLUX.2 dev",
+    pipeline_class="Flux2Pipeline",
+    parts=(
+        FLUX_2.part("transformer"),
+        language_encoder(
+            "mistral3_24b",
+            "mistral3",
+            "Mistral3ForConditionalGeneration",
+            unread=(
+                "lm_head",
+                "model.vision_tower.",
+                "model.multi_modal_projector.",
+                *(f"model.language_model.layers.{layer}." for layer in range(DEV_LAYERS[-1], MAX_LAYERS)),
+            ),
+        ),
+        FLUX_2.part("vae"),
+        mistral_tokenizer(),
+        scheduler(),
+    ),
+    onetrainer_type="FLUX_2",
+    lora_architecture="Flux.2-dev/lora",
+    model_architecture="Flux.2-dev",
+    prompt_tokens=TOKENS - DEV_TEMPLATE_TOKENS,
+    template_tokens=DEV_TEMPLATE_TOKENS,
+    embeds_guidance=True,
+    relatives=(
+        Relative("FLUX.2 klein 4B", _TEXT, 7680, _TEXT_WIDTH, "FLUX_2"),
+        Relative("FLUX.2 klein 9B", _TEXT, 12288, _TEXT_WIDTH, "FLUX_2"),
+    ),
 )

@@ -31,6 +31,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("conditioner.embedders.1.", "STABLE_DIFFUSION_XL_10_BASE"),
     ("cond_stage_model.transformer.", "STABLE_DIFFUSION_15"),
     ("distilled_guidance_layer.", "CHROMA_1"),
+    ("single_blocks.47.", "FLUX_2_DEV"),
     ("double_stream_modulation_img.", "FLUX_2"),
     ("guidance_in.", "FLUX_DEV_1"),
     ("double_blocks.0.", "FLUX_SCHNELL_1"),

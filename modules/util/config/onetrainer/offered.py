@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.util.config.faults import raise_all, show
+from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.onetrainer.optimizer_import import import_optimizer
 from modules.util.enum.choices import PeftType, TrainingMethod
@@ -45,6 +46,9 @@ def offered(
     faults: list[UserError] = []
     made: Data = {}
     family = _choose("model_type", full, list(ModelType.__members__), _FAMILIES, lenient, notes, faults)
+    base = _family_of_base(full)
+    if base is not None and base.spec.onetrainer_type == family:
+        family = base.value
     made["training_method"] = _choose(
         "training_method", full, list(TrainingMethod.__members__), _METHODS, lenient, notes, faults
     )
@@ -87,6 +91,14 @@ def _choose(
         UnsupportedError(f"{show(value)} is not supported" + (f": {why}" if why else ""), field, hint)
     )
     return ""
+
+
+def _family_of_base(full: Mapping[str, Any]) -> ModelType | None:
+    """The family of the base model; ``None`` where nothing tells."""
+    try:
+        return family_of_base(str(full.get("base_model_name")), (), "base_model_name")
+    except UnsupportedError:
+        return None
 
 
 def _of_words(

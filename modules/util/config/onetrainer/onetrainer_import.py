@@ -56,7 +56,16 @@ _FORMATS = {
 _DTYPES = {"TFLOAT_32": "FLOAT_32"}
 _BACKENDS = {"XFORMERS": "xformers", "FLASH": "flash", "FLASH_ATTN": "flash", "CUDNN": "_native_cudnn"}
 _USUAL_ATTENTION = ("SDP", "DEFAULT", "TORCH")
-_WITH_BACKENDS = ("FLUX_DEV_1", "FLUX_SCHNELL_1", "FLUX_2", "CHROMA_1", "QWEN", "Z_IMAGE", "KREA_2")
+_WITH_BACKENDS = (
+    "FLUX_DEV_1",
+    "FLUX_SCHNELL_1",
+    "FLUX_2",
+    "FLUX_2_DEV",
+    "CHROMA_1",
+    "QWEN",
+    "Z_IMAGE",
+    "KREA_2",
+)
 """Families whose denoiser can be given another attention kernel."""
 _PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}

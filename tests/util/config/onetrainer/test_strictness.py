@@ -475,3 +475,16 @@ def test_numbers_of_further_optimizers_are_carried(
     config, notes = load(tmp_path, learning_rate=1e-3, optimizer={"optimizer": name, **given})
     assert (config.optimizer.optimizer.value, config.optimizer.params) == (name, params)
     assert lines(notes, "optimizer") == []
+
+
+@pytest.mark.parametrize(
+    ("base", "family"),
+    [
+        ("black-forest-labs/FLUX.2-dev", "FLUX_2_DEV"),
+        ("black-forest-labs/FLUX.2-klein-base-4B", "FLUX_2"),
+        ("my/own-flux", "FLUX_2"),
+    ],
+)
+def test_the_base_model_tells_families_of_one_name_apart(base: str, family: str, tmp_path: Path) -> None:
+    made, _ = load(tmp_path, model_type="FLUX_2", base_model_name=base)
+    assert made.model_type.value == family
