@@ -314,7 +314,8 @@ def _text_names(key: str) -> tuple[str, ...]:
     """Text encoders keep their names, but for the level of the model itself, which comes and goes."""
     own = key.removeprefix("text_model.").removeprefix("model.")
     plain = own.removeprefix("language_model.")
-    names = [key, plain, f"text_model.{plain}", f"model.{plain}"]
+    # the last is the head of one that sees images
+    names = [key, plain, f"text_model.{plain}", f"model.{plain}", f"language_model.{plain}"]
     if plain != own:
         # transformers writes the language model of one that sees images in either way
         names += [own, f"model.{own}", f"language_model.model.{plain}"]
