@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def _by_name(name: str) -> str | None:
 
 def _by_folder(path: Path) -> str | None:
     index = path / "model_index.json"
-    if not index.is_file():
+    if not os.path.isfile(index):  # unlike Path.is_file, this takes any text for a name
         return None
     try:
         found = read_json(index, "model index", _MOST_BYTES)
@@ -92,7 +93,7 @@ def _by_folder(path: Path) -> str | None:
 
 
 def _by_file(path: Path) -> str | None:
-    if path.suffix.lower() != ".safetensors" or not path.is_file():
+    if path.suffix.lower() != ".safetensors" or not os.path.isfile(path):
         return None
     try:
         with path.open("rb") as stream:
