@@ -1,0 +1,52 @@
+"""LongCat-Image: Qwen2.5-VL text encoder, a flow transformer of two streams and of one, FLUX.1's autoencoder."""
+
+from __future__ import annotations
+
+from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.parts import (
+    STREAM_LAYERS,
+    kl_autoencoder,
+    language_encoder,
+    qwen_tokenizer,
+    scheduler,
+    transformer,
+)
+
+TOKENS = 512
+
+LONGCAT_IMAGE = FamilySpec(
+    key="LONGCAT_IMAGE",
+    label="LongCat-Image",
+    pipeline_class="LongCatImagePipeline",
+    prediction="flow",
+    parts=(
+        transformer("transformer_longcat_image", "LongCatImageTransformer2DModel"),
+        language_encoder(
+            "qwen25_7b",
+            "qwen2_5_vl",
+            "Qwen2_5_VLForConditionalGeneration",
+            unread=("model.visual.", "lm_head"),
+        ),
+        kl_autoencoder(),
+        qwen_tokenizer(),
+        PartSpec(
+            "text_processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True
+        ),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn",), STREAM_LAYERS),
+    lora_architecture="LongCat-Image/lora",
+    model_architecture="LongCat-Image",
+    default_resolution=1024,
+    size_multiple=16,
+    shifts_by_size=True,
+    even_steps=True,
+    prompt_tokens=TOKENS,
+    length_of="text_encoder",
+    most_tokens=TOKENS,
+    padding="seen",
+    default_steps=50,
+    default_cfg=4.5,
+    default_sampler="EULER",
+    order=95,
+)
