@@ -252,6 +252,11 @@ def _qwen_image(key: str = "QWEN", denoiser: str = "") -> Parts:
     return {**_all_shipped(key, denoiser), "text_encoder": encoder}
 
 
+def _longcat_image() -> Parts:
+    parts = {"transformer": _shipped("LONGCAT_IMAGE"), "text_encoder": _qwen_image()["text_encoder"]}
+    return {**parts, "vae": _vae(16), "scheduler": {}}
+
+
 def _unet_of(key: str, inputs: int = 4) -> Callable[[], Parts]:
     return lambda: _all_shipped(key, in_channels=inputs)
 
@@ -268,6 +273,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
     "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),
+    "longcat-image": ("LONGCAT_IMAGE", _longcat_image, (512, 3584), 0),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
