@@ -80,7 +80,7 @@ def test_a_prediction_is_the_denoiser_s_at_the_same_time(t: float) -> None:
 
 def test_guidance_lengthens_no_patch() -> None:
     setup = tiny_setup(KEY)
-    wanted, unwanted = torch.randn(2, 2, 4, 8, 12, generator=torch.Generator().manual_seed(3))
+    wanted, unwanted = torch.randn(2, 2, 16, 8, 12, generator=torch.Generator().manual_seed(3))
 
     def lengths(x_BChw: torch.Tensor) -> torch.Tensor:
         return x_BChw.unflatten(3, (6, 2)).unflatten(2, (4, 2)).square().sum(dim=(1, 3, 5)).sqrt()

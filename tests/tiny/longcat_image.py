@@ -11,9 +11,11 @@ from tests.tiny.pieces import build_vae, write_folder
 from tests.tiny.qwen import build_qwen_vl, write_qwen_tokenizer
 
 TEXT_WIDTH = 16
+CHANNELS = 16
+"""Fixed in the pipeline."""
 
 
-def build_transformer(channels: int = 4) -> torch.nn.Module:
+def build_transformer(channels: int = CHANNELS) -> torch.nn.Module:
     from diffusers.models.transformers.transformer_longcat_image import LongCatImageTransformer2DModel
 
     return LongCatImageTransformer2DModel(
@@ -34,7 +36,7 @@ def write(folder: Path, prediction: str, factor: int) -> None:
         modules = {
             "transformer": build_transformer(),
             "text_encoder": build_qwen_vl(size, TEXT_WIDTH),
-            "vae": build_vae(factor, shift=0.1, quant=False),
+            "vae": build_vae(factor, CHANNELS, shift=0.1, quant=False),
         }
         scheduler = {
             "_class_name": "FlowMatchEulerDiscreteScheduler",
