@@ -251,6 +251,7 @@ COMFY_ENCODERS = {
     "SANA": "gemma2_2b",
     "LUMINA_2": "gemma2_2b",
     "ERNIE": "ministral3_3b",
+    "LONGCAT_IMAGE": "qwen25_7b",
     "PIXART_ALPHA": "t5xxl",
 }
 

@@ -34,6 +34,7 @@ FAMILIES = {
     "Krea 2": "KREA_2",
     "Lumina 2": "LUMINA_2",
     "ERNIE-Image": "ERNIE",
+    "LongCat-Image": "LONGCAT_IMAGE",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }

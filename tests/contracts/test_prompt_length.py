@@ -24,6 +24,7 @@ PUBLISHED = {
     "KREA_2": 507,
     "LUMINA_2": 226,
     "ERNIE": 512,
+    "LONGCAT_IMAGE": 512,
     "FLUX_2": 500,
     "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,

@@ -16,7 +16,17 @@ from tests.tiny import factories, tiny_model, tiny_setup
 
 pytest.importorskip("bitsandbytes")
 # one family for each class of text encoder
-FAMILIES = ("FLUX_DEV_1", "STABLE_DIFFUSION_3", "SANA", "QWEN", "FLUX_2", "Z_IMAGE", "KREA_2", "ERNIE", "FLUX_2_DEV")
+FAMILIES = (
+    "FLUX_DEV_1",
+    "STABLE_DIFFUSION_3",
+    "SANA",
+    "QWEN",
+    "FLUX_2",
+    "Z_IMAGE",
+    "KREA_2",
+    "ERNIE",
+    "FLUX_2_DEV",
+)
 # of random weights, through all layers
 NEAR = {"FLOAT_8": 0.12, "INT_8": 0.05, "NFLOAT_4": 0.6}
 PROMPTS = ("a cat", "dog on a mat")

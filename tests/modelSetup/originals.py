@@ -81,6 +81,15 @@ FLUX = Layout(
     ),
     swapped=r"final_layer\.adaLN_modulation\.1\..*",
 )
+LONGCAT_IMAGE = Layout(
+    FLUX.fused,
+    (
+        *FLUX.renamed,
+        (r"^time_embed\.timestep_embedder\.linear_1\.", "time_in.in_layer."),
+        (r"^time_embed\.timestep_embedder\.linear_2\.", "time_in.out_layer."),
+    ),
+    FLUX.swapped,
+)
 STABLE_DIFFUSION_3 = Layout(
     fused=(
         (r"^transformer_blocks\.\d+\.attn2?\.", _QKV, "qkv"),
@@ -261,6 +270,7 @@ LAYOUTS = {
     "KREA_2": KREA_2,
     "LUMINA_2": LUMINA_2,
     "ERNIE": SAME,
+    "LONGCAT_IMAGE": LONGCAT_IMAGE,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {

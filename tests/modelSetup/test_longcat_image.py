@@ -98,7 +98,10 @@ def test_guidance_lengthens_no_patch() -> None:
         ("write 'Hello' on it", ["'Hello'"]),
         ('a sign "50 % OFF" and "open"', ['"50 % OFF"', '"open"']),
         ("\u201c\u4f60\u597d\u201d on a wall", ["\u201c\u4f60\u597d\u201d"]),
-        ("\u2018\u043f\u0440\u0438\u0432\u0435\u0442\u2019", ["\u2018\u043f\u0440\u0438\u0432\u0435\u0442\u2019"]),
+        (
+            "\u2018\u043f\u0440\u0438\u0432\u0435\u0442\u2019",
+            ["\u2018\u043f\u0440\u0438\u0432\u0435\u0442\u2019"],
+        ),
         ("the artist's and the boy's hat", []),
         ("'it's open'", ["'it's open'"]),
         ("an open ' mark", []),

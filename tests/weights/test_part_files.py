@@ -48,6 +48,7 @@ MILLIONS = {
     ("KREA_2", "config"): 12820.07,
     ("LUMINA_2", "config"): 2609.77,
     ("ERNIE", "config"): 8033.49,
+    ("LONGCAT_IMAGE", "config"): 6270.67,
 }
 """Parameters of the published denoisers."""
 

@@ -91,7 +91,5 @@ class LongCatImageSetup(BaseModelSetup):
 
 def _tokens(tokenizer: Any, prompt: str) -> list[int]:
     """Those of a prompt; quotations are read letter by letter."""
-    pieces = (
-        letters for text, quoted in quotations(prompt) for letters in (text if quoted else (text,))
-    )
+    pieces = (letters for text, quoted in quotations(prompt) for letters in (text if quoted else (text,)))
     return [token for piece in pieces for token in tokenizer(piece, add_special_tokens=False).input_ids]

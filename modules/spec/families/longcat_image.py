@@ -29,9 +29,7 @@ LONGCAT_IMAGE = FamilySpec(
         ),
         kl_autoencoder(),
         qwen_tokenizer(),
-        PartSpec(
-            "text_processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True
-        ),
+        PartSpec("text_processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True),
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), STREAM_LAYERS),
@@ -39,6 +37,8 @@ LONGCAT_IMAGE = FamilySpec(
     model_architecture="LongCat-Image",
     default_resolution=1024,
     size_multiple=16,
+    key_map="longcat-image",
+    blocks=10 + 20,
     shifts_by_size=True,
     even_steps=True,
     prompt_tokens=TOKENS,

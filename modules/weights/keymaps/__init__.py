@@ -12,6 +12,7 @@ SCHEMES = {
     "flux": "flux",
     "flux-2": "flux_2",
     "krea-2": "krea_2",
+    "longcat-image": "longcat_image",
     "lumina-2": "lumina_2",
     "stable-diffusion-3": "stable_diffusion_3",
     "pixart": "pixart",

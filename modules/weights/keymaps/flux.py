@@ -1,4 +1,4 @@
-"""FLUX.1 and Chroma: two-stream and one-stream blocks, the inputs of attention in one layer."""
+"""FLUX.1, Chroma and LongCat-Image: two-stream and one-stream blocks, the inputs of attention in one layer."""
 
 from collections.abc import Mapping
 
@@ -38,9 +38,10 @@ def common_rules(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
     )
 
 
-KEY_MAP = Table(
-    (
-        *common_rules(_EMBEDDERS),
+def streams(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
+    """``common_rules`` with what every block of FLUX.1 has of its own."""
+    return (
+        *common_rules(embedders),
         Rule("double_blocks.*.img_mod.lin", f"{_TWO}.norm1.linear"),
         Rule("double_blocks.*.txt_mod.lin", f"{_TWO}.norm1_context.linear"),
         Rule("double_blocks.*.img_mlp.0", f"{_TWO}.ff.net.0.proj"),
@@ -53,6 +54,12 @@ KEY_MAP = Table(
             (*(f"{_ONE}.attn.to_{part}" for part in "qkv"), f"{_ONE}.proj_mlp"),
         ),
         Rule("single_blocks.*.linear2", f"{_ONE}.proj_out"),
+    )
+
+
+KEY_MAP = Table(
+    (
+        *streams(_EMBEDDERS),
         # Chroma has a small network in the place of the modulations
         Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
         Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),

@@ -35,7 +35,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("single_blocks.47.", "FLUX_2_DEV"),
     ("double_stream_modulation_img.", "FLUX_2"),
     ("guidance_in.", "FLUX_DEV_1"),
-    ("double_blocks.0.", "FLUX_SCHNELL_1"),
+    ("vector_in.", "FLUX_SCHNELL_1"),
     ("x_pad_token", "Z_IMAGE"),
     ("noise_refiner.", "LUMINA_2"),
     ("adaLN_sa_ln.", "ERNIE"),
