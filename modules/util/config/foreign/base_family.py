@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def _by_name(name: str) -> str | None:
 
 def _by_folder(path: Path) -> str | None:
     index = path / "model_index.json"
-    if not os.path.isfile(index):  # unlike Path.is_file, this takes any text for a name
+    if not _is_file(index):
         return None
     try:
         found = read_json(index, "model index", _MOST_BYTES)
@@ -92,8 +91,16 @@ def _by_folder(path: Path) -> str | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name may be any text, also one that is too long for every disk."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _by_file(path: Path) -> str | None:
-    if path.suffix.lower() != ".safetensors" or not os.path.isfile(path):
+    if path.suffix.lower() != ".safetensors" or not _is_file(path):
         return None
     try:
         with path.open("rb") as stream:
