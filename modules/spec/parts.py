@@ -167,9 +167,9 @@ def mistral_tokenizer() -> PartSpec:
     )
 
 
-def qwen_processor() -> PartSpec:
+def qwen_processor(name: str = "processor") -> PartSpec:
     """How images are shown to Qwen2.5-VL; only its config is read, and as published it is known without."""
-    return PartSpec("processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True)
+    return PartSpec(name, "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True)
 
 
 def scheduler() -> PartSpec:

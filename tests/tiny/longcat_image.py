@@ -9,6 +9,7 @@ import torch
 
 from tests.tiny.pieces import build_vae, write_folder
 from tests.tiny.qwen import build_qwen_vl, write_qwen_tokenizer
+from tests.tiny.qwen_image import add_processor
 
 TEXT_WIDTH = 16
 CHANNELS = 16
@@ -49,6 +50,7 @@ def write(folder: Path, prediction: str, factor: int) -> None:
             "max_shift": 1.15,
         }
         write_folder(folder, "LongCatImagePipeline", modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
+        add_processor(folder, "text_processor")
 
 
 def without_processor(folder: Path, monkeypatch: Any) -> dict[str, object]:

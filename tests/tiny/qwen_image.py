@@ -75,7 +75,7 @@ def write(
         }
         write_folder(folder, pipeline, modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
     if pictures:
-        _add_processor(folder)
+        add_processor(folder)
 
 
 def _marks(tokenizer: Path) -> tuple[int, ...]:
@@ -85,9 +85,9 @@ def _marks(tokenizer: Path) -> tuple[int, ...]:
     return tuple(made)
 
 
-def _add_processor(folder: Path) -> None:
+def add_processor(folder: Path, name: str = "processor") -> None:
     """What shows images to the text encoder, as it is published."""
-    shutil.copytree(folder / "tokenizer", folder / "processor", dirs_exist_ok=True)
+    shutil.copytree(folder / "tokenizer", folder / name, dirs_exist_ok=True)
     config = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "min_pixels": 3136,
@@ -98,9 +98,9 @@ def _add_processor(folder: Path) -> None:
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
     }
-    (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / name / "preprocessor_config.json").write_text(json.dumps(config), encoding="utf-8")
     index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-    index["processor"] = ["transformers", "Qwen2VLProcessor"]
+    index[name] = ["transformers", "Qwen2VLProcessor"]
     (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.FamilySpec import FamilySpec, block_presets
 from modules.spec.parts import (
     STREAM_LAYERS,
     kl_autoencoder,
     language_encoder,
+    qwen_processor,
     qwen_tokenizer,
     scheduler,
     transformer,
@@ -29,7 +30,7 @@ LONGCAT_IMAGE = FamilySpec(
         ),
         kl_autoencoder(),
         qwen_tokenizer(),
-        PartSpec("text_processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True),
+        qwen_processor("text_processor"),
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), STREAM_LAYERS),
