@@ -220,7 +220,7 @@ def test_adafactor_finds_its_own_rate_unless_it_is_told_not_to(tmp_path: Path) -
     [
         ("conditioner.embedders.1.model.ln_final.weight", (4,), "STABLE_DIFFUSION_XL_10_BASE"),
         ("cond_stage_model.transformer.text_model.final_layer_norm.weight", (4,), "STABLE_DIFFUSION_15"),
-        ("double_blocks.0.img_attn.qkv.weight", (4, 4), "FLUX_SCHNELL_1"),
+        ("vector_in.in_layer.weight", (4, 4), "FLUX_SCHNELL_1"),
     ],
 )
 def test_the_family_is_read_from_the_file(
@@ -230,10 +230,13 @@ def test_the_family_is_read_from_the_file(
     save_file({key: torch.zeros(shape)}, model)
     config, _ = read(tmp_path, pretrained_model_name_or_path=str(model), **LORA)
     assert config.model_type == family
+    shared = tmp_path / "shared.safetensors"
+    save_file({"double_blocks.0.img_attn.qkv.weight": torch.zeros(4, 4)}, shared)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"\xff" * 64)
-    with pytest.raises(UserError, match="--family"):
-        read(tmp_path, pretrained_model_name_or_path=str(damaged), **LORA)
+    for unclear in (shared, damaged):
+        with pytest.raises(UserError, match="--family"):
+            read(tmp_path, pretrained_model_name_or_path=str(unclear), **LORA)
     path = tmp_path / "train.toml"
     made = import_file(path, family="SANA").made
     assert isinstance(made, TrainConfig)
