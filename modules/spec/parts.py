@@ -140,12 +140,12 @@ def t5_tokenizer(name: str = "tokenizer", optional: bool = False) -> PartSpec:
     )
 
 
-def qwen_tokenizer() -> PartSpec:
-    """The tokenizer of Qwen 2 and its successors."""
+def qwen_tokenizer(name: str = "tokenizer") -> PartSpec:
+    """The tokenizer of Qwen 2 and its successors; a folder may hold it as a part of a processor."""
     return PartSpec(
+        name,
         "tokenizer",
-        "tokenizer",
-        ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
+        ("Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3VLProcessor"),
         "transformers.models.qwen2.tokenization_qwen2",
     )
 

@@ -7,6 +7,7 @@ gives it. The words of a file's name only allow a guess.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ ROWS = RESOURCES / "bases.json"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _WORDS = re.compile(r"[A-Za-z0-9]+")
 _MOST_BYTES = 1 << 20
+_MOST_LEVELS = 1000
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,17 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         return mine[0]
     words = _words(path.stem if path.suffix else path.name)
     return next((_guess(row) for row in mine if row.words and _fits(row, words)), None)
+
+
+def sample_levels(source: str) -> list[float]:
+    """The noise levels, falling from 1 at most, that a folder's pipeline samples with; empty where it names none."""
+    levels = _index(Path(source)).get("sample_sigmas")
+    if not isinstance(levels, list) or not 1 <= len(levels) <= _MOST_LEVELS:
+        return []
+    if not all(isinstance(level, (int, float)) and 0.0 < level <= 1.0 for level in levels):
+        return []
+    falling = all(high > low for high, low in itertools.pairwise(levels))
+    return [float(level) for level in levels] if falling else []
 
 
 def _named(name: object) -> PublishedModel | None:

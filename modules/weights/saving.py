@@ -13,12 +13,12 @@ from torch import nn
 
 from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
-from modules.spec.FamilySpec import FamilySpec
+from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UnsupportedError
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
-from modules.weights.loading import PROCESSOR_CONFIG
+from modules.weights.loading import PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
 WEIGHTS_NAME = {
@@ -26,6 +26,7 @@ WEIGHTS_NAME = {
     "vae": "diffusion_pytorch_model",
     "text_encoder": "model",
 }
+PROCESSOR_RULES = (PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, "video_preprocessor_config.json")
 LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
 
 
@@ -53,6 +54,7 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
                 model.parts[spec.name].save_pretrained(str(fresh / spec.name))
+                _copy_rules(Path(model.source) / spec.name, fresh / spec.name)
         for spec in model.spec.of_kind("processor"):
             if spec.name in model.parts:
                 _write_processor(model, fresh / spec.name)
@@ -144,6 +146,13 @@ def _write_processor(model: Model, place: Path) -> None:
         model.parts[spec.name].save_pretrained(str(place))
 
 
+def _copy_rules(source: Path, place: Path) -> None:
+    """How images are shown to a text encoder, where the folder of its tokenizer says so."""
+    for name in PROCESSOR_RULES:
+        if (source / name).is_file():
+            _write_json(place / name, read_json(source / name, "processor config"))
+
+
 def scheduler_config(model: Model) -> dict[str, Any]:
     """The scheduler config the model was loaded with, plus what training changed about it."""
     config = dict(model.parts["scheduler"])
@@ -162,8 +171,9 @@ def _ends_in_noise(model: Model) -> bool:
 
 def model_index(model: Model) -> dict[str, Any]:
     """``model_index.json`` for the parts that are loaded, with what else the model's own one says."""
+    source = _index_of(Path(model.source))
     index: dict[str, Any] = {
-        **_settings_of(Path(model.source)),
+        **_settings_of(source),
         "_class_name": model.spec.pipeline_class,
         "_diffusers_version": "0.36.0",
         "feature_extractor": [None, None],
@@ -177,23 +187,37 @@ def model_index(model: Model) -> dict[str, Any]:
         elif part.kind == "scheduler":
             index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
         elif part.kind in ("tokenizer", "processor"):
-            index[part.name] = ["transformers", part.classes[0]]
+            index[part.name] = ["transformers", _kind_of(part, source)]
         elif part.name in model.modules():
             index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]
     return index
 
 
-def _settings_of(source: Path) -> dict[str, Any]:
-    """What the index of a diffusers folder says about the whole pipeline: whether it is distilled, and the like."""
+def _index_of(source: Path) -> Mapping[str, Any]:
+    """The index of the diffusers folder that a model came from; empty for other sources."""
     path = source / "model_index.json"
-    if not path.is_file():
-        return {}
-    index = read_json(path, "model index")
+    found = read_json(path, "model index") if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _kind_of(part: PartSpec, source: Mapping[str, Any]) -> str:
+    """The class of a tokenizer or processor; a tokenizer that came as a part of a processor is again one."""
+    entry = source.get(part.name)
+    named = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
+    return named if named in part.classes and named.endswith("Processor") else part.classes[0]
+
+
+def _settings_of(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What an index says about the whole pipeline: whether it is distilled, and the like."""
     return {
         key: value
-        for key, value in index.items()
-        if not key.startswith("_") and isinstance(value, (bool, int, float, str))
+        for key, value in source.items()
+        if not key.startswith("_") and (isinstance(value, (bool, int, float, str)) or _is_numbers(value))
     }
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -214,6 +214,25 @@ def _ernie_image() -> Parts:
     }
 
 
+def _qwen_21() -> Parts:
+    from diffusers import AutoencoderKLQwenImage21
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    text = {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]},
+    }
+    vision = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 4096}
+    encoder = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=vision))
+    parts = {"transformer": _shipped("QWEN_21"), "text_encoder": encoder}
+    return {**parts, "vae": AutoencoderKLQwenImage21(), "scheduler": {}}
+
+
 def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
     """The parts of a model from the configs that come with the program.
 
@@ -274,6 +293,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
     "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),
     "longcat-image": ("LONGCAT_IMAGE", _longcat_image, (512, 3584), 0),
+    "qwen-21": ("QWEN_21", _qwen_21, (520, 4096), 0),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
@@ -300,6 +320,7 @@ _QWEN = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS")
 MASKED = (
     "Z_IMAGE",
     "KREA_2",
+    "QWEN_21",
     "LUMINA_2",
     "ERNIE",
     "CHROMA_1",

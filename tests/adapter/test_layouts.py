@@ -252,6 +252,7 @@ COMFY_ENCODERS = {
     "LUMINA_2": "gemma2_2b",
     "ERNIE": "ministral3_3b",
     "LONGCAT_IMAGE": "qwen25_7b",
+    "QWEN_21": "qwen3vl_8b",
     "PIXART_ALPHA": "t5xxl",
 }
 

@@ -35,6 +35,7 @@ FAMILIES = {
     "Lumina 2": "LUMINA_2",
     "ERNIE-Image": "ERNIE",
     "LongCat-Image": "LONGCAT_IMAGE",
+    "Qwen-Image 2.1": "QWEN_21",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }

@@ -25,6 +25,7 @@ PUBLISHED = {
     "LUMINA_2": 226,
     "ERNIE": 512,
     "LONGCAT_IMAGE": 512,
+    "QWEN_21": 512,
     "FLUX_2": 500,
     "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,

@@ -250,6 +250,7 @@ LUMINA_2 = Layout(
         (r"(\d)\.norm2\.", r"\1.attention_norm2."),
     ),
 )
+QWEN_21 = Layout(((r"^transformer_blocks\.\d+\.img_mlp\.", ("gate_layer", "proj"), "gate_up"),), ())
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -263,6 +264,7 @@ LAYOUTS = {
     "SANA": SANA,
     "Z_IMAGE": Z_IMAGE,
     "QWEN": SAME,
+    "QWEN_21": QWEN_21,
     "QWEN_EDIT": SAME,
     "QWEN_EDIT_PLUS": SAME,
     "FLUX_2": FLUX_2,

@@ -42,6 +42,11 @@ def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
     return {}
 
 
+def takes_one_prompt(key: str) -> bool:
+    """Whether the family's own pipeline is only asked for one image at a time (``ONE_BY_ONE`` of a module)."""
+    return any(key in getattr(module, "ONE_BY_ONE", ()) for module in _tiny_modules())
+
+
 def pipeline_parts(key: str, folder: Path, monkeypatch: Any) -> dict[str, Any]:
     """Components the family's own pipeline is given because it cannot load them here: the ``PIPELINE_PARTS`` of the
     module that knows the family.

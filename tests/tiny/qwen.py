@@ -88,10 +88,19 @@ def build_qwen_vl(
     )
 
 
-def build_qwen3_vl(vocabulary_size: int, width: int = 8, layers: int = 3) -> torch.nn.Module:
-    """Qwen3-VL without a head, with the smallest tower for images it can have."""
+def build_qwen3_vl(
+    vocabulary_size: int, width: int = 8, layers: int = 3, head: bool = False
+) -> torch.nn.Module:
+    """Qwen3-VL with the smallest tower for images it can have.
+
+    Args:
+        head: with the one that makes words.
+    """
     from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
-    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import (
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLModel,
+    )
 
     text = {
         "vocab_size": vocabulary_size,
@@ -120,7 +129,8 @@ def build_qwen3_vl(vocabulary_size: int, width: int = 8, layers: int = 3) -> tor
         "deepstack_visual_indexes": [0],
         "num_position_embeddings": 16,
     }
-    return Qwen3VLModel(Qwen3VLConfig(text_config=text, vision_config=vision))
+    config = Qwen3VLConfig(text_config=text, vision_config=vision)
+    return (Qwen3VLForConditionalGeneration if head else Qwen3VLModel)(config)
 
 
 def build_qwen3(

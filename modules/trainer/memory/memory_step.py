@@ -154,7 +154,12 @@ class ShapesOnly(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.tolist and args[0].is_meta:
             return [self._counts[id(args[0])][1]] * args[0].numel()
-        args, kwargs = _together(args, kwargs)
+        if func is torch.Tensor.repeat_interleave and args[0].is_meta and not args[1].is_meta:
+            # how often each token is there decides the shape
+            kwargs = {**kwargs, "output_size": int(args[1].sum())}
+        if func is not torch.Tensor.__setitem__:
+            # what a mask on the CPU selects is known
+            args, kwargs = _together(args, kwargs)
         if func is nn.functional.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
         if self.dtype != torch.float32:

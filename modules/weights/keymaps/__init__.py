@@ -14,6 +14,7 @@ SCHEMES = {
     "krea-2": "krea_2",
     "longcat-image": "longcat_image",
     "lumina-2": "lumina_2",
+    "qwen-2.1": "qwen_21",
     "stable-diffusion-3": "stable_diffusion_3",
     "pixart": "pixart",
     "sana": "sana",

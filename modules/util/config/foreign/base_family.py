@@ -39,6 +39,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("noise_refiner.", "LUMINA_2"),
     ("adaLN_sa_ln.", "ERNIE"),
     ("transformer_blocks.0.img_mod.", "QWEN"),
+    ("txt_in.text_norm.", "QWEN_21"),
     ("x_block.attn2.", "STABLE_DIFFUSION_35"),
     ("joint_blocks.37.", "STABLE_DIFFUSION_35"),
     ("joint_blocks.0.", "STABLE_DIFFUSION_3"),

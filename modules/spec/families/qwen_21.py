@@ -1,0 +1,48 @@
+"""Qwen-Image 2.1: a Qwen3-VL text encoder read before its last norm, a one-stream flow transformer that sees text
+causally, an autoencoder of its own.
+"""
+
+from __future__ import annotations
+
+from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+
+TOKENS = 512
+TEMPLATE_TOKENS = 8
+"""Tokens the template puts around a prompt, without the system message, whose states are dropped."""
+
+QWEN_21 = FamilySpec(
+    key="QWEN_21",
+    label="Qwen-Image 2.1",
+    pipeline_class="QwenImage21Pipeline",
+    prediction="flow",
+    parts=(
+        transformer("transformer_qwenimage21", "QwenImage21Transformer2DModel"),
+        language_encoder(
+            "qwen3vl_8b",
+            "qwen3_vl",
+            "Qwen3VLForConditionalGeneration",
+            unread=("model.visual.", "lm_head"),
+        ),
+        autoencoder("autoencoder_kl_qwenimage21", "AutoencoderKLQwenImage21"),
+        qwen_tokenizer("processor"),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn",), ("img_mlp",)),
+    lora_architecture="Qwen-Image-2.1/lora",
+    model_architecture="Qwen-Image-2.1",
+    key_map="qwen-2.1",
+    blocks=32,
+    default_resolution=1024,
+    size_multiple=32,
+    shifts_by_size=True,
+    even_steps=True,
+    prompt_tokens=TOKENS,
+    template_tokens=TEMPLATE_TOKENS,
+    length_of="text_encoder",
+    most_tokens=1024,
+    default_steps=40,
+    default_cfg=1.0,
+    default_sampler="EULER",
+    order=91,
+)
