@@ -154,7 +154,7 @@ class ShapesOnly(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.tolist and args[0].is_meta:
             return [self._counts[id(args[0])][1]] * args[0].numel()
-        if func is torch.Tensor.repeat_interleave and args[0].is_meta and not args[1].is_meta:
+        if func is torch.Tensor.repeat_interleave and args[0].is_meta and _has_numbers(args[1]):
             # how often each token is there decides the shape
             kwargs = {**kwargs, "output_size": int(args[1].sum())}
         if func is not torch.Tensor.__setitem__:
@@ -190,6 +190,10 @@ class ShapesOnly(TorchFunctionMode):
         if self.dtype != torch.float32:
             query, key, value = (_in_type(tensor, self.dtype) for tensor in (query, key, value))
         return _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _has_numbers(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_meta
 
 
 def _run_backward(total: torch.Tensor) -> None:
