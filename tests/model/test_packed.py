@@ -26,6 +26,7 @@ FAMILIES = (
     "KREA_2",
     "ERNIE",
     "FLUX_2_DEV",
+    "QWEN_21",
 )
 # of random weights, through all layers
 NEAR = {"FLOAT_8": 0.12, "INT_8": 0.05, "NFLOAT_4": 0.6}
