@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import nn
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
@@ -39,7 +38,8 @@ class Qwen21Setup(QwenAutoencoder):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer = model.parts["processor"]
         # without the tower for images and the head that would make words of every state
-        encoder: Any = model.module("text_encoder").model.language_model
+        whole: Any = model.module("text_encoder")
+        encoder = whole.model.language_model
         dropped = len(tokenizer(SYSTEM).input_ids)
         with _unnormed(encoder):
             states_BLE, mask_BL = causal_states(
@@ -99,7 +99,7 @@ def _denoised(
     # the denoiser asks for the numbers of its mask, which plans without tensors must have too
     device = "cpu" if x_BChw.is_meta else x_BChw.device
     slots_L = torch.arange(hidden_BLE.shape[1] + tokens // SLOT, device=device) >= hidden_BLE.shape[1]
-    out_BLE = denoiser(
+    out_BLE: torch.Tensor = denoiser(
         hidden_states=x_BChw.flatten(2).transpose(1, 2),
         encoder_hidden_states=hidden_BLE,
         timestep=(t_B / 1000.0).to(x_BChw.dtype),
@@ -111,9 +111,9 @@ def _denoised(
 
 
 @contextmanager
-def _unnormed(encoder: nn.Module) -> Iterator[None]:
+def _unnormed(encoder: Any) -> Iterator[None]:
     """The last states of a language model without its norm."""
-    handle = encoder.norm.register_forward_hook(lambda _module, given, _made: given[0])  # type: ignore[union-attr, operator]
+    handle = encoder.norm.register_forward_hook(lambda _module, given, _made: given[0])
     try:
         yield
     finally:
