@@ -107,7 +107,8 @@ def _denoised(
         img_mask=slots_L.expand(len(x_BChw), -1),
         return_dict=False,
     )[0]
-    return out_BLE[:, -tokens:].transpose(1, 2).unflatten(2, (height, width))
+    x_BCn = out_BLE[:, -tokens:].transpose(1, 2)
+    return x_BCn.unflatten(2, (height, width))  # type: ignore[no-any-return]
 
 
 @contextmanager
