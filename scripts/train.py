@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -27,7 +27,12 @@ from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
+if TYPE_CHECKING:
+    from modules.trainer.callbacks import Callback
+    from modules.trainer.distributed import Processes
+
 INTERRUPTED = 130
+MAX_PROFILED = 1000
 RESUME = ("--set", "continue_last_backup=true")
 
 
@@ -54,10 +59,20 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="with --dry-run: print errors, warnings, steps and memory as JSON, for programs",
     )
+    parser.add_argument(
+        "--profile", type=_steps, metavar="N", default=0,
+        help="also measure where the time of N steps goes, and trace N more; results in the run's folder",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     if options.config_path is None and options.preset_path is None:
         parser.error("--config-path is needed (or --preset-path)")
     return options
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_PROFILED:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of steps from 1 to {MAX_PROFILED}")
+    return int(text)
 
 
 def load_config(options: argparse.Namespace, notes: list[str]) -> TrainConfig:
@@ -163,9 +178,13 @@ def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.flush()
 
 
-def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
-    """Run the training in this process; the status it ended with."""
-    from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
+def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) -> str:
+    """Run the training in this process; the status it ended with.
+
+    Args:
+        profiled: how many steps the first process times and how many it traces.
+    """
+    from modules.trainer.callbacks import Callbacks, Console, EventLog, TensorBoardLog
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
     from modules.trainer.memory.memory_advice import log_memory
@@ -184,9 +203,24 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
     try:
         if rank == 0 and processes.device.type == "cuda":
             log_memory(config, callbacks)
+        if profiled and rank == 0:
+            return profile(config, run, callbacks, processes, profiled)
         return GenericTrainer(config, run, callbacks, processes).run()
     finally:
         processes.stop()
+
+
+def profile(
+    config: TrainConfig, run: RunDirectory, callback: Callback, processes: Processes, steps: int
+) -> str:
+    """As ``train``, with the table of times printed at the end."""
+    from modules.trainer.profile.ProfiledTrainer import ProfiledTrainer
+
+    trainer = ProfiledTrainer(config, run, callback, processes, steps)
+    status = trainer.run()
+    for line in trainer.results:
+        print(line)
+    return status
 
 
 def previous_run(config: TrainConfig, given: Sequence[str], world_size: int) -> list[str]:
@@ -245,7 +279,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if rank == 0:
                 tidy(config, run)
-            train(config, run, rank)
+            train(config, run, rank, options.profile)
         finally:
             run.unlock()
     except UserError as error:

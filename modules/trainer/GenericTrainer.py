@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -200,7 +200,7 @@ class GenericTrainer:
             self._do_what_is_due(group.last)
         return FINISHED
 
-    def _groups(self) -> Iterator[AccumulationGroup | None]:
+    def _groups(self) -> Generator[AccumulationGroup | None]:
         """The remaining optimizer steps; ``None`` if the run was stopped during a rollout, or while prompts of text
         encoders that are trained no longer are cached.
         """
@@ -269,14 +269,7 @@ class GenericTrainer:
         self._rescue.whole = parts.fused is None
         parts.begin(self.progress)
         set_learning_rate(parts.optimizer, parts.schedule.factor(step))
-        try:
-            parts.step.forward_backward(group, step, self._backward)
-        except UserError:
-            # numbers that are none, or do not fit together: the weights are still those of the step before
-            parts.optimizer.zero_grad(set_to_none=True)
-            if self.processes.world_size == 1:
-                self._backup()
-            raise
+        self._gradients(group, step)
         self.processes.reduce_gradients(parts.parameters)
         gradients = [p.grad for p in parts.parameters if p.grad is not None]
         parts.scaler.unscale(gradients)
@@ -287,7 +280,7 @@ class GenericTrainer:
         self._rescue.whole = False
         if finite:
             self._moved = self._moved or norm > 0
-            parts.update()
+            self._update()
             if parts.ema is not None:
                 parts.ema.update(step)
             if parts.old_policy is not None:
@@ -302,6 +295,19 @@ class GenericTrainer:
         self._rescue.whole = True
         rates = {f"lr/{group['name']}": effective_rate(group) for group in parts.optimizer.param_groups}
         return {**metrics, "grad_norm": norm, **rates}
+
+    def _gradients(self, group: AccumulationGroup, step: int) -> None:
+        try:
+            self.parts.step.forward_backward(group, step, self._backward)
+        except UserError:
+            # numbers that are none, or do not fit together: the weights are still those of the step before
+            self.parts.optimizer.zero_grad(set_to_none=True)
+            if self.processes.world_size == 1:
+                self._backup()
+            raise
+
+    def _update(self) -> None:
+        self.parts.update()
 
     def _backward(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
