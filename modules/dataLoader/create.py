@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader, open_file_index
+from modules.dataLoader.likes import split_unequal_pairs
 from modules.dataLoader.progress import Progress
 from modules.dataLoader.source import collect_source, leave_out_identical, raise_faults
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
@@ -60,6 +61,8 @@ def create_data_loader(
         files = open_file_index(config)
         raise_faults(source.faults)
         leave_out_identical(source, files)
+        if config.takes_single_images:
+            split_unequal_pairs(source, files)
     units = source.validation if validation else source.train
     if units is None:
         raise ValueError("this run has no validation data: validation is switched off")

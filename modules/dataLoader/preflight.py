@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.dataLoader.likes import liked_and_disliked, split_unequal_pairs
 from modules.dataLoader.pairing import Pair
 from modules.dataLoader.progress import LoadingCancelled, Progress, report
 from modules.dataLoader.samplers import BucketBatchSampler
@@ -168,6 +169,8 @@ def inspect_data(
     if Path(config.cache_dir).is_dir():
         files.flush()
     result.faults += file_faults(bad)
+    if config.takes_single_images:
+        _check_likes(source, files, result)
     result.faults += check_crops(source, files, bad)
     result.faults += mask_faults(source.masks, files, bad, decode=decode)
     if source.dpo:
@@ -210,6 +213,16 @@ def _check_sides_differ(
             result.faults.append(
                 DataError("every pair has the same image on both sides", field="concepts", hint="add others")
             )
+
+
+def _check_likes(source: DataSource, files: FileIndex, result: PreflightReport) -> None:
+    split_unequal_pairs(source, files)
+    both = liked_and_disliked(source, files)
+    if both:
+        result.warnings.append(
+            f"{counted(len(both), 'image is', 'images are')} both liked and disliked; keep each on one side only:\n"
+            f"{list_offenders(both)}"
+        )
 
 
 # -- folders and disks -------------------------------------------------------------------------------------

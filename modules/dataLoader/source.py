@@ -514,6 +514,20 @@ def file_faults(bad: Mapping[str, DataError]) -> list[UserError]:
     return [DataError(f"{len(bad)} images cannot be used:\n{listed}", hint=hint)]
 
 
+def crops_of(
+    pair: Pair, source: DataSource, files: FileIndex
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """(height, width) of the chosen and the rejected side after cropping, for each resolution of the pair.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    sides = [(source.rules[item.concept], files.size(item.path)) for item in (pair.chosen, pair.rejected)]
+    walk = max(len(rules.resolutions) for rules, _ in sides)
+    made = [[rules.crop(size, pair.id, visit) for visit in range(walk)] for rules, size in sides]
+    return list(zip(made[0], made[1], strict=True))
+
+
 def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = ()) -> list[UserError]:
     """Pairs whose sides would not have one size.
 
@@ -522,13 +536,7 @@ def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = 
     """
 
     def crops(pair: Pair) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        items = (pair.chosen, pair.rejected)
-        if any(item.path in ignore for item in items):
-            return []
-        sides = [(source.rules[item.concept], files.size(item.path)) for item in items]
-        walk = max(len(rules.resolutions) for rules, _ in sides)
-        made = [[rules.crop(size, pair.id, visit) for visit in range(walk)] for rules, size in sides]
-        return list(zip(made[0], made[1], strict=True))
+        return [] if any(item.path in ignore for item in pair.items) else crops_of(pair, source, files)
 
     faults: list[UserError] = []
     for units in (source.train, source.validation):

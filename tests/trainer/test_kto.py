@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 from modules.adapter.AdapterOptions import AdapterOptions
@@ -175,6 +176,35 @@ def test_a_folder_of_likes_and_one_of_dislikes_are_trained_on_and_counted(tmp_pa
     with safe_open(tmp_path / "out.safetensors", "pt") as file:
         text = json.dumps(file.metadata())
     assert "single_images" in text and "KTO" in text
+
+
+def test_a_like_and_a_dislike_of_one_name_may_have_different_shapes(tmp_path: Path) -> None:
+    changes = kto(tmp_path, resolution="64", epochs=1)
+    for number in (3, 4):  # the first one stays a pair
+        Image.new("RGB", (64, 32), (9, 99, number)).save(tmp_path / f"data/rejected/{number:03d}.png")
+    made = TrainConfig.from_dict(settings(tmp_path, **changes))
+    report = inspect_data(made)
+    assert not report.faults
+    assert "1 pairs and 7 single images to train on, 0 to validate on" in report.lines()
+    trainer = run_here(write_config(tmp_path, **changes))
+    units = trainer.parts.loader.units.entries
+    assert sorted((one.id, one.only) for one in units if one.chosen.key in ("003", "004")) == [
+        ("chosen/003", "chosen"), ("chosen/004", "chosen"),
+        ("rejected/003", "rejected"), ("rejected/004", "rejected"),
+    ]  # fmt: skip
+    other = TrainConfig.from_dict(settings(tmp_path, **{**changes, "rlhf_dpo_objective": "IPO"}))
+    assert any("crop resolutions of 2 pairs differ" in str(one) for one in inspect_data(other).faults)
+
+
+def test_an_image_that_is_liked_and_disliked_is_named_at_the_check(tmp_path: Path) -> None:
+    changes = kto(tmp_path)
+    data = tmp_path / "data"
+    assert not inspect_data(TrainConfig.from_dict(settings(tmp_path, **changes))).warnings
+    (data / "rejected/again.png").write_bytes((data / "chosen/000.png").read_bytes())
+    (data / "rejected/again.txt").write_text("a red circle", encoding="utf-8")
+    (said,) = inspect_data(TrainConfig.from_dict(settings(tmp_path, **changes))).warnings
+    assert said.startswith("1 image is both liked and disliked")
+    assert "chosen/000.png and rejected/again.png" in said
 
 
 def test_other_objectives_and_validation_name_the_images_without_partner(tmp_path: Path) -> None:
