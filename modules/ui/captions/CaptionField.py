@@ -37,6 +37,7 @@ class CaptionField(ttk.Frame):
         px = theme.px
         self._actions = actions
         self.name: str | None = None
+        self._shown: str | None = None
         self._saved = ""
         self.columnconfigure(0, weight=1)
         self._title = ttk.Label(self, style="Bold.TLabel")
@@ -74,11 +75,13 @@ class CaptionField(ttk.Frame):
             text: ``None`` while it is not read yet.
             fault: why it cannot be changed.
         """
+        same_image, self._shown = name == self._shown, name
         self.name = name if text is not None and not fault else None
         self._saved = (text or "").strip()
         self._title.configure(text=elide_middle(title, LONGEST_NAME))
         self.box.configure(state="normal")
-        if self.typed != self._saved or not self._saved:
+        # what was undone here must not bring back what another image said
+        if self.typed != self._saved or not self._saved or not same_image:
             self.box.delete("1.0", "end")
             self.box.insert("1.0", self._saved)
             self.box.edit_reset()

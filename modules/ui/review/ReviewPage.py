@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
@@ -53,6 +54,7 @@ class ReviewPage(ttk.Frame):
         self.state_shown: ReviewState | None = None
         self.position = 0
         self.only_faults = False
+        self._edited: str | None = None
         self.zoom = ZoomState()
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
@@ -106,7 +108,7 @@ class ReviewPage(ttk.Frame):
         row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
         for action in self.actions:
-            row.add(action_button(row, self.theme, action, action.run))
+            row.add(action_button(row, self.theme, action, partial(self._press, action)))
 
     # --- opening ------------------------------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class ReviewPage(ttk.Frame):
         pair, before = self.pair, self.state_shown
         here = None if pair is None else pair.pair_id
         self.state_shown = state
+        self._stay_at(here)
         if self.only_faults or before is None or (here and before.faults.get(here) != state.faults.get(here)):
             self.draw()
         else:
@@ -153,7 +156,8 @@ class ReviewPage(ttk.Frame):
         show_error(self, error)
 
     def close_folder(self, then: Callable[[], None]) -> None:
-        """Close the folder, then continue."""
+        """Save a caption that is being typed, close the folder, then continue."""
+        self._save_typed()
         folder, self._folder = self._folder, None
         self._worker.submit(lambda: None if folder is None else folder.close(), lambda _: then())
 
@@ -199,7 +203,13 @@ class ReviewPage(ttk.Frame):
 
     def _take(self, state: ReviewState) -> None:
         self.state_shown = state
+        self._stay_at(self._edited)
         self.draw()
+
+    def _stay_at(self, name: str | None) -> None:
+        """Show the pair of this name, wherever it is in the list by now."""
+        places = [place for place, pair in enumerate(self.listed) if pair.pair_id == name]
+        self.position = places[0] if places else self.position
 
     def _take_changed(self, state: ReviewState) -> None:
         """As ``_take``, after files have changed places: a name may stand for another image now."""
@@ -266,6 +276,9 @@ class ReviewPage(ttk.Frame):
         ):
             view.show(image, f"{label}  {image.name}" if image is not None else "")
             view.mark(colour if image is not None else None)
+        if pair is not None and pair.pair_id == self._edited:
+            return  # a person is typing
+        self._edited = None
         text = "" if pair is None else self._caption_text(pair)
         self.caption.configure(state="normal")
         self.caption.delete("1.0", "end")
@@ -395,22 +408,43 @@ class ReviewPage(ttk.Frame):
     @property
     def editing(self) -> bool:
         """Whether the caption is being typed."""
-        return str(self.caption.cget("state")) == "normal"
+        return self._edited is not None
 
     def edit(self) -> None:
-        """Type the caption of both sides; Enter saves, Escape does not."""
+        """Type the caption of both sides; Enter and the buttons save, Escape does not."""
         if self.pair is not None:
+            self._edited = self.pair.pair_id
             self.caption.configure(state="normal")
             self.caption.focus_set()
             self.check_label.configure(text=words.EDITING)
 
-    def _save_caption(self) -> str:
+    def _press(self, action: Action) -> None:
+        """A button was pressed, maybe while a caption is being typed."""
+        if action.run not in (self.edit, self.zoom.toggle_actual_size):
+            self._save_typed()
+        action.run()
+
+    def _save_typed(self) -> None:
+        """Save a caption that is being typed, if it says something else by now."""
         if self.editing:
+            pair, text = self.pair, self.caption.get("1.0", "end").strip()
+            if text and pair is not None and text != self._caption_text(pair).strip():
+                self._save_caption()
+            else:
+                self._stop_editing()
+
+    def _save_caption(self) -> str:
+        name = self._edited
+        if name is not None:
             text = self.caption.get("1.0", "end").strip()
             self._stop_editing()
-            self._act(lambda review, name: review.edit_caption(name, text))
+            self._do(
+                lambda folder: folder.act(name, lambda review, pair: review.edit_caption(pair, text)),
+                self._take_changed,
+            )
         return "break"
 
     def _stop_editing(self) -> None:
+        self._edited = None
         self.winfo_toplevel().focus_set()
         self.draw()

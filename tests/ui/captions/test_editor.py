@@ -119,6 +119,19 @@ def captions(folder: Path) -> list[str]:
     return [found.get(f"{n}.txt", b"-").decode("utf-8", "replace") for n in range(6)]
 
 
+def test_undoing_in_the_field_never_brings_back_what_another_image_said(sit, folder):
+    (folder / "1.txt").write_text("me")
+    writer = sit()
+    writer.press("Home", "F2")
+    writer.editor.field.box.delete("1.0", "end")
+    writer.write("me")
+    writer.press("Return")
+    assert writer.editor.list.name == "1.txt"
+    writer.editor.field.box.event_generate("<<Undo>>")
+    writer.press("Return")
+    assert captions(folder)[:2] == ["me", "me"]
+
+
 def test_captions_are_written_one_after_the_other_and_saved(sit, folder):
     writer = sit()
     writer.press("End", "F2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from modules.curation.CurationMode import CurationMode
 from modules.curation.store import CurationStore
 from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.review.ReviewPage import ReviewPage
+from modules.ui.texts import review as words
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
 from modules.ui.widgets.theme import Theme
 from modules.util.dpo_curation_util import (
@@ -164,6 +166,57 @@ def test_the_caption_is_edited_on_both_sides(read, tmp_path):
     assert reader.review.caption.get("1.0", "end").strip() == "sp"
     reader.press("z", state=CONTROL)
     assert read_caption(pair.rejected).startswith("prompt")
+
+
+def begin_editing(reader: Reader) -> None:
+    reader.press("e")
+    reader.until(lambda: reader.root.focus_get() is reader.review.caption, "the focus")
+    reader.review.caption.delete("1.0", "end")
+
+
+def test_what_is_typed_outlives_the_check_of_other_pairs_and_stays_with_its_pair(read, tmp_path):
+    reader = read(spoil=spoil)
+    page = reader.review
+    reader.press("o", "Right")  # the second of the pairs with faults
+    pair, before = page.pair, page.state_shown
+    begin_editing(reader)
+    reader.press("s", "a")
+    # faults of this pair and of one before it are found while a person types
+    fewer = {name: found for name, found in before.faults.items() if name == pair.pair_id}
+    page._checked_some(replace(before, faults={**fewer, pair.pair_id: fewer[pair.pair_id] * 2}))
+    assert page.position == 0
+    page._checked_some(before)
+    assert page.pair.pair_id == pair.pair_id
+    reader.press("d", "Return")
+    assert {read_caption(pair.chosen), read_caption(pair.rejected)} == {"sad"}
+    left = [one.pair_id for one in scan_finalized_pairs(tmp_path / "pairs")]
+    assert left == sorted(one.pair_id for one in before.pairs), "no letter was taken for a command"
+
+
+@pytest.mark.parametrize("how", ["next", "close"])
+def test_a_caption_that_is_being_typed_is_saved_by_a_button_and_by_closing(read, tmp_path, how):
+    reader = read()
+    pair = reader.review.pair
+    begin_editing(reader)
+    reader.press("a", "b")
+    if how == "close":
+        reader.close()
+    else:
+        (button,) = [
+            one
+            for one in everything_in(reader.review)
+            if one.winfo_class() == "TButton" and str(one.cget("text")).endswith(words.NEXT)
+        ]
+        button.invoke()
+        reader.settle()
+        assert reader.review.pair.pair_id != pair.pair_id
+    assert {read_caption(pair.chosen), read_caption(pair.rejected)} == {"ab"}
+
+
+def everything_in(widget: tk.Misc) -> Iterator[tk.Misc]:
+    for child in widget.winfo_children():
+        yield child
+        yield from everything_in(child)
 
 
 def spoil(output: Path) -> None:
