@@ -55,6 +55,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
     def _prepare_latents(self) -> None:
         assert self.latents is not None
         self._digest_files()
+        self.keep_outlines()
         tasks: list[EncodeTask] = []
         total = len(self.units) * len(self.sides)
         for done, task in enumerate(self.encode_tasks(), 1):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from modules.pipeline.loss_masks.aiming import Points, aimed
 from modules.pipeline.nodes.prompts import augment_text, augments_text, choose_line, text_variations
 from modules.pipeline.nodes.transforms import Transform, decide_transform
 from modules.util.bucket import bucket_of
@@ -102,14 +103,43 @@ class Rules:
             size: (width, height) of the image.
             name: the item's id, or the pair's, which both sides share.
         """
+        return bucket_of(*size, self._resolution(name, visit), self.multiple, self.bucketing)
+
+    def _resolution(self, name: str, visit: int) -> int:
         start = digest64("resolution", name) if len(self.resolutions) > 1 else 0
-        resolution = self.resolutions[(start + visit) % len(self.resolutions)]
-        return bucket_of(*size, resolution, self.multiple, self.bucketing)
+        return self.resolutions[(start + visit) % len(self.resolutions)]
 
     def transform(self, crop: tuple[int, int], name: str, visit: int, cached: bool) -> Transform:
         """What is done to an image at a visit; with cached latents the variations come in turn."""
         variation = visit % self.variations if cached else visit
         return decide_transform(crop, self.image, self.seed, name, variation)
+
+    @property
+    def aims_at_masks(self) -> bool:
+        """Whether something is done at random to images because of their masks."""
+        image = self.image
+        return image is not None and bool(
+            image.enable_random_circular_mask_shrink or image.enable_random_mask_rotate_crop
+        )
+
+    def aim(
+        self,
+        transform: Transform,
+        white: Points,
+        size: tuple[int, int],
+        name: str,
+        visit: int,
+        cached: bool,
+    ) -> Transform:
+        """``transform`` with what is done to an image because of its mask.
+
+        Args:
+            white: the mask's outline.
+            size: (width, height) of the image.
+        """
+        least = min(self.resolutions) / self._resolution(name, visit)
+        variation = visit % self.variations if cached else visit
+        return aimed(transform, self.image, white, size, least, (self.seed, name, variation))
 
     def prompt_count(self, prompts: Sequence[str]) -> int:
         """How many prompts an item has in turn when text states are cached."""

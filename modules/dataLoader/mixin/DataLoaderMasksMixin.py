@@ -13,6 +13,7 @@ from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.loss_masks.MaskCells import MaskCells
+from modules.pipeline.loss_masks.MaskOutlines import MaskOutlines
 from modules.pipeline.loss_masks.PairMask import PairMask
 from modules.pipeline.nodes.masks import HALF, CellMask
 from modules.pipeline.nodes.transforms import Transform
@@ -69,6 +70,24 @@ class DataLoaderMasksMixin:
         return [self._mask_cells]
 
     _mask_cells: MaskCells
+    _outlines: MaskOutlines | None
+
+    def outlines(self) -> MaskOutlines | None:
+        """Where masks are white, for concepts that crop or shrink with them; made again with each dataset."""
+        aims = self.masked and not self.validation and any(rules.aims_at_masks for rules in self.rules)
+        alpha = self.config.mask_source is MaskSource.ALPHA
+        self._outlines = MaskOutlines(self.source.masks, self.files, alpha, self.latents) if aims else None
+        return self._outlines
+
+    def keep_outlines(self) -> None:
+        """Read where masks are white, and keep it in the first process."""
+        if self._outlines is None:
+            return
+        items = [item for item in self.units.entries if self.rules[item.concept].aims_at_masks]
+        look = self._outlines.keep if self.rank == 0 else self._outlines.of
+        for done, _ in enumerate(in_threads(look, items, self.threads, 64), 1):
+            if done % 64 == 0 or done == len(items):
+                report(self.progress, "reading masks", done, len(items))
 
     @property
     def pairs_masked(self) -> bool:

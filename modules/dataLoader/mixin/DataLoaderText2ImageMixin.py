@@ -85,7 +85,9 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
 
     def _side_modules(self, side: str) -> list[Any]:
         made: list[Any] = [
-            PlanImage(self.rules, self.files, side, cached=self.latents is not None),
+            PlanImage(
+                self.rules, self.files, side, cached=self.latents is not None, outlines=self.outlines()
+            ),
             LoadPixels(self.files, side),
             ChoosePrompt(self.rules, side, cached=self.texts is not None),
         ]

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.aiming import shrunk
 from modules.pipeline.loss_masks.finding import FoundMask
 from modules.pipeline.loss_masks.reading import Levels, geometry_text, load_mask, mask_cells
 from modules.pipeline.Node import Node
@@ -95,7 +97,10 @@ class MaskCells(Node):
             DataError: the file is damaged, or has changed.
         """
         path = self._masks[item.id].mask
-        made = mask_cells(load_mask(path, self._alpha), self._files.size(item.path), transform, self._factor)
+        mask = load_mask(path, self._alpha)
+        if transform.shrink:
+            mask = Image.fromarray(shrunk(np.asarray(mask), transform.shrink), "F")
+        made = mask_cells(mask, self._files.size(item.path), transform, self._factor)
         self._files.check_unchanged(path)
         return made
 

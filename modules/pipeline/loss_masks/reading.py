@@ -92,4 +92,4 @@ def mask_cells(mask: Image.Image, size: tuple[int, int], transform: Transform, f
 def geometry_text(transform: Transform) -> str:
     """The same text for transforms that differ in colours alone."""
     plain = replace(transform, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
-    return f"{VERSION}:{plain.text()}"
+    return f"{VERSION}:{plain.text()}" + (f":{plain.shrink!r}" if plain.shrink else "")

@@ -5,6 +5,7 @@ from typing import Any
 
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.MaskOutlines import MaskOutlines
 from modules.pipeline.Node import Node
 from modules.pipeline.nodes.transforms import crop_geometry
 from modules.pipeline.Rules import Rules
@@ -19,10 +20,19 @@ class PlanImage(Node):
         files: knows the sizes.
         side: prefix of all names but ``name``, as in ``chosen_item``; empty for single images.
         cached: whether latents are cached, so variations come in turn.
+        outlines: of the images' masks, where there are masks.
     """
 
-    def __init__(self, rules: Sequence[Rules], files: FileIndex, side: str = "", cached: bool = True) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Rules],
+        files: FileIndex,
+        side: str = "",
+        cached: bool = True,
+        outlines: MaskOutlines | None = None,
+    ) -> None:
         super().__init__()
+        self._outlines = outlines
         self._rules, self._files, self._side, self._cached = rules, files, side, cached
 
     def get_inputs(self) -> list[str]:
@@ -38,6 +48,9 @@ class PlanImage(Node):
         size = self._files.size(item.path)
         crop = rules.crop(size, name, variation)
         transform = rules.transform(crop, name, variation, self._cached)
+        if self._outlines is not None and rules.aims_at_masks:
+            white = self._outlines.of(item)
+            transform = rules.aim(transform, white, size, name, variation, self._cached)
         return {
             f"{self._side}crop": crop,
             f"{self._side}transform": transform,

@@ -62,7 +62,8 @@ def plan_sources(item: Item, files: FileIndex, transform: Transform, multiple: i
         own = files.size(path)
         size = source_size(own, result, transform.size, multiple)
         offset = transform.offset if same_aspect(own, result) else (0.5, 0.5)
-        plans.append(SourcePlan(path, replace(transform, size=size, offset=offset)))
+        focus = transform.focus if same_aspect(own, result) else None
+        plans.append(SourcePlan(path, replace(transform, size=size, offset=offset, focus=focus)))
     return tuple(plans)
 
 

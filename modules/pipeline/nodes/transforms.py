@@ -33,6 +33,9 @@ class Transform:
         offset: where the crop lies in the room left over, (x, y) from 0 to 1; the middle is 0.5.
         brightness, contrast, saturation: factors, 1 changes nothing.
         hue: turn of the colour circle, in parts of it, 0 changes nothing.
+        focus: what the crop lies around instead of ``offset``: x and y in parts of the width and height before the
+            turn, and its size in parts of the largest crop.
+        shrink: of the image's mask alone, see ``loss_masks.aiming.shrunk``.
     """
 
     size: tuple[int, int]
@@ -43,10 +46,13 @@ class Transform:
     contrast: float = 1.0
     saturation: float = 1.0
     hue: float = 0.0
+    focus: tuple[float, float, float] | None = None
+    shrink: tuple[float, float] | None = None
 
     def text(self) -> str:
-        """The same text for the same transform, on every machine."""
-        return f"{VERSION}:{astuple(self)!r}"
+        """The same text for transforms that do the same to the image, on every machine."""
+        *looks, focus, _ = astuple(self)
+        return f"{VERSION}:{(*looks, *([focus] if focus else []))!r}"
 
 
 def decide_transform(
@@ -116,22 +122,57 @@ def apply_transform(image: Image.Image, transform: Transform) -> Pixels:
 
 def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, float, float, float]:
     """The part of a (width, height) image that is kept: the largest of the bucket's aspect, moved by the
-    offset; of a turned image the largest that has no empty corner, in the middle.
+    offset; of a turned image the largest that has no empty corner, in the middle. With a focus it is of the focus's
+    size and as near to it as the edges allow.
     """
     width, height = image_size
     target_h, target_w = transform.size
     scale = min(width / target_w, height / target_h)
+    scale *= transform.focus[2] if transform.focus else 1.0
     crop_w, crop_h = target_w * scale, target_h * scale
+    inner_w, inner_h = float(width), float(height)
     if transform.angle:
         cos, sin = abs(math.cos(math.radians(transform.angle))), abs(math.sin(math.radians(transform.angle)))
         # the pixels at the very edge are mixed with the emptiness outside
         inner_w, inner_h = max(1.0, width - 3), max(1.0, height - 3)
         shrink = min(1.0, inner_w / (crop_w * cos + crop_h * sin), inner_h / (crop_w * sin + crop_h * cos))
         crop_w, crop_h = crop_w * shrink, crop_h * shrink
+    if transform.focus:
+        x, y = _nearest_middle(image_size, (inner_w, inner_h), (crop_w, crop_h), transform)
+        left, top = (width - crop_w) / 2 + x, (height - crop_h) / 2 + y
+    elif transform.angle:
         left, top = (width - crop_w) / 2, (height - crop_h) / 2
     else:
         left, top = (width - crop_w) * transform.offset[0], (height - crop_h) * transform.offset[1]
     return max(0.0, left), max(0.0, top), min(float(width), left + crop_w), min(float(height), top + crop_h)
+
+
+def _nearest_middle(
+    size: tuple[int, int], inner: tuple[float, float], crop: tuple[float, float], transform: Transform
+) -> tuple[float, float]:
+    """The middle of a crop near the focus, seen from the middle of the turned image, that leaves no corner empty."""
+    assert transform.focus is not None
+    angle = math.radians(transform.angle)
+    (width, height), (crop_w, crop_h) = size, crop
+    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
+    # along the sides of the image
+    room_x = max(0.0, inner[0] - crop_w * cos - crop_h * sin) / 2
+    room_y = max(0.0, inner[1] - crop_w * sin - crop_h * cos) / 2
+    x, y = (transform.focus[0] - 0.5) * width, (transform.focus[1] - 0.5) * height
+    x, y = turned(max(-room_x, min(room_x, x)), max(-room_y, min(room_y, y)), angle)
+    # what a turn moves over the edge is lost
+    rooms = ((abs(x), (width - crop_w) / 2), (abs(y), (height - crop_h) / 2))
+    share = min([1.0, *(max(0.0, room) / way for way, room in rooms if way > room)])
+    return x * share, y * share
+
+
+def turned(x: float, y: float, angle: float) -> tuple[float, float]:
+    """Where a point lies after a turn about the origin, counter-clockwise as it is seen, with y pointing down.
+
+    Args:
+        angle: in radians.
+    """
+    return x * math.cos(angle) + y * math.sin(angle), y * math.cos(angle) - x * math.sin(angle)
 
 
 def crop_geometry(

@@ -77,6 +77,22 @@ class ConceptImageConfig(BaseConfig):
     random_hue_max_strength: Float = setting(
         0.0, ge=-1, le=1, title="Hue strength", tip="0: no change, 1: half a turn of the colour wheel."
     )
+    enable_random_circular_mask_shrink: bool = setting(
+        False,
+        title="Random mask disc",
+        tip=(
+            "In masked training, keep only a disc of the mask in each variation, around a random white point. Its "
+            "radius is 0.2 to 1 of the way to the farthest white point."
+        ),
+    )
+    enable_random_mask_rotate_crop: bool = setting(
+        False,
+        title="Random crop to mask",
+        tip=(
+            "In masked training, rotate each variation by up to 20 degrees and crop it to the mask with 10 to 30 % "
+            "of room on each side. The crop keeps the aspect of the image and is never enlarged."
+        ),
+    )
     enable_resolution_override: bool = setting(
         False, title="Own resolution", tip="Train this concept at its own resolution."
     )

@@ -58,6 +58,8 @@ CONCEPT = [
         "concepts.0.mask_path", masked, lambda folder: str(image_folder() / "other-masks"), see.weights,
         {"mask_source": "FOLDER"},
     ),
+    Case("concepts.0.image.enable_random_circular_mask_shrink", masked, True, see.weights),
+    Case("concepts.0.image.enable_random_mask_rotate_crop", masked, True, see.weights),
     own("path", lambda folder: str(image_folder() / "rejected")),
     own("type", "PRIOR_PREDICTION"),
     Case(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from modules.util.config.rules.rules import Finding, rule
+from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import MaskSource, PairMasks
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 )
 def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
     if not c.masked_training:
+        yield from _masks_wanted(c)
         return
     if c.rlhf_enabled:
         yield UnsupportedError(
@@ -45,6 +46,15 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
             "mask_source",
             "set mask_path of the concepts",
         )
+
+
+def _masks_wanted(c: TrainConfig) -> Iterator[Finding]:
+    for number, concept in enumerate(c.concepts or ()):
+        for name in ("enable_random_circular_mask_shrink", "enable_random_mask_rotate_crop"):
+            if concept.enabled and getattr(concept.image, name):
+                yield ConfigWarning(
+                    "has no effect without masked_training", f"concepts[{number}].image.{name}"
+                )
 
 
 @rule(

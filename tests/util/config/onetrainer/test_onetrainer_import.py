@@ -308,7 +308,6 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
             "cloud",
             "secrets",
             "made_up",
-            "concepts[0].image.enable_random_circular_mask_shrink",
             "concepts[1]",
             "samples[0].frames",
             "samples[0].height",
@@ -319,6 +318,8 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     assert (config.unet.weight_dtype, config.unet.offload_fraction) == ("FLOAT_8", 0.4)
     assert config.concepts is not None
     assert config.concepts[0].text.tag_dropout_mode == "RANDOM_WEIGHTED"
+    assert config.concepts[0].image.enable_random_circular_mask_shrink
+    assert not config.concepts[0].image.enable_random_mask_rotate_crop
 
 
 def test_numbers_written_as_text_or_float_are_read(tmp_path: Path) -> None:
