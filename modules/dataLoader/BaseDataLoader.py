@@ -27,7 +27,7 @@ from modules.dataLoader.source import (
 from modules.model.batch import ImageBatch, PairBatch
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.loss_masks.finding import mask_faults
+from modules.pipeline.loss_masks.finding import CONDITION, mask_faults
 from modules.pipeline.Node import THREAD_SAFE
 from modules.util.errors import DataError
 from modules.util.TrainProgress import TrainProgress
@@ -111,6 +111,7 @@ class BaseDataLoader(ABC):
         files.flush()
         raise_faults(check_crops(source, files))
         raise_faults(mask_faults(source.masks, files))
+        raise_faults(mask_faults(source.conditions, files, noun=CONDITION))
         table = BucketTable.of(units, files, once=validation)
         raise_faults(epoch_faults(table))
         self.sizes = table.sizes
@@ -273,6 +274,8 @@ class BaseDataLoader(ABC):
             line = [item.id, *(self.files.digest(path) for path in item.paths), *item.prompts]
             if (found := self.source.masks.get(item.id)) is not None:
                 line.append(f"mask {self.files.digest(found.mask)}")
+            if (found := self.source.conditions.get(item.id)) is not None:
+                line.append(f"condition {self.files.digest(found.mask)}")
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         for pair in self.units.entries if self.units.dpo else ():
             if pair.certainty is not None:

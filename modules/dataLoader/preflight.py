@@ -34,7 +34,7 @@ from modules.dataLoader.source import (
 )
 from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.loss_masks.finding import mask_faults
+from modules.pipeline.loss_masks.finding import CONDITION, mask_faults
 from modules.util.counted import counted
 from modules.util.enum.choices import StopUnit
 from modules.util.errors import DataError, UserError, list_offenders
@@ -173,6 +173,7 @@ def inspect_data(
         _check_likes(source, files, result)
     result.faults += check_crops(source, files, bad)
     result.faults += mask_faults(source.masks, files, bad, decode=decode)
+    result.faults += mask_faults(source.conditions, files, bad, decode=decode, noun=CONDITION)
     if source.dpo:
         _check_sides_differ(source, files, bad, result)
     for units in (source.train, source.validation):

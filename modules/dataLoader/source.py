@@ -15,7 +15,7 @@ from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, 
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
-from modules.dataLoader.unit_masks import collect_masks
+from modules.dataLoader.unit_masks import collect_conditions, collect_masks
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.loss_masks.finding import FoundMask
@@ -94,6 +94,7 @@ class DataSource:
         warnings: what is allowed and probably not meant.
         found: what each concept's folder holds, ``None`` for concepts this run does not use.
         masks: by the ids of items, in masked training.
+        conditions: the same of the pictures that an inpainting model is shown instead of the masked images.
     """
 
     concepts: list[Any]
@@ -104,6 +105,7 @@ class DataSource:
     warnings: list[str] = field(default_factory=list)
     found: list[Found | None] = field(default_factory=list)
     masks: dict[str, FoundMask] = field(default_factory=dict)
+    conditions: dict[str, FoundMask] = field(default_factory=dict)
 
     @property
     def dpo(self) -> bool:
@@ -178,9 +180,10 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
     (_collect_pairs if dpo else _collect_images)(config, source)
     held_back = [] if source.validation is None else source.validation.entries
     found = collect_masks(config, source.train.entries + held_back, source.concepts)
-    source.masks = found.masks
-    source.faults += found.faults
-    source.warnings += found.warnings
+    shown = collect_conditions(config, source.items())
+    source.masks, source.conditions = found.masks, shown.masks
+    source.faults += found.faults + shown.faults
+    source.warnings += found.warnings + shown.warnings
     return source
 
 

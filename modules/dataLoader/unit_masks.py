@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from modules.dataLoader.pairing import Pair
-from modules.pipeline.loss_masks.finding import Masks, look_for_masks
+from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.finding import Masks, look_for_conditions, look_for_masks
 from modules.util.enum.choices import PairMasks
 
 if TYPE_CHECKING:
@@ -26,3 +27,9 @@ def collect_masks(config: TrainConfig, entries: Sequence[Any], concepts: Sequenc
         return Masks()
     units = [(one.id, [one.chosen, one.rejected] if isinstance(one, Pair) else [one]) for one in entries]
     return look_for_masks(config.mask_source, units, concepts, pairs)
+
+
+def collect_conditions(config: TrainConfig, items: Sequence[Item]) -> Masks:
+    """What an inpainting model is shown of images instead of the masked images, nothing where the run has none."""
+    wanted = config.custom_conditioning_image and not config.rlhf_enabled
+    return look_for_conditions(items) if wanted and items else Masks()

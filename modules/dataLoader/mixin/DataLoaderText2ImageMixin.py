@@ -11,13 +11,14 @@ import torch
 from modules.dataLoader.mixin.DataLoaderMasksMixin import DataLoaderMasksMixin
 from modules.dataLoader.mixin.DataLoaderTextsMixin import DataLoaderTextsMixin
 from modules.dataLoader.samplers import MicroBatch
-from modules.dataLoader.source import UnitSet
+from modules.dataLoader.source import DataSource, UnitSet
 from modules.model.batch import ImageBatch, PairBatch, Sources
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
+from modules.pipeline.nodes.conditioning import LoadCondition, PlanCondition, load_condition
 from modules.pipeline.nodes.LoadPixels import LoadPixels
 from modules.pipeline.nodes.masks import CellMask, Mask, MaskFromCells, PlanMask
 from modules.pipeline.nodes.PlanImage import PlanImage
@@ -41,6 +42,7 @@ class EncodeTask:
 
     Args:
         plan: of an image that is edited; ``None`` for the result.
+        condition: path of a picture that is shown instead of the image with its mask.
     """
 
     key: str
@@ -50,6 +52,7 @@ class EncodeTask:
     size: tuple[int, int]
     mask: Mask | CellMask | None = None
     plan: SourcePlan | None = None
+    condition: str = ""
 
 
 class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
@@ -61,6 +64,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     model: Model
     setup: BaseModelSetup
     units: UnitSet
+    source: DataSource
     rules: list[Rules]
     files: FileIndex
     latents: ContentCache | None
@@ -97,8 +101,14 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         made += self.mask_modules()
         if self.setup.spec.inpainting:
             made.append(MaskFromCells(side) if self.masked else PlanMask(side, self.masks))
+            shown = {name: found.mask for name, found in self.source.conditions.items()}
+            made.append(PlanCondition(shown, self.masked, side))
+            made += [LoadCondition(self.files, side)] if self.latents is None else []
         if self.setup.spec.inpainting and self.latents is not None:
-            inputs, outputs = [*inputs, f"{side}mask"], (f"{side}masked_key", f"{side}masked")
+            inputs, outputs = (
+                [*inputs, f"{side}mask", f"{side}condition"],
+                (f"{side}masked_key", f"{side}masked"),
+            )
             made.append(CachedTensors(inputs, self.masked_key, self.latents, *outputs))
         if self.setup.spec.sources:
             made.append(PlanSources(self.rules, self.files, side))
@@ -114,7 +124,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         if self.setup.spec.size_conditioning:
             names.append("geometry")
         if self.setup.spec.inpainting:
-            names += ["mask"] if self.latents is None else ["mask", "masked"]
+            names += ["mask", "condition_pixels"] if self.latents is None else ["mask", "masked"]
         if self.setup.spec.sources:
             names += ["source_pixels"] if self.latents is None or self.encodes_shown else []
             names += ["source_latents"] if self.latents is not None else []
@@ -143,8 +153,12 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         digest = self.files.digest(path)
         return content_key(CACHE_FORMAT, "latents", "float32", self.latents_of, digest, transform.text())
 
-    def masked_key(self, item: Item, transform: Transform, mask: Mask | CellMask) -> str:
-        """The same of an image of which a part is hidden."""
+    def masked_key(self, item: Item, transform: Transform, mask: Mask | CellMask, condition: str = "") -> str:
+        """The same of an image of which a part is hidden, or of the picture that is shown instead."""
+        if condition:
+            return content_key(
+                "condition", self._key_of(condition, transform), repr(self.files.size(item.path))
+            )
         return content_key("masked", self.latent_key(item, transform), mask.text())
 
     latents_of: str
@@ -176,10 +190,13 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         yield task
         if self.setup.spec.inpainting and self.masked:
             item, transform = get("item"), get("transform")
-            for mask in self.both_masks(item, transform):
-                yield replace(task, key=self.masked_key(item, transform, mask), mask=mask)
+            own, white = self.both_masks(item, transform)
+            found = self.source.conditions.get(item.id)
+            for mask, condition in ((own, "" if found is None else found.mask), (white, "")):
+                key = self.masked_key(item, transform, mask, condition)
+                yield replace(task, key=key, mask=mask, condition=condition)
         elif self.setup.spec.inpainting:
-            yield replace(task, key=get("masked_key"), mask=get("mask"))
+            yield replace(task, key=get("masked_key"), mask=get("mask"), condition=get("condition"))
         if self.setup.spec.sources:
             for key, plan in zip(get("source_keys"), get("sources"), strict=True):
                 yield replace(task, key=key, size=plan.transform.size, plan=plan)
@@ -188,6 +205,12 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         """(H, W, 3) of an image to encode, 0 to 255."""
         if task.plan is not None:
             return load_source(task.plan, self.files)
+        if task.condition:
+            item, transform = (
+                self.dataset.pipeline.get(f"{task.side}{name}", task.visit, task.unit)
+                for name in ("item", "transform")
+            )
+            return load_condition(task.condition, item, transform, self.files)
         pixels = self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)
         return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)
 
@@ -283,8 +306,10 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
             masked_BChw = torch.stack([item[f"{side}masked"]["latents"] for item in items])
         else:
             factor = self.model.latent_factor
+            shown = [item[f"{side}condition_pixels"] for item in items]
             pixels = [
-                mask.hide(item[f"{side}pixels"], factor) for item, mask in zip(items, masks, strict=True)
+                mask.hide(item[f"{side}pixels"], factor) if picture is None else picture
+                for item, mask, picture in zip(items, masks, shown, strict=True)
             ]
             with self.on_device(self.setup.spec.vae):
                 masked_BChw = self.encode_images(pixels)

@@ -20,7 +20,8 @@ from modules.util.rng import python_random
 
 
 class MaskCells(Node):
-    """What an image's mask says of each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1.
+    """What an image's mask says of each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1, and whether
+    the visit leaves the mask out: ``ignored``.
 
     Args:
         masks: by the ids of items; an item without one is white.
@@ -53,19 +54,25 @@ class MaskCells(Node):
         return [f"{self._side}item", f"{self._side}transform", "name"]
 
     def get_outputs(self) -> list[str]:
-        return [f"{self._side}cells"]
+        return [f"{self._side}cells", f"{self._side}ignored"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
         transform: Transform = self._get_previous_item(variation, f"{self._side}transform", index)
         name: str = self._get_previous_item(variation, "name", index)
-        return {f"{self._side}cells": self._cells(item, transform, name, variation)}
-
-    def _cells(self, item: Item, transform: Transform, name: str, visit: int) -> Levels:
-        height, width = transform.size
         ignored = (
-            self._ignored and python_random("unmasked", self._seed, name, visit).random() < self._ignored
+            self._ignored > 0
+            and python_random("unmasked", self._seed, name, variation).random() < self._ignored
         )
+        if requested_name == f"{self._side}ignored":
+            return {requested_name: ignored}
+        return {
+            f"{self._side}cells": self._cells(item, transform, ignored),
+            f"{self._side}ignored": ignored,
+        }
+
+    def _cells(self, item: Item, transform: Transform, ignored: bool) -> Levels:
+        height, width = transform.size
         key = None if ignored else self.key(item, transform)
         if key is None:
             return np.ones((height // self._factor, width // self._factor), dtype=np.float32)

@@ -18,6 +18,10 @@ from modules.util.pairs.dpo_pair_files import dpo_pair_key
 
 SUFFIX = "-masklabel.png"
 """What follows the name of an image in that of its mask, next to it."""
+CONDITION_SUFFIX = "-condlabel.png"
+"""The same of the picture that an inpainting model is shown."""
+CONDITION = "conditioning image"
+"""What such pictures are called in messages."""
 TOLERANCE = 0.01
 """By how much the shape of a mask may differ from its image's."""
 
@@ -59,6 +63,29 @@ def look_for_masks(
     except UserError as error:
         return Masks(faults=[error])
     return Masks(masks, warnings=[warning] if warning else [])
+
+
+def look_for_conditions(items: Sequence[Item]) -> Masks:
+    """The pictures next to images that an inpainting model is shown instead of the masked images. Images without one
+    are counted in a warning; not one at all is a fault.
+    """
+    named = {item.id: Path(item.path).with_suffix("").as_posix() + CONDITION_SUFFIX for item in items}
+    found = {
+        item.id: FoundMask(item.path, named[item.id]) for item in items if Path(named[item.id]).is_file()
+    }
+    missing = sorted(named.keys() - found.keys())
+    if not missing:
+        return Masks(found)
+    if not found:
+        fault = DataError(
+            f"none of the {counted(len(items), 'image')} has a {CONDITION}",
+            field="custom_conditioning_image",
+            hint=f"put NAME{CONDITION_SUFFIX} next to each image, or switch it off",
+        )
+        return Masks(faults=[fault])
+    have = "image has" if len(missing) == 1 else "images have"
+    warning = f"{len(missing)} {have} no {CONDITION}; the masked image is shown:\n{list_offenders(missing)}"
+    return Masks(found, warnings=[warning])
 
 
 def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> dict[str, FoundMask]:
@@ -128,11 +155,17 @@ def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool
 
 
 def mask_faults(
-    masks: Mapping[str, FoundMask], files: FileIndex, ignore: Collection[str] = (), *, decode: bool = False
+    masks: Mapping[str, FoundMask],
+    files: FileIndex,
+    ignore: Collection[str] = (),
+    *,
+    decode: bool = False,
+    noun: str = "mask",
 ) -> list[UserError]:
     """Masks that cannot be read, and those whose shape is not their image's.
 
     Args:
+        noun: what they are called, if they are other pictures that belong to images.
         ignore: paths of images that are faults already.
         decode: decode every mask, not only its header.
     """
@@ -155,7 +188,7 @@ def mask_faults(
         return []
     return [
         DataError(
-            f"{counted(len(bad), 'mask')} cannot be used:\n{list_offenders(bad)}",
-            hint="replace or remove them; a mask may be smaller or larger than its image, with the same shape",
+            f"{counted(len(bad), noun)} cannot be used:\n{list_offenders(bad)}",
+            hint=f"replace or remove them; a {noun} may be smaller or larger than its image, with the same shape",
         )
     ]

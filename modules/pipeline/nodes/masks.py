@@ -15,6 +15,7 @@ VERSION = 1
 """Raised whenever the same ``Mask`` covers other pixels than before."""
 WHOLE = 0.25
 """Share of masks that cover the whole image, which is what sampling without an image looks like."""
+EVERYTHING = (0.0, 0.0, 1.0, 1.0)
 GREY = 127.5
 HALF = 0.5
 
@@ -30,6 +31,11 @@ class Mask:
     def text(self) -> str:
         """The same text for the same mask, on every machine."""
         return f"{VERSION}:{self.boxes!r}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether it was decided to cover the whole image."""
+        return self.boxes == (EVERYTHING,)
 
     def cells(self, height: int, width: int) -> Bools:
         """(h, w) cells that are covered; every box covers one at least."""
@@ -80,7 +86,7 @@ def decide_mask(name: str, number: int) -> Mask:
     """
     source = python_random("inpainting mask", 0, name, number)
     if source.random() < WHOLE:
-        return Mask(((0.0, 0.0, 1.0, 1.0),))
+        return Mask((EVERYTHING,))
     boxes = []
     for _ in range(source.randint(1, 3)):
         height, width = source.uniform(0.2, 0.8), source.uniform(0.2, 0.8)

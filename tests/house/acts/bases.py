@@ -58,6 +58,7 @@ def _images(folder: Path) -> None:
             Image.fromarray(levels).save(folder / masks / f"{number:03d}.png")
             if across == 4:
                 Image.fromarray(255 - levels).save(folder / "chosen" / f"{number:03d}-masklabel.png")
+                Image.fromarray(levels).save(folder / "chosen" / f"{number:03d}-condlabel.png")
     (folder / "emphasis.txt").write_text("a (red:1.5) circle\n", encoding="utf-8")
     (folder / "long.txt").write_text("a red circle on the left of a blue square " * 3, encoding="utf-8")
     (folder / "lines.txt").write_text("a green dog\n", encoding="utf-8")
@@ -104,6 +105,12 @@ def masked(folder: Path) -> dict[str, Any]:
     """Training on parts of images."""
     own = concept(mask_path=str(image_folder() / "masks"))
     return {**pictures(folder), "concepts": [own], "masked_training": True, "unmasked_probability": 0.0}
+
+
+def inpainted(folder: Path) -> dict[str, Any]:
+    """Training of a model that paints into images."""
+    key = "STABLE_DIFFUSION_15_INPAINTING"
+    return {**masked(folder), "model_type": key, "base_model_name": str(tiny_folder(key))}
 
 
 def concepts(folder: Path) -> dict[str, Any]:

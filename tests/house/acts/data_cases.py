@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, concepts, edits, image_folder, masked, pictures
+from tests.house.acts.bases import concept, concepts, edits, image_folder, inpainted, masked, pictures
 from tests.house.acts.case import Case, Values
 from tests.house.acts.run_cases import lists
 
@@ -26,6 +26,7 @@ DATA = [
     Case("unmasked_probability", masked, 1.0, see.weights),
     Case("normalize_masked_area_loss", masked, True, see.weights),
     Case("masked_prior_preservation_weight", masked, 1.0, see.weights),
+    Case("custom_conditioning_image", inpainted, True, see.weights),
 ]  # fmt: skip
 
 

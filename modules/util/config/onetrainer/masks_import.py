@@ -13,9 +13,10 @@ Data = dict[str, Any]
 
 def import_masks(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
     """What masked training has here under the same names and another value."""
+    # there it does nothing with other models
+    made: Data = {} if family.spec.inpainting else {"custom_conditioning_image": False}
     if full["masked_training"] is not True:
-        return {}
-    made: Data = {}
+        return made
     if not family.spec.inpainting and full["unmasked_probability"] != 0:
         made["unmasked_probability"] = 0.0
         notes.moved(

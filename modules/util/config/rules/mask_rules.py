@@ -48,6 +48,22 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule("custom_conditioning_image", "model_type", "rlhf_enabled")
+def _shows_pictures(c: TrainConfig) -> Iterator[Finding]:
+    if not c.custom_conditioning_image:
+        return
+    if not c.model_type.spec.inpainting:
+        yield UnsupportedError(
+            f"{c.model_type.spec.label} is shown no masked image that could be replaced",
+            "custom_conditioning_image",
+            "set it to false, or choose an inpainting model",
+        )
+    elif c.rlhf_enabled:
+        yield UnsupportedError(
+            "is not supported in preference training", "custom_conditioning_image", "set it to false"
+        )
+
+
 def _masks_wanted(c: TrainConfig) -> Iterator[Finding]:
     for number, concept in enumerate(c.concepts or ()):
         for name in ("enable_random_circular_mask_shrink", "enable_random_mask_rotate_crop"):

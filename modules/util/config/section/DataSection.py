@@ -161,6 +161,18 @@ class DataSection(BaseConfig):
         ),
     )
 
+    custom_conditioning_image: bool = setting(
+        False,
+        visible="!rlhf_enabled",
+        free=False,
+        title="Own conditioning",
+        group="Masks",
+        tip=(
+            "For inpainting models: show photo-condlabel.png next to photo.jpg to the model instead of the masked "
+            "image. An image without one is masked as usual."
+        ),
+    )
+
     @field_validator("resolution")
     @classmethod
     def _readable_resolution(cls, value: str) -> str:

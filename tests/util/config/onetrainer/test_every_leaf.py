@@ -98,6 +98,8 @@ def base(place: str) -> dict[str, Any]:
         made["additional_embeddings"] = [{"placeholder": "<a>"}]
     if place.startswith(("unmasked", "normalize_masked", "masked_prior")):
         made |= {"masked_training": True, "model_type": "STABLE_DIFFUSION_15_INPAINTING"}
+    if place == "custom_conditioning_image":
+        made["model_type"] = "STABLE_DIFFUSION_15_INPAINTING"
     if place in ("custom_learning_rate_scheduler", "scheduler_params"):
         made["learning_rate_scheduler"] = "CUSTOM"
     if place == "generalized_offset_noise":

@@ -466,6 +466,7 @@ MASKED = {
     "unmasked_probability": 0.2,
     "normalize_masked_area_loss": True,
     "masked_prior_preservation_weight": 0.5,
+    "custom_conditioning_image": True,
     **LISTS,
 }
 
@@ -489,6 +490,9 @@ def test_masked_training_is_taken_over(
     config, notes = load(tmp_path, {**MASKED, **more})
     assert (config.masked_training, config.mask_source) == (True, "FILE")
     assert (config.unmasked_weight, config.normalize_masked_area_loss) == (0.3, True)
+    # with other models it does nothing there
+    assert config.custom_conditioning_image is config.model_type.spec.inpainting
+    assert not [name for name in about(notes) if "conditioning" in name]
     assert (config.unmasked_probability, config.masked_prior_preservation_weight) == (probability, prior)
     assert [name for name in about(notes) if "mask" in name] == noted
 

@@ -1,0 +1,82 @@
+"""Pictures that inpainting models are shown instead of the masked image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from PIL import Image
+
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
+from modules.pipeline.nodes.images import load_rgb
+from modules.pipeline.nodes.masks import CellMask, Mask
+from modules.pipeline.nodes.transforms import Pixels, Transform, apply_transform
+
+
+class PlanCondition(Node):
+    """The picture that is shown at a visit: ``condition``, its path. Empty where the masked image is shown, which is
+    blank where everything is to be painted.
+
+    Args:
+        conditions: paths by the ids of items.
+        ignored: whether the visits that leave masks out are known; otherwise masks are drawn.
+        side: prefix of the names.
+    """
+
+    def __init__(self, conditions: Mapping[str, str], ignored: bool, side: str) -> None:
+        super().__init__()
+        self._conditions, self._ignored, self._side = conditions, ignored, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}item", f"{self._side}{'ignored' if self._ignored else 'mask'}"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}condition"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item: Item = self._get_previous_item(variation, f"{self._side}item", index)
+        said: bool | Mask | CellMask = self._get_previous_item(variation, self.get_inputs()[1], index)
+        blank = said.whole if isinstance(said, Mask) else said is True
+        return {f"{self._side}condition": "" if blank else self._conditions.get(item.id, "")}
+
+
+class LoadCondition(Node):
+    """Decodes the picture that is shown at a visit: ``condition_pixels``, or ``None``.
+
+    Args:
+        files: knows sizes.
+        side: prefix of the names.
+    """
+
+    def __init__(self, files: FileIndex, side: str) -> None:
+        super().__init__()
+        self._files, self._side = files, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}{name}" for name in ("item", "transform", "condition")]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}condition_pixels"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item, transform, path = (
+            self._get_previous_item(variation, name, index) for name in self.get_inputs()
+        )
+        made = load_condition(path, item, transform, self._files) if path else None
+        return {f"{self._side}condition_pixels": made}
+
+
+def load_condition(path: str, item: Item, transform: Transform, files: FileIndex) -> Pixels:
+    """(H, W, 3) pixels of a picture after what is done to its image.
+
+    Raises:
+        DataError: the file is damaged, or has changed.
+    """
+    picture, size = load_rgb(path), files.size(item.path)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    made = apply_transform(picture, transform)
+    files.check_unchanged(path)
+    return made
