@@ -15,7 +15,8 @@ class PartSpec:
     """One component of a model folder.
 
     Args:
-        name: its folder in the diffusers layout and its name in the config (``unet``, ``text_encoder``).
+        name: its name in the config and, where ``folder`` says no other, its folder in the diffusers layout (``unet``,
+            ``text_encoder``).
         kind: what it is for.
         classes: class names that ``model_index.json`` may give, the one to load with first; empty accepts any.
         module: where that class is imported from; the full path, because importing the libraries' top levels takes
@@ -30,6 +31,9 @@ class PartSpec:
         comfy_root: the module ComfyUI nests its layers in, where that differs from here.
         file_prefix: prefix of its keys in a single-file model.
         open_clip: whether single-file models store it under OpenCLIP's names.
+        folder: its folder in the diffusers layout, where that has another name.
+        library: the library it is from, where that does not follow from its kind.
+        inside: what its names in a single file begin with after the prefix of the denoiser, for a part that is stored in it.
         pad_token: what a CLIP tokenizer pads short prompts with; CLIP's vocabulary comes with the program.
     """
 
@@ -47,6 +51,19 @@ class PartSpec:
     file_prefix: str = ""
     open_clip: bool = False
     pad_token: str = ""
+    folder: str = ""
+    library: str = ""
+    inside: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its folder in the diffusers layout."""
+        return self.folder or self.name
+
+    @property
+    def of_transformers(self) -> bool:
+        """Whether its module is one of transformers, not of diffusers."""
+        return self.kind == "text_encoder" and self.library != "diffusers"
 
 
 def block_presets(

@@ -133,10 +133,15 @@ def clip_tokenizer(name: str = "tokenizer", pad_token: str = CLIP_END) -> PartSp
     )
 
 
-def t5_tokenizer(name: str = "tokenizer", optional: bool = False) -> PartSpec:
+def t5_tokenizer(name: str = "tokenizer", optional: bool = False, folder: str = "") -> PartSpec:
     """T5's tokenizer."""
     return PartSpec(
-        name, "tokenizer", ("T5TokenizerFast", "T5Tokenizer"), "transformers.models.t5", optional=optional
+        name,
+        "tokenizer",
+        ("T5TokenizerFast", "T5Tokenizer"),
+        "transformers.models.t5",
+        optional=optional,
+        folder=folder,
     )
 
 

@@ -49,9 +49,10 @@ def downloaded(
     if not isinstance(index, dict):
         return folder
     # parts the model is without are for loading to refuse
-    wanted = [spec.part(part) for part in parts if index.get(part) and not left_out(spec.part(part), index)]
-    there = all(_is_there(folder / part.name, part, weights) for part in wanted)
-    there = there and all((folder / part / "config.json").is_file() for part in configs if index.get(part))
+    wanted = [spec.part(part) for part in parts if index.get(spec.part(part).place) and not left_out(spec.part(part), index)]
+    small = [spec.part(part).place for part in configs]
+    there = all(_is_there(folder / part.place, part, weights) for part in wanted)
+    there = there and all((folder / place / "config.json").is_file() for place in small if index.get(place))
     return folder if there else None
 
 

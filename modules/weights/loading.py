@@ -143,16 +143,17 @@ def _download(
 
     wanted = set(parts) if parts is not None else {part.name for part in spec.parts}
     patterns = ["model_index.json"]
+    places = {part.name: part.place for part in spec.parts}
     for part in wanted:
-        patterns += [f"{part}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
-    patterns += [f"{part}/config.json" for part in configs]
+        patterns += [f"{places[part]}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
+    patterns += [f"{places[part]}/config.json" for part in configs]
     if alone:
         patterns += ["config.json", *PLAIN_WEIGHTS]
     fetch = partial(snapshot_download, repository(name), token=hub_token(), **at_revision(name))
     try:
         place = Path(fetch(allow_patterns=patterns))
         # repositories often hold the same weights again in half precision; these count only where they are all there is
-        if more := _without_weights(place, sorted(wanted), alone):
+        if more := _without_weights(place, sorted(places[part] for part in wanted), alone):
             fetch(allow_patterns=more)
         return place
     except RevisionNotFoundError as error:
@@ -215,7 +216,7 @@ def check_folder(
         part = spec.part(name)
         if left_out(part, index):
             continue
-        fault = _part_fault(folder, part, index.get(name), weights)
+        fault = _part_fault(folder, part, index.get(part.place), weights)
         if fault:
             faults.append(UserError(fault, field=FIELD))
     if faults:
@@ -235,7 +236,7 @@ def _check_relative(folder: Path, spec: FamilySpec) -> None:
 
 def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
     """Whether a folder lacks an optional part."""
-    entry = index.get(part.name)
+    entry = index.get(part.place)
     return part.optional and (not isinstance(entry, list) or not all(entry))
 
 
@@ -245,7 +246,7 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
         return f"its model_index.json names no {part.name}"
     if part.classes and entry[1] not in part.classes:
         return f"its {part.name} is a {entry[1]}, not a {' or '.join(part.classes)}"
-    place = folder / part.name
+    place = folder / part.place
     if not place.is_dir():
         return f"the folder {part.name} is missing"
     if part.kind in ("tokenizer", "processor", "scheduler"):
@@ -419,13 +420,13 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
         if part.kind == "scheduler":
             loaded[name] = read_scheduler_config(folder)
         elif part.kind == "tokenizer":
-            loaded[name] = load_tokenizer(part_class(part), folder / name)
+            loaded[name] = load_tokenizer(part_class(part), folder / part.place)
         elif part.kind == "processor":
-            loaded[name] = _read_processor(folder / name)
+            loaded[name] = _read_processor(folder / part.place)
         else:
-            keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
+            keyword = "dtype" if part.of_transformers else "torch_dtype"
             loaded[name] = load_module(
-                part_class(part).from_pretrained, folder, name, dtypes.of(name), keyword
+                part_class(part).from_pretrained, folder, part.place, dtypes.of(name), keyword
             )
     return loaded
 

@@ -66,6 +66,7 @@ KINDS = (
 )
 NEEDLESS = re.compile(
     r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
+    r"pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|_extra_state|accum_[a-z_]+|"
     r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
 )
 """Tensors of published files that the modules do not need: what is computed, and what only training needs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,9 +152,11 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
     Args:
         alone: whether the file is there for this part, so that names without a prefix are the part's.
     """
-    names = next((found for prefix in part_prefixes(part) if (found := _below(file, prefix))), None)
-    if names is None and alone and not any(name.startswith(file_prefixes(spec)) for name in file.shapes):
-        names = {name: name for name in file.shapes}
+    others = tuple(prefix for other in spec.parts if other.inside and other != part for prefix in part_prefixes(other))
+    own = [name for name in file.shapes if not name.startswith(others)] if others else list(file.shapes)
+    names = next((found for prefix in part_prefixes(part) if (found := _below(own, prefix))), None)
+    if names is None and alone and not any(name.startswith(file_prefixes(spec)) for name in own):
+        names = {name: name for name in own}
     if not names:
         return None
     if any(name.startswith("transformer.resblocks.") for name in names):
@@ -179,8 +181,8 @@ def folder_tensors(files: Sequence[WeightFile]) -> PartTensors:
     return _lazy(places)
 
 
-def _below(file: WeightFile, prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): name for name in file.shapes if name.startswith(prefix)}
+def _below(names: Iterable[str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
 
 
 def _lazy(places: Mapping[str, LazyTensor], cut: bool = False) -> PartTensors:
@@ -203,10 +205,10 @@ def configs(spec: FamilySpec, part: PartSpec, file: Path, base: Path | None) -> 
     Raises:
         UserError: a damaged one.
     """
-    given = beside_file(file) / part.name / "config.json"
+    given = beside_file(file) / part.place / "config.json"
     if given.is_file():
         return [_read(given)]
-    places = [base / part.name / "config.json"] if base is not None else []
+    places = [base / part.place / "config.json"] if base is not None else []
     return [_read(place) for place in (*places, *shipped(spec.key, part.name)) if place.is_file()]
 
 
@@ -275,7 +277,7 @@ def _has_tables(module: nn.Module) -> bool:
 
 def _make(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
     kind = part_class(part)
-    if part.kind == "text_encoder":
+    if part.of_transformers:
         return kind(kind.config_class.from_dict(dict(config)))  # type: ignore[no-any-return]
     return kind.from_config(dict(config))  # type: ignore[no-any-return]
 
@@ -286,7 +288,7 @@ def _make(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
 def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Pieces:
     """Where a file in the published layout has each tensor of a part."""
     state = module.state_dict()
-    if part.kind == "text_encoder":
+    if part.of_transformers:
         return {key: Piece(_text_names(key)) for key in state}
     if part.kind == "denoiser":
         # what is computed tells sizes apart where a file has it

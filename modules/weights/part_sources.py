@@ -143,8 +143,8 @@ def _load_alone(
                 hint="name a file of that part, or a diffusers folder",
             )
         return module
-    keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
-    folder, name = path, part.name
+    keyword = "dtype" if part.of_transformers else "torch_dtype"
+    folder, name = path, part.place
     if (path / "model_index.json").is_file():
         check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
     else:
@@ -180,7 +180,7 @@ def part_from_file(
     if plan is None:
         raise UserError(
             f"there is no config for the {part.name} of {file.path}",
-            hint=f"put the one it was published with at {beside_file(file.path) / part.name / 'config.json'}",
+            hint=f"put the one it was published with at {beside_file(file.path) / part.place / 'config.json'}",
         )
     if plan.strays:
         denoiser = part.kind == "denoiser"
@@ -233,7 +233,7 @@ def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str)
         lines.append(f"missing or of another shape ({len(plan.faults)}):\n{list_offenders(plan.faults)}")
     if plan.extra:
         lines.append(f"unknown ({len(plan.extra)}):\n{list_offenders(plan.extra)}")
-    hint = f"if it has another size, put its config at {beside_file(path) / part.name / 'config.json'}"
+    hint = f"if it has another size, put its config at {beside_file(path) / part.place / 'config.json'}"
     if any(name.endswith("_scale_inv") for name in plan.extra):
         hint = "weights kept in blocks with scales are not supported; use it in 16 bits, or in 8 bits with one scale"
     return UserError("\n".join(lines), hint="choose that model type" if kind else hint)
@@ -318,8 +318,8 @@ def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
     """The tokenizer of a model that comes from files; ``None`` if there is none and it is not CLIP's."""
     nearby = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
     for folder in (*nearby, *sources.folders):
-        if (folder / part.name).is_dir():
-            return load_tokenizer(part_class(part), folder / part.name)
+        if (folder / part.place).is_dir():
+            return load_tokenizer(part_class(part), folder / part.place)
     return make_clip_tokenizer(part.pad_token) if part.pad_token else None
 
 
@@ -338,7 +338,7 @@ def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) ->
                     f"the {part.name} of {path} has {tokens} tokens, its {_encoder_of(part)} knows {known}",
                     field=FIELD,
                     hint="put the tokenizer it was trained with into a folder "
-                    f"{(path if path.is_dir() else path.parent) / part.name}",
+                    f"{(path if path.is_dir() else path.parent) / part.place}",
                 )
 
 
@@ -355,5 +355,5 @@ def load_from(
     index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
     for part in (spec.part(name) for name in modules):
         if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec, dtypes.configs_only)
+            loaded[part.name] = part_from_folder(sources.base / part.place, part, spec, dtypes.configs_only)
     return loaded

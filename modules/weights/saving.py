@@ -46,15 +46,15 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
     with owned.fresh_folder() as fresh:
         for name, module in model.modules().items():
             kind = model.spec.part(name).kind
-            place = fresh / name
+            place = fresh / model.spec.part(name).place
             place.mkdir()
             _write_config(module, place)
             weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
             write_lazily(part_tensors(model, name, dtype), weights, {"format": "pt"})
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
-                model.parts[spec.name].save_pretrained(str(fresh / spec.name))
-                _copy_rules(Path(model.source) / spec.name, fresh / spec.name)
+                model.parts[spec.name].save_pretrained(str(fresh / spec.place))
+                _copy_rules(Path(model.source) / spec.place, fresh / spec.place)
         for spec in model.spec.of_kind("processor"):
             if spec.name in model.parts:
                 _write_processor(model, fresh / spec.name)
@@ -183,13 +183,14 @@ def model_index(model: Model) -> dict[str, Any]:
     }
     for part in model.spec.parts:
         if part.optional and part.name not in model.parts:
-            index[part.name] = [None, None]
+            index[part.place] = [None, None]
         elif part.kind == "scheduler":
-            index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
+            index[part.place] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
         elif part.kind in ("tokenizer", "processor"):
-            index[part.name] = ["transformers", _kind_of(part, source)]
+            index[part.place] = ["transformers", _kind_of(part, source)]
         elif part.name in model.modules():
-            index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]
+            library = part.library or LIBRARY[part.kind]
+            index[part.place] = [library, type(model.module(part.name)).__name__]
     return index
 
 
@@ -202,7 +203,7 @@ def _index_of(source: Path) -> Mapping[str, Any]:
 
 def _kind_of(part: PartSpec, source: Mapping[str, Any]) -> str:
     """The class of a tokenizer or processor; a tokenizer that came as a part of a processor is again one."""
-    entry = source.get(part.name)
+    entry = source.get(part.place)
     named = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
     return named if named in part.classes and named.endswith("Processor") else part.classes[0]
 

@@ -293,6 +293,8 @@ def part_prefixes(part: PartSpec) -> tuple[str, ...]:
     if part.kind == "text_encoder" and part.comfy_name:
         names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
         own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
+    if part.inside:
+        own += tuple(f"{prefix}{part.inside}" for prefix in (*PREFIXES["denoiser"], ""))
     return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
 
 
@@ -464,13 +466,13 @@ def find_tokenizer(path: Path, part: PartSpec, folders: Sequence[Path] = ()) -> 
     Raises:
         UserError: the one next to the file is damaged.
     """
-    kind, own, first = part_class(part), path.parent / part.name, path.parent / "tokenizer"
+    kind, own, first = part_class(part), path.parent / part.place, path.parent / "tokenizer"
     if own.is_dir():
         return load_tokenizer(kind, own)
     if first.is_dir():
         # both encoders read the same tokens; they differ in what stands for nothing
         return load_tokenizer(kind, first, pad_token=part.pad_token)
     for folder in folders:
-        if (folder / part.name).is_dir():
-            return load_tokenizer(kind, folder / part.name)
+        if (folder / part.place).is_dir():
+            return load_tokenizer(kind, folder / part.place)
     return make_clip_tokenizer(part.pad_token)

@@ -55,7 +55,7 @@ def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
         if folder is None:
             parts[part.name] = _build(part, known[part.name])
             continue
-        place = folder / part.name / "config.json"
+        place = folder / part.place / "config.json"
         if place.is_file():
             config = read_json(place, "model config")
             if not isinstance(config, dict):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import diffusers
 import pytest
 import torch
 
 from tests.contracts.test_family import families
-from tests.tiny import SIZE, pipeline_options, pipeline_parts, takes_one_prompt, tiny_folder, tiny_setup
+from tests.tiny import (
+    SIZE,
+    pipeline_class,
+    pipeline_options,
+    pipeline_parts,
+    takes_one_prompt,
+    tiny_folder,
+    tiny_setup,
+)
 from tests.tiny.batches import images
 from tests.tiny.source_images import source_tensors
 
@@ -19,8 +26,7 @@ CASES = [*families(), ("STABLE_DIFFUSION_XL_10_BASE", "v_prediction")]
 
 
 def pipeline(key: str, prediction: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    setup, folder = tiny_setup(key), tiny_folder(key, prediction)
-    kind = getattr(diffusers, setup.spec.pipeline_class)
+    folder, kind = tiny_folder(key, prediction), pipeline_class(key)
     parts = pipeline_parts(key, folder, monkeypatch)
     made = kind.from_pretrained(str(folder), torch_dtype=torch.float32, **dict.fromkeys(parts))
     made.register_modules(**parts)

@@ -26,6 +26,7 @@ PUBLISHED = {
     "ERNIE": 512,
     "LONGCAT_IMAGE": 512,
     "QWEN_21": 512,
+    "ANIMA": 512,
     "FLUX_2": 500,
     "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,

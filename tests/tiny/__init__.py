@@ -42,6 +42,16 @@ def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
     return {}
 
 
+def pipeline_class(key: str) -> Any:
+    """The class of the family's own pipeline, or what stands for it (``PIPELINE_CLASS`` of a module)."""
+    import diffusers
+
+    for module in _tiny_modules():
+        if key in getattr(module, "PIPELINE_CLASS", {}):
+            return module.PIPELINE_CLASS[key]
+    return getattr(diffusers, tiny_setup(key).spec.pipeline_class)
+
+
 def takes_one_prompt(key: str) -> bool:
     """Whether the family's own pipeline is only asked for one image at a time (``ONE_BY_ONE`` of a module)."""
     return any(key in getattr(module, "ONE_BY_ONE", ()) for module in _tiny_modules())

@@ -8,6 +8,7 @@ from modules.weights.keymaps.base import KeyMap
 
 SCHEMES = {
     "": "identity",
+    "anima": "anima",
     "latent-diffusion": "latent_diffusion",
     "flux": "flux",
     "flux-2": "flux_2",

@@ -1,0 +1,52 @@
+"""Anima: Qwen3 states put in the places of T5 tokens by a network of their own, the flow transformer of Cosmos Predict2.
+"""
+
+from __future__ import annotations
+
+from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, t5_tokenizer, transformer
+
+TOKENS = 512
+
+ANIMA = FamilySpec(
+    key="ANIMA",
+    label="Anima",
+    pipeline_class="AnimaModularPipeline",
+    prediction="flow",
+    parts=(
+        transformer("transformer_cosmos", "CosmosTransformer3DModel"),
+        language_encoder("qwen3_06b", "qwen3", "Qwen3Model"),
+        PartSpec(
+            "text_encoder_2",
+            "text_encoder",
+            ("AnimaTextConditioner",),
+            "diffusers.models.condition_embedders.condition_embedder_anima",
+            kohya_prefix="lora_te2",
+            # published as a frozen part: adapters for it would be read by no program
+            unread=("",),
+            folder="text_conditioner",
+            library="diffusers",
+            file_prefix="net.llm_adapter.",
+            inside="llm_adapter.",
+        ),
+        autoencoder("autoencoder_kl_qwenimage", "AutoencoderKLQwenImage"),
+        qwen_tokenizer(),
+        t5_tokenizer("tokenizer_2", folder="t5_tokenizer"),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
+    lora_architecture="Anima/lora",
+    model_architecture="Anima",
+    key_map="anima",
+    default_resolution=1024,
+    size_multiple=16,
+    even_steps=True,
+    prompt_tokens=TOKENS,
+    length_of="text_encoder",
+    most_tokens=TOKENS,
+    padding="seen",
+    default_steps=50,
+    default_cfg=4.0,
+    default_sampler="EULER",
+    order=96,
+)
