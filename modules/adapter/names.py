@@ -132,7 +132,8 @@ def comfy_name(model: Model, part: str, name: str) -> str:
 def spellings(model: Model) -> dict[str, Spelled]:
     """Every known spelling of every layer, in the model's order."""
     known: dict[str, Spelled] = {}
-    for part in (model.spec.denoiser, *model.text_encoders):
+    encoders = (name for name in model.spec.trained_encoders if name in model.text_encoders)
+    for part in (model.spec.denoiser, *encoders):
         for path in adaptable_layers(model.module(part)):
             for spelling in _own_spellings(model, part, path):
                 known.setdefault(spelling, Spelled(((part, path),)))

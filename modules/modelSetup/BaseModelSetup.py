@@ -87,7 +87,8 @@ class BaseModelSetup(ModelFamily):
             if part.name in model.parts and (encoder in model.parts or not part.optional)
         }
         own = self.prompt_length(model) - self.spec.template_tokens
-        limits = [own if encoder == self.spec.length_of else self.spec.prompt_tokens for encoder in read]
+        fixed = set(self.spec.trained_encoders) - {self.spec.length_of}
+        limits = [self.spec.prompt_tokens if encoder in fixed else own for encoder in read]
         cut = cut_prompts(list(read.values()), self._texts(model, prompts), limits)
         return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
 

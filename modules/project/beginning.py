@@ -9,7 +9,7 @@ from typing import Any
 from modules.project.ProjectFile import ProjectFile
 from modules.spec.registry import FAMILIES
 from modules.util.errors import UserError
-from modules.util.jsonio import read_json
+from modules.util.files.model_index import index_file, read_index
 from modules.util.program_files import RESOURCES
 from modules.util.prompts_file import read_prompts_file
 
@@ -30,14 +30,13 @@ def demo_prompts() -> list[str]:
 
 def model_types(base: str) -> list[str]:
     """The model types that a folder of the diffusers layout may be; empty where it does not say."""
-    index = Path(base).expanduser() / "model_index.json"
-    if not base.strip() or not index.is_file():
+    index = index_file(Path(base).expanduser()) if base.strip() else None
+    if index is None:
         return []
     try:
-        data = read_json(index, "model index")
+        named = read_index(index).get("_class_name")
     except UserError:
         return []
-    named = data.get("_class_name") if isinstance(data, dict) else None
     return [key for key, family in FAMILIES.items() if family.pipeline_class == named]
 
 

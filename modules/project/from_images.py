@@ -18,6 +18,7 @@ from modules.util.counted import counted
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import DataError, UserError
+from modules.util.files.model_index import index_file
 from modules.util.image_metadata.formats.found import A1111, COMFYUI, SWARMUI
 from modules.util.image_metadata.making import Making, read_making
 from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
@@ -203,7 +204,7 @@ def _find_model(name: str, folder: Path) -> str:
     above = [folder.resolve(), *folder.resolve().parents][:_LEVELS]
     for place in (one / models for one in above for models in _MODEL_FOLDERS):
         for found in islice(place.rglob("*"), _MOST_FILES) if place.is_dir() else ():
-            whole = found.suffix == ".safetensors" or (found / "model_index.json").is_file()
+            whole = found.suffix == ".safetensors" or index_file(found)
             if whole and _stem(found.name) == stem:
                 return str(found)
     known = [row.name for row in published_models() if stem in (row.name.lower(), row.label.lower())]

@@ -33,7 +33,8 @@ class PartSpec:
         open_clip: whether single-file models store it under OpenCLIP's names.
         folder: its folder in the diffusers layout, where that has another name.
         library: the library it is from, where that does not follow from its kind.
-        inside: what its names in a single file begin with after the prefix of the denoiser, for a part that is stored in it.
+        frozen: whether it is never trained.
+        inside: what its names in a single file begin with, for a part that is stored within the denoiser.
         pad_token: what a CLIP tokenizer pads short prompts with; CLIP's vocabulary comes with the program.
     """
 
@@ -54,6 +55,7 @@ class PartSpec:
     folder: str = ""
     library: str = ""
     inside: str = ""
+    frozen: bool = False
 
     @property
     def place(self) -> str:
@@ -225,6 +227,11 @@ class FamilySpec:
     def text_encoders(self) -> tuple[str, ...]:
         """Names of the text encoders."""
         return tuple(part.name for part in self.of_kind("text_encoder"))
+
+    @property
+    def trained_encoders(self) -> tuple[str, ...]:
+        """Names of those that can be trained."""
+        return tuple(part.name for part in self.of_kind("text_encoder") if not part.frozen)
 
     @property
     def vae(self) -> str:

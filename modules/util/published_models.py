@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
+from modules.util.files.model_index import index_file, read_index
 from modules.util.jsonio import read_json
 from modules.util.program_files import RESOURCES
 
@@ -129,12 +130,11 @@ def _cached_name(path: Path) -> str:
 
 def _index(path: Path) -> Mapping[str, Any]:
     """A folder's ``model_index.json``; empty where there is none that can be read, which loading reports."""
-    place = path / "model_index.json"
+    place = index_file(path)
     try:
-        found = read_json(place, "model index", _MOST_BYTES)
+        return {} if place is None else read_index(place, _MOST_BYTES)
     except UserError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _words(name: str) -> frozenset[str]:

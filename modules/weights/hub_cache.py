@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.errors import UserError
 from modules.util.files.hub_names import at_revision, repository
-from modules.util.jsonio import read_json
+from modules.util.files.model_index import index_file, read_index
 from modules.weights.loading import is_hub_name, left_out, weights_files
 
 _PIECES = re.compile(r"-\d{5}-of-(\d{5})\.")
@@ -43,13 +44,17 @@ def downloaded(
         )
     except LocalEntryNotFoundError:
         return None
-    if not (folder / "model_index.json").is_file():
+    path = index_file(folder)
+    if path is None:
         return folder if alone and _is_whole(folder, weights) else None
-    index = read_json(folder / "model_index.json", "model index")
-    if not isinstance(index, dict):
+    try:
+        index = read_index(path)
+    except UserError:
+        # for loading to refuse
         return folder
     # parts the model is without are for loading to refuse
-    wanted = [spec.part(part) for part in parts if index.get(spec.part(part).place) and not left_out(spec.part(part), index)]
+    asked = [spec.part(part) for part in parts]
+    wanted = [part for part in asked if index.get(part.place) and not left_out(part, index)]
     small = [spec.part(part).place for part in configs]
     there = all(_is_there(folder / part.place, part, weights) for part in wanted)
     there = there and all((folder / place / "config.json").is_file() for place in small if index.get(place))

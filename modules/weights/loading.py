@@ -18,6 +18,7 @@ from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
+from modules.util.files.model_index import NAMES, index_file, read_index
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
@@ -142,7 +143,7 @@ def _download(
     )
 
     wanted = set(parts) if parts is not None else {part.name for part in spec.parts}
-    patterns = ["model_index.json"]
+    patterns = list(NAMES)
     places = {part.name: part.place for part in spec.parts}
     for part in wanted:
         patterns += [f"{places[part]}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
@@ -197,17 +198,19 @@ def check_folder(
     Raises:
         UserErrors: everything that is missing or of the wrong kind, together.
     """
-    index_path = folder / "model_index.json"
-    if not index_path.is_file():
+    index_path = index_file(folder)
+    if index_path is None:
         inside = sorted(p.name for p in folder.iterdir())[:8]
         raise UserError(
             f"{folder} is not a diffusers folder: it has no model_index.json",
             field=FIELD,
             hint=f"it holds: {', '.join(inside) or 'nothing'}",
         )
-    index = read_json(index_path, "model index")
-    if not isinstance(index, dict):
-        raise UserError(f"{index_path} is not a JSON object", field=FIELD)
+    try:
+        index = read_index(index_path)
+    except UserError as error:
+        error.field = error.field or FIELD
+        raise
     parts = tuple(parts)
     if spec.denoiser in parts:
         _check_relative(folder, spec)

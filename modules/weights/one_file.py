@@ -24,7 +24,9 @@ Pieces = Sequence[tuple[Piece, LazyTensor]]
 
 def file_parts(spec: FamilySpec) -> tuple[str, ...]:
     """The parts a file of the family holds."""
-    return spec.module_parts if spec.writes_single_file else (spec.denoiser,)
+    if spec.writes_single_file:
+        return spec.module_parts
+    return (spec.denoiser, *(part.name for part in spec.parts if part.inside))
 
 
 def check_trained(spec: FamilySpec, trained: Collection[str]) -> None:
@@ -55,7 +57,12 @@ def file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, La
         raise no_single_file(model.spec) from error
     for key, piece in places.items():
         joined.setdefault(piece.names[0], []).append((piece, entries[key]))
-    return {name: _joined(model.spec, pieces).to(dtype) for name, pieces in joined.items()}
+    made = {name: _joined(model.spec, pieces) for name, pieces in joined.items()}
+    for part in model.spec.parts:
+        if part.inside and part.name in model.modules():
+            stored = lazy_base_tensors(model.module(part.name))
+            made |= {f"{part.inside}{name}": tensor for name, tensor in stored.items()}
+    return {name: tensor.to(dtype) for name, tensor in made.items()}
 
 
 def save_file(

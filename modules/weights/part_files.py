@@ -152,7 +152,9 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
     Args:
         alone: whether the file is there for this part, so that names without a prefix are the part's.
     """
-    others = tuple(prefix for other in spec.parts if other.inside and other != part for prefix in part_prefixes(other))
+    others = tuple(
+        prefix for other in spec.parts if other.inside and other != part for prefix in part_prefixes(other)
+    )
     own = [name for name in file.shapes if not name.startswith(others)] if others else list(file.shapes)
     names = next((found for prefix in part_prefixes(part) if (found := _below(own, prefix))), None)
     if names is None and alone and not any(name.startswith(file_prefixes(spec)) for name in own):

@@ -16,6 +16,7 @@ from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import WeightFile, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, list_offenders
+from modules.util.files.model_index import index_file
 from modules.util.jsonio import read_json
 from modules.weights.loading import (
     FIELD,
@@ -66,7 +67,7 @@ class Sources:
     def folders(self) -> tuple[Path, ...]:
         """Diffusers folders among them, the base first: where tokenizers are looked for."""
         places = (self.base, *self.parts.values())
-        return tuple(dict.fromkeys(place for place in places if (place / "model_index.json").is_file()))
+        return tuple(dict.fromkeys(place for place in places if index_file(place)))
 
 
 def field_of(part: str) -> str:
@@ -145,7 +146,7 @@ def _load_alone(
         return module
     keyword = "dtype" if part.of_transformers else "torch_dtype"
     folder, name = path, part.place
-    if (path / "model_index.json").is_file():
+    if index_file(path):
         check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
     else:
         folder, name = path.parent, path.name

@@ -15,17 +15,13 @@ from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UnsupportedError
+from modules.util.files.model_index import index_file, read_index
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.weights.loading import PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
-WEIGHTS_NAME = {
-    "denoiser": "diffusion_pytorch_model",
-    "vae": "diffusion_pytorch_model",
-    "text_encoder": "model",
-}
 PROCESSOR_RULES = (PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, "video_preprocessor_config.json")
 LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
 
@@ -45,12 +41,14 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
     owned.check_replaceable(target.name, keep)
     with owned.fresh_folder() as fresh:
         for name, module in model.modules().items():
-            kind = model.spec.part(name).kind
-            place = fresh / model.spec.part(name).place
+            part = model.spec.part(name)
+            place = fresh / part.place
             place.mkdir()
             _write_config(module, place)
-            weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
-            write_lazily(part_tensors(model, name, dtype), weights, {"format": "pt"})
+            weights = place / ("model" if part.of_transformers else "diffusion_pytorch_model")
+            write_lazily(
+                part_tensors(model, name, dtype), weights.with_suffix(".safetensors"), {"format": "pt"}
+            )
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
                 model.parts[spec.name].save_pretrained(str(fresh / spec.place))
@@ -196,9 +194,8 @@ def model_index(model: Model) -> dict[str, Any]:
 
 def _index_of(source: Path) -> Mapping[str, Any]:
     """The index of the diffusers folder that a model came from; empty for other sources."""
-    path = source / "model_index.json"
-    found = read_json(path, "model index") if path.is_file() else {}
-    return found if isinstance(found, dict) else {}
+    path = index_file(source)
+    return read_index(path) if path is not None else {}
 
 
 def _kind_of(part: PartSpec, source: Mapping[str, Any]) -> str:

@@ -27,7 +27,8 @@ def naming_families() -> list[str]:
 
 def trained(model: Model, **options: Any) -> AdapterHandle:
     """An adapter with all tensors away from zero, on all parts."""
-    parts = (model.spec.denoiser, *model.text_encoders)
+    encoders = (name for name in model.spec.trained_encoders if name in model.text_encoders)
+    parts = (model.spec.denoiser, *encoders)
     handle = attach(model, AdapterOptions(**({"rank": 2, "alpha": 1.0, "parts": parts} | options)))
     stir(handle)
     return handle

@@ -34,7 +34,7 @@ def keys(key: str) -> dict[str, dict[str, str]]:
     spec = tiny_setup(key).spec
     named = tuple(part.name for part in spec.of_kind("text_encoder") if part.comfy_name)
     whole = trained_family(key)
-    lean = whole if named == spec.text_encoders else trained_family(key, parts=(spec.denoiser, *named))
+    lean = whole if named == spec.trained_encoders else trained_family(key, parts=(spec.denoiser, *named))
     made: dict[str, dict[str, str]] = {}
     for layout in LAYOUTS:
         handle = lean if layout == COMFY else whole

@@ -253,6 +253,7 @@ COMFY_ENCODERS = {
     "ERNIE": "ministral3_3b",
     "LONGCAT_IMAGE": "qwen25_7b",
     "QWEN_21": "qwen3vl_8b",
+    "ANIMA": "qwen3_06b",
     "PIXART_ALPHA": "t5xxl",
 }
 

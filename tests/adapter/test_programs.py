@@ -36,6 +36,7 @@ FAMILIES = {
     "ERNIE-Image": "ERNIE",
     "LongCat-Image": "LONGCAT_IMAGE",
     "Qwen-Image 2.1": "QWEN_21",
+    "Anima": "ANIMA",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }

@@ -75,7 +75,7 @@ def adapted(
     model: Model, dtype: torch.dtype = torch.float32, text: bool = False, **options: Any
 ) -> AdapterHandle:
     """Attach adapters with all tensors away from zero."""
-    parts = (model.spec.denoiser, *(model.spec.text_encoders if text else ()))
+    parts = (model.spec.denoiser, *(model.spec.trained_encoders if text else ()))
     options = {"rank": 2, "alpha": 2.0} | options
     handle = attach(model, AdapterOptions(parts=parts, dtype=dtype, **options))
     stir(handle, 0)
@@ -432,7 +432,7 @@ def test_checkpointing_changes_no_gradient(family: tuple[BaseModelSetup, Model])
     draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
     grads = []
     for enabled in (False, True):
-        for part in (setup.spec.denoiser, *setup.spec.text_encoders):
+        for part in (setup.spec.denoiser, *setup.spec.trained_encoders):
             model.set_gradient_checkpointing(part, enabled)
         model.set_mode("no_dropout")
         setup.calculate_loss(model, batch, draw).mean().backward()

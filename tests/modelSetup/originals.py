@@ -251,6 +251,27 @@ LUMINA_2 = Layout(
     ),
 )
 QWEN_21 = Layout(((r"^transformer_blocks\.\d+\.img_mlp\.", ("gate_layer", "proj"), "gate_up"),), ())
+ANIMA = Layout(
+    fused=(),
+    renamed=(
+        (r"^patch_embed\.proj\.", "x_embedder.proj.1."),
+        (r"^time_embed\.t_embedder\.", "t_embedder.1."),
+        (r"^time_embed\.norm\.", "t_embedding_norm."),
+        (r"^transformer_blocks\.", "blocks."),
+        (r"\.norm1\.linear_([12])\.", r".adaln_modulation_self_attn.\1."),
+        (r"\.norm2\.linear_([12])\.", r".adaln_modulation_cross_attn.\1."),
+        (r"\.norm3\.linear_([12])\.", r".adaln_modulation_mlp.\1."),
+        (r"\.attn1\.", ".self_attn."),
+        (r"\.attn2\.", ".cross_attn."),
+        (r"_attn\.to_([qkv])\.", r"_attn.\1_proj."),
+        (r"\.to_out\.0\.", ".output_proj."),
+        (r"\.norm_([qk])\.", r".\1_norm."),
+        (r"\.ff\.net\.0\.proj\.", ".mlp.layer1."),
+        (r"\.ff\.net\.2\.", ".mlp.layer2."),
+        (r"^norm_out\.linear_([12])\.", r"final_layer.adaln_modulation.\1."),
+        (r"^proj_out\.", "final_layer.linear."),
+    ),
+)
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -265,6 +286,7 @@ LAYOUTS = {
     "Z_IMAGE": Z_IMAGE,
     "QWEN": SAME,
     "QWEN_21": QWEN_21,
+    "ANIMA": ANIMA,
     "QWEN_EDIT": SAME,
     "QWEN_EDIT_PLUS": SAME,
     "FLUX_2": FLUX_2,

@@ -44,6 +44,7 @@ COUNTS = {
     ("ERNIE", "config"): (409, 409),
     ("LONGCAT_IMAGE", "config"): (412, 612),
     ("QWEN_21", "config"): (265, 297),
+    ("ANIMA", "config"): (567, 567),
     ("STABLE_DIFFUSION_3", "config"): (491, 683),
     ("STABLE_DIFFUSION_35", "config"): (923, 1227),
     ("STABLE_DIFFUSION_35", "medium"): (665, 909),

@@ -13,7 +13,7 @@ from tests.tiny.pieces import write_folder, write_t5_tokenizer
 from tests.tiny.qwen import build_qwen3, write_qwen_tokenizer
 from tests.tiny.qwen_image import build_video_vae
 
-TEXT_WIDTH, LENGTH = 16, 24
+TEXT_WIDTH, LENGTH = 16, 512
 
 
 def build_transformer(channels: int = 4) -> torch.nn.Module:
@@ -59,7 +59,11 @@ def write(folder: Path, prediction: str, factor: int) -> None:
             "text_conditioner": build_conditioner(places),
             "vae": build_video_vae(factor),
         }
-        scheduler = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0}
+        scheduler = {
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "num_train_timesteps": 1000,
+            "shift": 3.0,
+        }
         tokenizers = {"tokenizer": "Qwen2Tokenizer", "t5_tokenizer": "T5TokenizerFast"}
         write_folder(folder, "AnimaModularPipeline", modules, tokenizers, scheduler)
 

@@ -33,7 +33,13 @@ def expected(key: str) -> State:
     spec = tiny_setup(key).spec
     state = part_state(key, spec.denoiser)
     if key in LAYOUTS:
-        return to_original(state, LAYOUTS[key])
+        inside = {
+            f"{part.inside}{name}": tensor
+            for part in spec.parts
+            if part.inside
+            for name, tensor in part_state(key, part.name).items()
+        }
+        return to_original(state, LAYOUTS[key]) | inside
     made = latent_diffusion(spec.part(spec.denoiser), tiny_model(key).denoiser, state)
     return {name.removeprefix(spec.part(spec.denoiser).file_prefix): tensor for name, tensor in made.items()}
 

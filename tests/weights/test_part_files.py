@@ -50,6 +50,7 @@ MILLIONS = {
     ("ERNIE", "config"): 8033.49,
     ("LONGCAT_IMAGE", "config"): 6270.67,
     ("QWEN_21", "config"): 7115.12,
+    ("ANIMA", "config"): 1956.41,
 }
 """Parameters of the published denoisers."""
 
@@ -86,6 +87,7 @@ def test_every_shipped_config_is_of_a_part() -> None:
         ("Z_IMAGE", "convert_z_image_transformer_checkpoint_to_diffusers"),
         ("FLUX_2", "convert_flux2_transformer_checkpoint_to_diffusers"),
         ("KREA_2", "convert_krea2_transformer_checkpoint_to_diffusers"),
+        ("ANIMA", "convert_cosmos_transformer_checkpoint_to_diffusers"),
         ("QWEN_21", "convert_qwen_image21_transformer_checkpoint_to_diffusers"),
     ],
 )

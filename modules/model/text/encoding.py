@@ -56,7 +56,8 @@ def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limits: Sequenc
     if not tokenizers or not texts:
         return [False] * len(texts)
     room = [min(known.model_max_length, limit) for known, limit in zip(tokenizers, limits, strict=True)]
-    widest = max(range(len(tokenizers)), key=room.__getitem__)
+    # of equals the last one, which in Anima says where the words are
+    widest = max(reversed(range(len(tokenizers))), key=room.__getitem__)
     ids = tokenizers[widest](list(texts), truncation=False, verbose=False).input_ids
     return [len(tokens) > room[widest] for tokens in ids]
 

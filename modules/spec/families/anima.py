@@ -1,10 +1,16 @@
-"""Anima: Qwen3 states put in the places of T5 tokens by a network of their own, the flow transformer of Cosmos Predict2.
-"""
+"""Anima: a network puts states of Qwen3 in the places of T5 tokens; the flow transformer of Cosmos Predict2."""
 
 from __future__ import annotations
 
 from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, t5_tokenizer, transformer
+from modules.spec.parts import (
+    autoencoder,
+    language_encoder,
+    qwen_tokenizer,
+    scheduler,
+    t5_tokenizer,
+    transformer,
+)
 
 TOKENS = 512
 
@@ -21,9 +27,7 @@ ANIMA = FamilySpec(
             "text_encoder",
             ("AnimaTextConditioner",),
             "diffusers.models.condition_embedders.condition_embedder_anima",
-            kohya_prefix="lora_te2",
-            # published as a frozen part: adapters for it would be read by no program
-            unread=("",),
+            frozen=True,
             folder="text_conditioner",
             library="diffusers",
             file_prefix="net.llm_adapter.",
@@ -44,7 +48,6 @@ ANIMA = FamilySpec(
     prompt_tokens=TOKENS,
     length_of="text_encoder",
     most_tokens=TOKENS,
-    padding="seen",
     default_steps=50,
     default_cfg=4.0,
     default_sampler="EULER",

@@ -14,6 +14,7 @@ from modules.ui.texts import home as words
 from modules.ui.widgets.drop import names_of
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.errors import UserError
+from modules.util.files.model_index import index_file
 from modules.util.image_metadata.formats.comfy import is_graph
 from modules.util.image_metadata.making import read_making
 from modules.util.jsonio import read_json
@@ -75,7 +76,7 @@ def look_at(paths: list[Path]) -> Dropped:
 def _folder(path: Path) -> Dropped | None:
     if (path / NAME).is_file():
         return Dropped(Kind.PROJECT, [path])
-    if (path / "model_index.json").is_file():
+    if index_file(path):
         return Dropped(Kind.MODEL, [path])
     return Dropped(Kind.FOLDER, [path]) if not any(path.iterdir()) else None
 

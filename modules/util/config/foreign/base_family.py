@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.util.config.faults import show
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UnsupportedError, UserError
-from modules.util.jsonio import read_json
+from modules.util.files.model_index import index_file, read_index
 from modules.util.published_models import published_models
 
 _MOST_BYTES = 100_000_000
@@ -80,14 +80,13 @@ def _by_name(name: str) -> str | None:
 
 
 def _by_folder(path: Path) -> str | None:
-    index = path / "model_index.json"
-    if not _is_file(index):
+    index = index_file(path)
+    if index is None:
         return None
     try:
-        found = read_json(index, "model index", _MOST_BYTES)
+        kind = read_index(index, _MOST_BYTES).get("_class_name")
     except UserError:
         return None
-    kind = found.get("_class_name") if isinstance(found, Mapping) else None
     fitting = [family.value for family in ModelType if family.spec.pipeline_class == kind]
     return fitting[0] if len(fitting) == 1 else None
 

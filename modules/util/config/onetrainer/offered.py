@@ -24,7 +24,6 @@ _FAMILIES = {
     "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
     "HI_DREAM_FULL": ("FLUX_DEV_1", "this family is not trained here yet"),
     "IDEOGRAM_4": ("FLUX_2", "this family is not trained here yet"),
-    "ANIMA": ("QWEN", "this family is not trained here yet"),
 }
 """Families that are not supported: the nearest one, and why."""
 _METHODS = {

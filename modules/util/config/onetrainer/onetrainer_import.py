@@ -136,6 +136,9 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
     for part in family.parts:
+        if family.spec.part(part).frozen:
+            # no part of its own there
+            continue
         made[part] = import_part(part, family, full, defaults[part], notes)
         if part in family.spec.skips_layers_of:
             made[part]["layer_skip"] = full[f"{part}_layer_skip"]

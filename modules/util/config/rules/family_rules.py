@@ -131,6 +131,18 @@ _ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
 
 @rule("model_type", *_ENCODERS)
+def _frozen_parts_are_not_trained(c: TrainConfig) -> Iterator[Finding]:
+    spec = c.model_type.spec
+    for name in _ENCODERS:
+        if name in spec.text_encoders and name not in spec.trained_encoders and getattr(c, name).train:
+            yield UnsupportedError(
+                f"this part of {spec.label} is never trained: no program reads an adapter for it",
+                f"{name}.train",
+                "set it to false",
+            )
+
+
+@rule("model_type", *_ENCODERS)
 def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
     for name in _ENCODERS:
