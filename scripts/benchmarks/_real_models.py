@@ -117,12 +117,12 @@ def _flux() -> Parts:
     return {**parts, "text_encoder": _clip(768, 12, 12, False), "vae": _vae(16), "scheduler": {}}
 
 
-def _shipped(key: str, stem: str = "config") -> nn.Module:
-    """A denoiser from the config that comes with the program."""
+def _shipped(key: str, stem: str = "config", part: str = "") -> nn.Module:
+    """A part from the config that comes with the program: the denoiser if none is named."""
     spec = create_model_setup(key).spec
-    part = spec.part(spec.denoiser)
-    place = next(place for place in shipped(key, part.name) if place.stem == stem)
-    return outline(part, read_json(place, "model config"))
+    described = spec.part(part or spec.denoiser)
+    place = next(place for place in shipped(key, described.name) if place.stem == stem)
+    return outline(described, read_json(place, "model config"))
 
 
 def _qwen3(width: int, inner: int, head: bool) -> nn.Module:
@@ -233,6 +233,29 @@ def _qwen_21() -> Parts:
     return {**parts, "vae": AutoencoderKLQwenImage21(), "scheduler": {}}
 
 
+def _anima() -> Parts:
+    from diffusers import AutoencoderKLQwenImage
+    from transformers import Qwen3Config, Qwen3Model
+
+    encoder = Qwen3Model(
+        Qwen3Config(
+            vocab_size=151936,
+            hidden_size=1024,
+            intermediate_size=3072,
+            num_hidden_layers=28,
+            num_attention_heads=16,
+            num_key_value_heads=8,
+            head_dim=128,
+        )
+    )
+    parts = {
+        "transformer": _shipped("ANIMA"),
+        "text_encoder": encoder,
+        "text_encoder_2": _shipped("ANIMA", part="text_encoder_2"),
+    }
+    return {**parts, "vae": AutoencoderKLQwenImage(), "scheduler": {}}
+
+
 def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
     """The parts of a model from the configs that come with the program.
 
@@ -294,6 +317,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),
     "longcat-image": ("LONGCAT_IMAGE", _longcat_image, (512, 3584), 0),
     "qwen-21": ("QWEN_21", _qwen_21, (520, 4096), 0),
+    "anima": ("ANIMA", _anima, (512, 1024), 0),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),

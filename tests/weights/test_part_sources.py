@@ -24,7 +24,8 @@ PREFIX = "model.diffusion_model."
 def part_state(key: str, part: str) -> dict[str, torch.Tensor]:
     """The weights of a part of a tiny folder, under the names of diffusers or transformers."""
     state: dict[str, torch.Tensor] = {}
-    for path in sorted((tiny_folder(key) / part).glob("*.safetensors")):
+    place = tiny_setup(key).spec.part(part).place
+    for path in sorted((tiny_folder(key) / place).glob("*.safetensors")):
         state |= load_file(path)
     return state
 

@@ -38,6 +38,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("x_pad_token", "Z_IMAGE"),
     ("noise_refiner.", "LUMINA_2"),
     ("adaLN_sa_ln.", "ERNIE"),
+    ("llm_adapter.", "ANIMA"),
     ("transformer_blocks.0.img_mod.", "QWEN"),
     ("txt_in.text_norm.", "QWEN_21"),
     ("x_block.attn2.", "STABLE_DIFFUSION_35"),
