@@ -39,7 +39,7 @@ def unet(file_prefix: str) -> PartSpec:
     )
 
 
-def transformer(module: str, *classes: str) -> PartSpec:
+def transformer(module: str, *classes: str, file_prefix: str = "") -> PartSpec:
     """A transformer as denoiser; ``module`` is the last piece of the name of diffusers' module."""
     return PartSpec(
         "transformer",
@@ -47,6 +47,7 @@ def transformer(module: str, *classes: str) -> PartSpec:
         classes,
         f"diffusers.models.transformers.{module}",
         kohya_prefix="lora_unet",
+        file_prefix=file_prefix,
     )
 
 

@@ -20,7 +20,7 @@ ANIMA = FamilySpec(
     pipeline_class="AnimaModularPipeline",
     prediction="flow",
     parts=(
-        transformer("transformer_cosmos", "CosmosTransformer3DModel"),
+        transformer("transformer_cosmos", "CosmosTransformer3DModel", file_prefix="net."),
         language_encoder("qwen3_06b", "qwen3", "Qwen3Model"),
         PartSpec(
             "text_encoder_2",

@@ -22,6 +22,8 @@ SMALLER = {
     "Stable Diffusion XL/#DPO.json": 8,
     "Stable Diffusion 3.5/#DPO.json": 12,
     "FLUX.2/#klein base 4B DPO.json": 12,
+    "Anima/#DPO.json": 8,
+    "Anima/#LoRA.json": 8,
     "Lumina 2/#DPO.json": 12,
     "Lumina 2/#LoRA.json": 12,
 }
