@@ -169,7 +169,9 @@ def part_from_file(
     """
     refuse_other_kinds(file.path, file.shapes, field_of(part.name))
     known = file_prefixes(spec)
-    if any(name.startswith(known) for name in file.shapes):
+    # a denoiser's names may have no prefix, even where another part is among them
+    inside = tuple(other.inside for other in spec.parts if other.inside)
+    if any(name.startswith(known) and not name.startswith(inside) for name in file.shapes):
         refuse_strays(file.path, file.shapes, known, field_of(part.name))
     tensors = part_tensors(file, spec, part, alone)
     if tensors is None:

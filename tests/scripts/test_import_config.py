@@ -66,7 +66,7 @@ def test_notes_are_short_joined_and_without_lists_of_choices(
     source = given(
         tmp_path / "in.json", model_type="FLUX_DEV_1", transformer=part, text_encoder=part, text_encoder_2=part,
         ema="SOMETIMES", base_model_name="x" * 300, made_up="y" * 300,
-        concepts=[{"path": "a", "image": {"enable_random_mask_rotate_crop": True}}] * 5,
+        concepts=[{"path": "a", "image": {"enable_made_up_turns": True}}] * 5,
     )  # fmt: skip
     assert main([str(source), str(tmp_path / "out.json")]) == 3
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
@@ -75,8 +75,8 @@ def test_notes_are_short_joined_and_without_lists_of_choices(
     assert weights.startswith(
         "transformer, text_encoder, text_encoder_2.weight_dtype = INT_W8A8: INT_8 instead"
     )
-    (crop,) = [line for line in lines if "rotate_crop" in line]
-    assert crop.startswith("concepts[0].image and 4 more.enable_random_mask_rotate_crop = true")
+    (turns,) = [line for line in lines if "turns" in line]
+    assert turns.startswith("concepts[0].image and 4 more.enable_made_up_turns = true"), turns
     (ema,) = [line for line in lines if line.startswith("ema")]
     assert "CPU" not in ema
 
