@@ -13,7 +13,7 @@ NAMES = ("model_index.json", "modular_model_index.json")
 
 
 def index_file(folder: Path) -> Path | None:
-    """The file with the index of a folder; ``None`` if it has none, or is no path at all."""
+    """The file with the index of a folder; ``None`` if it has none, or cannot be a path."""
     try:
         return next((folder / name for name in NAMES if (folder / name).is_file()), None)
     except (OSError, ValueError):

@@ -183,10 +183,14 @@ def test_a_click_on_an_image_of_a_card_shows_it_large(
     assert add_images(project, images_in([tmp_path / "own"])).added == 3
     hands = at_project(open_window, project, tmp_path)
     card = board_of(hands).cards["generate"]
+
+    def drawn() -> list[int]:
+        """The images without the frame of the focus, which may be drawn again at any time."""
+        return [item for item in card.pictures.find_all() if card.pictures.type(item) == "image"]
+
     for number, prompt in enumerate(("an owl", "a cat", "a fox")):
-        # the card is drawn again whenever its state is read
-        hands.wait(lambda: len(card.pictures.find_all()) == 3, "the images are not shown", PATIENCE)
-        x, y = (int(at) for at in card.pictures.coords(card.pictures.find_all()[number]))
+        hands.wait(lambda: len(drawn()) == 3, "the images are not shown", PATIENCE)
+        x, y = (int(at) for at in card.pictures.coords(drawn()[number]))
         hands.click(card.pictures, x, y)
         (shown,) = [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
         path = shown.shown.path
