@@ -135,7 +135,6 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     if "train_device" in given:
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
-    # a frozen part is no part of its own there
     for part in (name for name in family.parts if not family.spec.part(name).frozen):
         made[part] = import_part(part, family, full, defaults[part], notes)
         if part in family.spec.skips_layers_of:
