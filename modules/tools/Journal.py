@@ -219,11 +219,11 @@ class Journal:
         found = [entry.name for entry in os.scandir(place) if (Path(entry.path) / JOURNAL).is_file()]
         return sorted(found, key=lambda name: (_number(name), name))
 
-    def undo(self, what: str = "") -> str | None:
+    def undo(self, *what: str) -> str | None:
         """Undo the last command, or complete an undo that was stopped; its name, ``None`` if there is none.
 
         Args:
-            what: only a command of this name is undone; empty for any.
+            what: only a command of one of these names is undone; none for any.
 
         Raises:
             UserError: a file is in the way or was changed since, or the last command has another name; nothing was
@@ -234,7 +234,7 @@ class Journal:
             names = self.jobs()
             if completed or not names:
                 return completed
-            if what and not names[-1].endswith(f"-{what}"):
+            if what and not names[-1].endswith(tuple(f"-{one}" for one in what)):
                 raise UserError(
                     f"the last change in {self.root} was made by another tool: {names[-1]}",
                     hint="undo that one first, with the tool that made it",

@@ -166,13 +166,16 @@ def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Cap
     return {name: Caption(new) for name, (_, new) in plan.changes.items()}
 
 
-def undo_edit(root: Path) -> str | None:
-    """Undo the last edit of captions; ``None`` if nothing can be undone.
+def undo_edit(root: Path, *others: str) -> str | None:
+    """Undo the last edit of captions; its name, ``None`` if nothing can be undone.
+
+    Args:
+        others: names of other commands that may be undone.
 
     Raises:
-        UserError: the last change of the folder is not an edit of captions, or a caption was changed since.
+        UserError: the last change of the folder is neither, or a file was changed since.
     """
-    return Journal(root).undo(JOB)
+    return Journal(root).undo(JOB, *others)
 
 
 def _write(text: str, target: Path) -> None:

@@ -22,6 +22,7 @@ from modules.util.image_metadata.limits import MAX_PIXELS
 SUFFIX = "-masklabel.png"
 SHAPE_TOLERANCE = 0.01
 MAX_RADIUS = 500
+WHITE_LEVEL = 255
 MOST_BYTES = 255
 """Of a file's name."""
 WHITE, TRANSPARENT = "white", "transparent"
@@ -123,7 +124,7 @@ def plan_masks(root: Path, images: list[DataImage], mode: Mode) -> list[DataImag
             f"several images have the same mask:\n{list_offenders(shared)}",
             hint="rename all but one of each",
         )
-    return [one for one in images if mode is not Mode.BLANK or not _is_there(root / _mask_name(one))]
+    return [one for one in images if mode is not Mode.BLANK or not is_there(root / mask_name(one))]
 
 
 def write_masks(root: Path, plan: list[DataImage], wanted: Wanted, select: Select, progress: Tell) -> Outcome:
@@ -145,7 +146,7 @@ def write_masks(root: Path, plan: list[DataImage], wanted: Wanted, select: Selec
             except DataError as error:
                 outcome.left[one.name] = error.message
                 continue
-            job.replace(old, {_mask_name(one): partial(_save, mask)})
+            job.replace(old, {mask_name(one): partial(save_mask, mask)})
             outcome.written.append(one.name)
     return outcome
 
@@ -181,11 +182,17 @@ def joined(old: numpy.ndarray | None, new: numpy.ndarray, mode: Mode, alpha: flo
     return blended
 
 
-def _mask_name(image: DataImage) -> str:
+def mask_name(image: DataImage) -> str:
+    """Of the file that says what of an image is learned."""
     return f"{image.stem}{SUFFIX}"
 
 
-def _is_there(path: Path) -> bool:
+def too_long(name: str) -> bool:
+    """Whether no file can have this name, of which only what is behind the folders counts."""
+    return len(os.fsencode(name.rpartition("/")[2])) > MOST_BYTES
+
+
+def is_there(path: Path) -> bool:
     """Whether there is a file, a folder or a link; there is none where its name would be too long."""
     try:
         return os.path.lexists(path)
@@ -199,20 +206,20 @@ def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tupl
     Raises:
         DataError: the image or its mask cannot be read, or they do not belong together.
     """
-    target = root / _mask_name(one)
-    if len(os.fsencode(target.name)) > MOST_BYTES:
+    target = root / mask_name(one)
+    if too_long(target.name):
         raise DataError("its name is too long to have a mask next to it; shorten it")
-    there = _is_there(target)
+    there = is_there(target)
     if there and (wanted.mode is Mode.BLANK or not target.is_file()):
         raise DataError("it has a mask by now" if target.is_file() else f"{target.name} is not a file")
-    image = _opened(root / one.name)
+    image = opened_image(root / one.name)
     keeps = there and wanted.mode is not Mode.REPLACE
-    old = _fitting(_opened_mask(target), image.size, target.name) if keeps else None
+    old = fitting(opened_mask(target), image.size, target.name) if keeps else None
     new = shaped(select(image), wanted)
-    return [_mask_name(one)] if there else [], Image.fromarray(joined(old, new, wanted.mode, wanted.alpha))
+    return [mask_name(one)] if there else [], Image.fromarray(joined(old, new, wanted.mode, wanted.alpha))
 
 
-def _opened(path: Path) -> Image.Image:
+def opened_image(path: Path) -> Image.Image:
     """An image, upright; with its transparency, if it has some.
 
     Raises:
@@ -232,7 +239,7 @@ def _opened(path: Path) -> Image.Image:
     return image
 
 
-def _opened_mask(path: Path) -> Image.Image:
+def opened_mask(path: Path) -> Image.Image:
     """A mask, upright, in the 256 grey levels that training reads it with: what is transparent is black.
 
     Raises:
@@ -264,7 +271,7 @@ def _alpha(image: Image.Image) -> numpy.ndarray:
     return numpy.full((image.height, image.width), 255, numpy.uint8)
 
 
-def _fitting(mask: Image.Image, size: tuple[int, int], name: str) -> numpy.ndarray:
+def fitting(mask: Image.Image, size: tuple[int, int], name: str) -> numpy.ndarray:
     """A mask in the size of its image.
 
     Raises:
@@ -290,5 +297,6 @@ def _counts(chosen: numpy.ndarray, radius: int) -> numpy.ndarray:
     return found
 
 
-def _save(mask: Image.Image, target: Path) -> None:
+def save_mask(mask: Image.Image, target: Path) -> None:
+    """Write it as PNG; a rule of ``Job.replace``."""
     mask.save(target, "PNG")

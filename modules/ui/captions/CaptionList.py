@@ -108,6 +108,21 @@ class CaptionList:
         found = self._folder.masked if masks else self._folder.plain
         return [found[number] for number in self.shown]
 
+    def has_mask(self, number: int, root: Path, ending: str) -> None:
+        """An image got a mask, or another one.
+
+        Args:
+            number: of the image in the folder.
+            ending: of the name of its file.
+        """
+        image = self._folder.images[number]
+        self._folder.masked[number] = Masked(root / image.name, root / f"{image.stem}{ending}")
+
+    @property
+    def all_shown(self) -> list[tuple[int, DataImage]]:
+        """The images that are shown, with their numbers in the folder."""
+        return [(number, self._folder.images[number]) for number in self.shown]
+
     # --- selecting ------------------------------------------------------------------------------------------------
 
     def go(self, place: int, extend: bool = False, toggle: bool = False) -> None:

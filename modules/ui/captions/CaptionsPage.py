@@ -17,12 +17,15 @@ from modules.tools.dataset.caption_edits import (
     save_caption,
     undo_edit,
 )
+from modules.tools.dataset.mask_painting import JOB as PAINTING
+from modules.tools.dataset.masking import SUFFIX
 from modules.tools.dataset.tags import Edit, count_tags
 from modules.ui.captions.CaptionField import CaptionField, FieldActions
 from modules.ui.captions.CaptionGrid import CaptionGrid
 from modules.ui.captions.CaptionList import CaptionList, Listing, list_folder
 from modules.ui.captions.ChangePanel import ChangePanel
 from modules.ui.captions.FindBar import FindBar
+from modules.ui.captions.MaskWindow import MaskWindow
 from modules.ui.captions.TagTable import TagTable
 from modules.ui.texts import captions as words
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
@@ -74,7 +77,8 @@ class CaptionsPage(ttk.Frame):
         self.read = False
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
-        self.find = FindBar(self, theme, self.look_for, self.set_masks, self._show_keys)
+        self.painter: MaskWindow | None = None
+        self.find = FindBar(self, theme, self.look_for, self.set_masks, self.paint, self._show_keys)
         self.find.grid(row=0, column=0, columnspan=2, sticky="ew")
         self.grid_of_images = CaptionGrid(self, theme, prefetcher, self.list, self.go, self.edit)
         self.grid_of_images.grid(row=1, column=0, sticky="nsew")
@@ -280,6 +284,9 @@ class CaptionsPage(ttk.Frame):
         Args:
             stay: called where something could not be saved and the person does not want to lose it.
         """
+        if self.painter is not None and self.painter.winfo_exists():
+            self.painter.close(lambda: self.finish(then, stay), stay)
+            return
         self.save()
         for name in list(self.list.drafts):
             self._save(name)
@@ -374,9 +381,12 @@ class CaptionsPage(ttk.Frame):
             if self.winfo_exists():
                 self._end()
                 self.say(words.UNDONE if undone else words.NOTHING_TO_UNDO)
-                self._read(0)
+                if undone and undone.endswith(PAINTING):
+                    self.open()
+                else:
+                    self._read(0)
 
-        self._worker.submit(lambda: undo_edit(self.root), done, self._not_changed)
+        self._worker.submit(lambda: undo_edit(self.root, PAINTING), done, self._not_changed)
 
     # --- hands ----------------------------------------------------------------------------------------------------
 
@@ -426,6 +436,30 @@ class CaptionsPage(ttk.Frame):
         self.grid_of_images.put_up(keep_place=True)
         self._want()
 
+    def paint(self) -> None:
+        """Paint the mask of the image at the cursor."""
+        if self.painter is not None and self.painter.winfo_exists():
+            self.painter.lift()
+            self.painter.focus_set()
+        elif self.list.shown:
+            self.save()
+            self.painter = MaskWindow(
+                self,
+                self.theme,
+                self._worker,
+                self.root,
+                self.list.all_shown,
+                self.list.cursor,
+                self._painted,
+            )
+
+    def _painted(self, number: int) -> None:
+        """An image has another mask."""
+        self.list.has_mask(number, self.root, SUFFIX)
+        self._prefetcher.forget_all()
+        self.grid_of_images.put_up(keep_place=True)
+        self._want()
+
     def _show_keys(self) -> None:
         show_keys(self, self.theme, words.KEYS)
 
@@ -442,7 +476,7 @@ class CaptionsPage(ttk.Frame):
         }  # fmt: skip
         alone: dict[str, Callable[[], object]] = {
             "Return": self.edit, "Enter": self.edit, "F2": self.edit, "F5": self.open, "F1": self._show_keys,
-            "m": self.find.toggle_masks, "plus": lambda: self._resize(1), "equal": lambda: self._resize(1),
+            "m": self.find.toggle_masks, "b": self.paint, "plus": lambda: self._resize(1), "equal": lambda: self._resize(1),
             "Add": lambda: self._resize(1), "minus": lambda: self._resize(-1), "Subtract": lambda: self._resize(-1),
             "space": lambda: self.go(self.list.cursor, toggle=True),
         }  # fmt: skip

@@ -19,6 +19,7 @@ class FindBar(ttk.Frame):
     Args:
         look: called with the way of finding (``words.FIND_BY``) and what is looked for.
         masks: called when masks are switched on or off.
+        paint: opens the mask of the image at the cursor.
         keys: shows the keys.
     """
 
@@ -28,6 +29,7 @@ class FindBar(ttk.Frame):
         theme: Theme,
         look: Callable[[str, str], None],
         masks: Callable[[bool], None],
+        paint: Callable[[], None],
         keys: Callable[[], None],
     ) -> None:
         px = theme.px
@@ -46,10 +48,13 @@ class FindBar(ttk.Frame):
         self.masks = ttk.Checkbutton(
             row, text=words.MASKS, variable=self._masks, command=lambda: masks(self._masks.get())
         )
+        self.paint = ttk.Button(row, text=words.PAINT, command=paint)
         help_button = ttk.Button(row, text=words.KEYS_BUTTON, command=keys)
         self._place = ttk.Label(row, style="Muted.TLabel")
         title = ttk.Label(row, text=words.FIND)
-        for widget in (title, self.by, self.entry, self.show_all, self.masks, help_button, self._place):
+        for widget in (
+            title, self.by, self.entry, self.show_all, self.masks, self.paint, help_button, self._place,
+        ):  # fmt: skip
             row.add(widget)
         self.by.bind("<<ComboboxSelected>>", lambda _event: self._now())
         self.entry.bind("<KeyRelease>", lambda _event: self._soon())

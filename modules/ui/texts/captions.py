@@ -47,6 +47,36 @@ UNSAVED_TITLE = "Captions not saved"
 UNSAVED_QUESTION = "{captions} could not be saved. Close the window and lose what you wrote there?"
 CLOSE = "Close"
 
+# masks by hand
+PAINT = "Paint mask\u2026"
+MASK_TITLE = "{name} ({number} of {count}) \u2013 Mask"
+BRUSH, FILL = "Brush", "Fill"
+SIZE, STRENGTH = "Size {size}", "Strength {percent} %"
+ALL_LEARNED, ALL_HIDDEN, INVERT, REDO, SAVE = "Learn all", "Hide all", "Invert", "Redo", "Save"
+PAINT_HINT = "Left button: learn. Right button: hide (red). The wheel changes the size of the brush."
+OPENING, SAVING, SAVED = "Opening\u2026", "Saving\u2026", "Saved."
+NOT_YET_SAVED = "Not saved yet. It is saved when you go to another image or close the window."
+MASK_CHANGED_TITLE = "Mask changed"
+MASK_CHANGED_QUESTION = (
+    "The mask of {name} was changed by another program while you painted. Keep what is on the disk now?"
+)
+LOSE_TITLE = "Mask not saved"
+LOSE_QUESTION = "The mask of {name} could not be saved. Close the window and lose what you painted?"
+PAINT_KEYS = (
+    ("Left button", "learn what you paint over"),
+    ("Right button", "hide it: hidden parts are red and are not learned"),
+    ("Wheel, [ and ]", "size of the brush"),
+    ("B, F", "brush, fill an area of one level"),
+    ("+ and -, Ctrl+wheel", "look closer, or from farther away"),
+    ("0", "the whole image"),
+    ("Arrows, drag with the middle button", "move the image"),
+    ("A, H, I", "learn all, hide all, invert"),
+    ("Ctrl+Z, Ctrl+Y", "undo, redo"),
+    ("Page Up, Page Down", "save, image before or after"),
+    ("Ctrl+S", "save"),
+    ("Esc, Ctrl+W", "save and close"),
+)
+
 KEYS = (
     ("Arrows, Home, End", "another image"),
     ("Shift+arrows, Shift+click", "select up to there"),
@@ -62,6 +92,7 @@ KEYS = (
     ("In the tags: double click, Enter", "show the images with the tag"),
     ("Ctrl+Z", "undo the last change"),
     ("M", "masks on and off"),
+    ("B", "paint the mask of the image"),
     ("+ and -", "larger or smaller images"),
     ("F5", "read the folder again"),
     ("Ctrl+W", "close"),
