@@ -476,7 +476,8 @@ class CaptionsPage(ttk.Frame):
         }  # fmt: skip
         alone: dict[str, Callable[[], object]] = {
             "Return": self.edit, "Enter": self.edit, "F2": self.edit, "F5": self.open, "F1": self._show_keys,
-            "m": self.find.toggle_masks, "b": self.paint, "plus": lambda: self._resize(1), "equal": lambda: self._resize(1),
+            "m": self.find.toggle_masks, "b": self.paint,
+            "plus": lambda: self._resize(1), "equal": lambda: self._resize(1),
             "Add": lambda: self._resize(1), "minus": lambda: self._resize(-1), "Subtract": lambda: self._resize(-1),
             "space": lambda: self.go(self.list.cursor, toggle=True),
         }  # fmt: skip

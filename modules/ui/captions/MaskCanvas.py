@@ -89,7 +89,7 @@ class MaskCanvas(tk.Canvas):
         if self._image is None:
             return
         x, y = at or self._mouse or (self.winfo_width() // 2, self.winfo_height() // 2)
-        place = self.place(x, y)
+        place = self.spot(x, y)
         whole = min(self.winfo_width() / self._image.width, self.winfo_height() / self._image.height)
         wanted = self.factor * STEP**turn
         if wanted <= whole:
@@ -110,7 +110,7 @@ class MaskCanvas(tk.Canvas):
         self._top = min(self.winfo_height() - TILE / 4, max(TILE / 4 - height, self._top + y))
         self.redraw()
 
-    def place(self, x: float, y: float) -> Point:
+    def spot(self, x: float, y: float) -> Point:
         """Where in the image a place of the screen is."""
         return (x - self._left) / self.factor, (y - self._top) / self.factor
 
@@ -141,8 +141,8 @@ class MaskCanvas(tk.Canvas):
         """The part of the image that lies there."""
         assert self._image is not None
         width, height = self._image.size
-        left, top = self.place(screen.left, screen.top)
-        right, bottom = self.place(screen.right, screen.bottom)
+        left, top = self.spot(screen.left, screen.top)
+        right, bottom = self.spot(screen.right, screen.bottom)
         left, top = min(max(0.0, left), width - 0.01), min(max(0.0, top), height - 0.01)
         return (
             left,
@@ -222,11 +222,11 @@ class MaskCanvas(tk.Canvas):
 
     def _pressed(self, event: tk.Event[tk.Misc], learn: bool) -> None:
         self._moved(event)
-        self._press(self.place(event.x, event.y), learn)
+        self._press(self.spot(event.x, event.y), learn)
 
     def _dragged(self, event: tk.Event[tk.Misc]) -> None:
         self._moved(event)
-        self._drag(self.place(event.x, event.y))
+        self._drag(self.spot(event.x, event.y))
 
     def _moved(self, event: tk.Event[tk.Misc]) -> None:
         self._mouse = (event.x, event.y)
