@@ -69,7 +69,7 @@ class MaskWindow(tk.Toplevel):
         self._level = LEARNED
         self.canvas = MaskCanvas(self, theme, self._press, self._drag, self._release, self.change_size)
         self._build()
-        self._bind()
+        self._bind_keys()
         self.minsize(*(theme.px(side) for side in MIN_SIZE))
         screen = (int(self.winfo_screenwidth() * SHARE), int(self.winfo_screenheight() * SHARE))
         place_over(self, over, screen)
@@ -118,7 +118,7 @@ class MaskWindow(tk.Toplevel):
             "<Configure>", lambda event: self.status.configure(wraplength=max(1, event.width)), add="+"
         )
 
-    def _bind(self) -> None:
+    def _bind_keys(self) -> None:
         alone: dict[str, Callable[[], object]] = {
             "b": lambda: self.choose(words.BRUSH), "f": lambda: self.choose(words.FILL),
             "a": lambda: self.fill_all(LEARNED), "h": lambda: self.fill_all(HIDDEN), "i": self.invert,

@@ -335,6 +335,19 @@ class _StyleMaker:
             "Horizontal.TProgressbar", background=p.accent, troughcolor=p.border, bordercolor=p.border,
             lightcolor=p.accent, darkcolor=p.accent, thickness=px(8),
         )  # fmt: skip
+        self.style.configure(
+            "Horizontal.TScale", background=p.accent, troughcolor=p.border, bordercolor=p.border,
+            lightcolor=p.accent, darkcolor=p.accent, gripcount=0, sliderlength=px(14), relief="flat",
+        )  # fmt: skip
+        self.style.map("Horizontal.TScale", background=[("active", p.accent)])
+        self.style.configure(
+            "TRadiobutton", background=p.panel, foreground=p.text, padding=(0, px(4), px(6), px(4)),
+            indicatorbackground=p.field, indicatorforeground=p.accent, upperbordercolor=p.border,
+            lowerbordercolor=p.border, indicatormargin=px(3),
+        )  # fmt: skip
+        self.style.map(
+            "TRadiobutton", background=[("active", p.panel)], indicatorbackground=[("selected", p.panel)]
+        )
         self.style.configure("TPanedwindow", background=p.back)
         self.style.configure("Sash", sashthickness=px(6), gripcount=0, background=p.back)
         self.style.configure(
