@@ -301,7 +301,9 @@ def _text_need(
     if spec.sees_sources:
         entries = _shown_entries(config, source, files, bad)
         shown = sum(
-            len(sources) * (spec.shown_area or min(_SHOWN_MOST, height * width)) // _SHOWN_PIXELS
+            len(sources)
+            * int(spec.shown_area or spec.shown_side**2 * min(_SHOWN_MOST, height * width))
+            // _SHOWN_PIXELS
             for sources, _, (height, width), _ in entries
         )
         low, high = shown * _SHOWN_BYTES[0], (shown + len(entries) * spec.prompt_length) * _SHOWN_BYTES[1]

@@ -294,8 +294,8 @@ def _qwen_image(key: str = "QWEN", denoiser: str = "") -> Parts:
     return {**_all_shipped(key, denoiser), "text_encoder": encoder}
 
 
-def _longcat_image() -> Parts:
-    parts = {"transformer": _shipped("LONGCAT_IMAGE"), "text_encoder": _qwen_image()["text_encoder"]}
+def _longcat_image(key: str = "LONGCAT_IMAGE") -> Parts:
+    parts = {"transformer": _shipped(key), "text_encoder": _qwen_image()["text_encoder"]}
     return {**parts, "vae": _vae(16), "scheduler": {}}
 
 
@@ -316,6 +316,13 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
     "ernie-image": ("ERNIE", _ernie_image, (512, 3072), 0),
     "longcat-image": ("LONGCAT_IMAGE", _longcat_image, (512, 3584), 0),
+    # with an image of 512 pixels, shown at half of them
+    "longcat-edit": (
+        "LONGCAT_IMAGE_EDIT",
+        lambda: _longcat_image("LONGCAT_IMAGE_EDIT"),
+        (2 + 9**2 + 512, 3584),
+        0,
+    ),
     "qwen-21": ("QWEN_21", _qwen_21, (520, 4096), 0),
     "anima": ("ANIMA", _anima, (512, 1024), 0),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),

@@ -34,7 +34,7 @@ FAMILIES = {
     "Krea 2": "KREA_2",
     "Lumina 2": "LUMINA_2",
     "ERNIE-Image": "ERNIE",
-    "LongCat-Image": "LONGCAT_IMAGE",
+    "LongCat-Image, also Edit": "LONGCAT_IMAGE",
     "Qwen-Image 2.1": "QWEN_21",
     "Anima": "ANIMA",
     "Sana": "SANA",

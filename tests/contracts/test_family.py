@@ -55,6 +55,7 @@ VARIANTS = (
     "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
     "FLUX_KONTEXT_DEV_1",
     "QWEN_EDIT_PLUS",
+    "LONGCAT_IMAGE_EDIT",
 )
 """Families made of the parts of others; the usual run takes those others."""
 

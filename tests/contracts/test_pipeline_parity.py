@@ -13,6 +13,7 @@ from tests.tiny import (
     pipeline_class,
     pipeline_options,
     pipeline_parts,
+    source_side,
     takes_one_prompt,
     tiny_folder,
     tiny_setup,
@@ -48,7 +49,7 @@ def test_samples_are_those_of_the_pipeline(
     asked = {"seeds": [7, 8], "steps": 3, "cfg": cfg, "size": SIZE}
     # as many images to edit as the family takes
     edited = setup.spec.sources if setup.spec.edits_only or not guided else 0
-    ours = images(setup, model, PROMPTS, "blue", **asked, sources=source_tensors(edited))
+    ours = images(setup, model, PROMPTS, "blue", **asked, sources=source_tensors(edited, source_side(key)))
     options: dict[str, Any] = {"guidance_scale": cfg, "negative_prompt": "blue"}
     options |= pipeline_options(key, cfg)
     if setup.spec.sources and not edited:

@@ -25,6 +25,7 @@ PUBLISHED = {
     "LUMINA_2": 226,
     "ERNIE": 512,
     "LONGCAT_IMAGE": 512,
+    "LONGCAT_IMAGE_EDIT": 512,
     "QWEN_21": 512,
     "ANIMA": 512,
     "FLUX_2": 500,

@@ -295,6 +295,7 @@ LAYOUTS = {
     "LUMINA_2": LUMINA_2,
     "ERNIE": SAME,
     "LONGCAT_IMAGE": LONGCAT_IMAGE,
+    "LONGCAT_IMAGE_EDIT": LONGCAT_IMAGE,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {

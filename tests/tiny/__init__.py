@@ -57,6 +57,14 @@ def takes_one_prompt(key: str) -> bool:
     return any(key in getattr(module, "ONE_BY_ONE", ()) for module in _tiny_modules())
 
 
+def source_side(key: str) -> int:
+    """Sides in pixels of an image that the family's own pipeline is given to edit (``SOURCE_SIDES`` of a module)."""
+    from tests.tiny.source_images import SIDE
+
+    found = [getattr(module, "SOURCE_SIDES", {}).get(key) for module in _tiny_modules()]
+    return next((side for side in found if side), SIDE)
+
+
 def pipeline_parts(key: str, folder: Path, monkeypatch: Any) -> dict[str, Any]:
     """Components the family's own pipeline is given because it cannot load them here: the ``PIPELINE_PARTS`` of the
     module that knows the family.

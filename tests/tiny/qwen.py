@@ -46,6 +46,14 @@ def write_qwen_tokenizer(folder: Path, length: int = 4096, pictures: bool = Fals
     return len(made)
 
 
+def picture_marks(tokenizer: Path) -> tuple[int, ...]:
+    """The tokens of ``PICTURES`` in the folder of a tokenizer."""
+    from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
+
+    made: list[int] = Qwen2Tokenizer.from_pretrained(str(tokenizer)).convert_tokens_to_ids(list(PICTURES))
+    return tuple(made)
+
+
 def build_qwen_vl(
     vocabulary_size: int, width: int = 16, layers: int = 2, pictures: tuple[int, ...] = ()
 ) -> torch.nn.Module:

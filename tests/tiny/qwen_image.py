@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.tiny.pieces import write_folder
-from tests.tiny.qwen import PICTURES, build_qwen_vl, write_qwen_tokenizer
+from tests.tiny.qwen import build_qwen_vl, picture_marks, write_qwen_tokenizer
 from tests.tiny.source_images import SIDE, source_images
 
 TEXT_WIDTH = 16
@@ -55,7 +55,7 @@ def write(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         size = write_qwen_tokenizer(folder / "tokenizer", pictures=pictures)
-        marks = _marks(folder / "tokenizer") if pictures else ()
+        marks = picture_marks(folder / "tokenizer") if pictures else ()
         modules = {
             "transformer": build_transformer(**transformer),
             "text_encoder": build_qwen_vl(size, TEXT_WIDTH, pictures=marks),
@@ -76,13 +76,6 @@ def write(
         write_folder(folder, pipeline, modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
     if pictures:
         add_processor(folder)
-
-
-def _marks(tokenizer: Path) -> tuple[int, ...]:
-    from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
-
-    made: list[int] = Qwen2Tokenizer.from_pretrained(str(tokenizer)).convert_tokens_to_ids(list(PICTURES))
-    return tuple(made)
 
 
 def add_processor(folder: Path, name: str = "processor") -> None:
@@ -113,17 +106,17 @@ class PictureProcessor:
     Pillow alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "processor") -> None:
         from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        self.tokenizer = Qwen2Tokenizer.from_pretrained(str(folder / "processor"))
-        self.images = Qwen2VLImageProcessorPil.from_pretrained(str(folder / "processor"))
+        self.tokenizer = Qwen2Tokenizer.from_pretrained(str(folder / name))
+        self.image_processor = Qwen2VLImageProcessorPil.from_pretrained(str(folder / name))
 
     def __call__(self, text: list[str], images: Any, padding: bool, return_tensors: str) -> Any:
         from transformers import BatchFeature
 
-        shown = self.images(images, return_tensors=return_tensors)
+        shown = self.image_processor(images, return_tensors=return_tensors)
         (whole,) = text
         pieces = whole.split("<|image_pad|>")
         counts = [int(grid.prod()) // 4 for grid in shown["image_grid_thw"]]
@@ -133,24 +126,31 @@ class PictureProcessor:
         return BatchFeature({**made, **shown})
 
 
-def _ready_to_edit(folder: Path, monkeypatch: Any) -> dict[str, Any]:
-    """Components of an editing pipeline that cannot be loaded here. Sources keep their size, which is below that of
-    the published model.
+def seeing_encoder(folder: Path) -> Any:
+    """The text encoder as a pipeline is given it, which does not hand the kinds of tokens on, so that images would have
+    no positions (docs/models.md).
     """
-    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
-    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda *_: (SIDE, SIDE, None))
-    monkeypatch.setattr(pipeline_qwenimage_edit_plus, "VAE_IMAGE_SIZE", SIDE**2)
     encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder / "text_encoder"))
 
     def with_kinds(module: Any, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         kinds = (named["input_ids"] == module.config.image_token_id).int()
         return args, {**named, "mm_token_type_ids": kinds}
 
-    # the pipeline does not hand them on, so that images would have no positions (docs/models.md)
     encoder.register_forward_pre_hook(with_kinds, with_kwargs=True)
-    return {"processor": PictureProcessor(folder), "text_encoder": encoder}
+    return encoder
+
+
+def _ready_to_edit(folder: Path, monkeypatch: Any) -> dict[str, Any]:
+    """Components of an editing pipeline that cannot be loaded here. Sources keep their size, which is below that of
+    the published model.
+    """
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
+
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda *_: (SIDE, SIDE, None))
+    monkeypatch.setattr(pipeline_qwenimage_edit_plus, "VAE_IMAGE_SIZE", SIDE**2)
+    return {"processor": PictureProcessor(folder), "text_encoder": seeing_encoder(folder)}
 
 
 def _edit(cfg: float) -> dict[str, object]:

@@ -25,10 +25,11 @@ def source_images(count: int, side: int = SIDE) -> list[Image]:
     ]
 
 
-def source_tensors(count: int) -> list[torch.Tensor]:
+def source_tensors(count: int, side: int = SIDE) -> list[torch.Tensor]:
     """The same, (3, H, W) in [0, 1] each."""
     import torch
 
     return [
-        torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255.0 for image in source_images(count)
+        torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255.0
+        for image in source_images(count, side)
     ]

@@ -1,10 +1,12 @@
-"""Images next to the text in the prompts of Qwen2.5-VL: cut into patches as its processor does, and its states."""
+"""Images next to the text in the prompts of Qwen2.5-VL and Qwen3-VL: cut into patches as their processors do, and
+their states.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from modules.util.errors import UserError
 
 START, PLACE, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
 """Around an image in a text, and what stands for each of its tokens."""
+PICTURE = f"{START}{PLACE}{END}"
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,79 @@ def scaled_to_area(rgb_BCHW: torch.Tensor, area: int, multiple: int) -> torch.Te
     ratio = rgb_BCHW.shape[-1] / rgb_BCHW.shape[-2]
     exact = math.sqrt(area * ratio)
     wide, high = (max(multiple, round(side / multiple) * multiple) for side in (exact, exact / ratio))
+    return scaled(rgb_BCHW, high, wide)
+
+
+def scaled(rgb_BCHW: torch.Tensor, high: int, wide: int) -> torch.Tensor:
+    """uint8 images of one size, brought to (high, wide)."""
     if (high, wide) == tuple(rgb_BCHW.shape[-2:]):
         return rgb_BCHW
     images = [Image.fromarray(one.permute(1, 2, 0).cpu().contiguous().numpy()) for one in rgb_BCHW]
     made = [np.array(one.resize((wide, high), Image.Resampling.LANCZOS)) for one in images]
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that are shown with every prompt of a batch.
+
+    Args:
+        patches_NE: of all images of the first sample, then of the second.
+        shapes: (1, rows, columns) of the patches of each of them.
+        grids: rows and columns of the tokens of each image of one sample.
+    """
+
+    patches_NE: torch.Tensor
+    shapes: tuple[tuple[int, int, int], ...]
+    grids: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, seen: Sources, rules: PatchRules) -> Pictures:
+        """The images, at least one place of (B, 3, H, W) uint8."""
+        cut = [[rules.patches(place[row]) for place in seen] for row in range(len(seen[0]))]
+        return cls(
+            torch.cat([patches for row in cut for patches, _ in row]),
+            tuple((1, *grid) for row in cut for _, grid in row),
+            tuple((rows // rules.merge, columns // rules.merge) for _, (rows, columns) in cut[0]),
+        )
+
+    def named_in(self, text: str) -> str:
+        """A text with ``PLACE`` once for each image, with as many of them as the image has tokens."""
+        counts = [rows * columns for rows, columns in self.grids]
+        pieces = zip(text.split(PLACE), [*counts, 0], strict=True)
+        return "".join(piece + PLACE * count for piece, count in pieces)
+
+    def inputs(
+        self, encoder: Any, tokenizer: Any, first: Sequence[int], mask_BL: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """What the encoder is given besides tokens.
+
+        Args:
+            encoder: without its head.
+            first: the tokens that all texts begin with; all images are among them.
+            mask_BL: which tokens are not padding, where its contents can be read; padding has position 0.
+
+        Raises:
+            UserError: the tokenizer is one without images.
+        """
+        place = _place(tokenizer, encoder)
+        device = next(encoder.parameters()).device
+        run_3L = _positions(first, place, self.grids, mask_BL.shape[1])
+        at_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)
+        positions_3BL = run_3L[:, at_BL].masked_fill(~mask_BL, 0)
+        return {
+            "pixel_values": self.patches_NE.to(device),
+            # how many tokens an image has is asked of tensors with contents
+            "image_grid_thw": torch.tensor(self.shapes, device="cpu" if device.type == "meta" else device),
+            "position_ids": positions_3BL.to(device),
+        }
+
+
+@contextmanager
+def countable(tensor: torch.Tensor) -> Iterator[None]:
+    """Which patch is where is asked of tensors with contents, also in a forecast, whose others have none."""
+    with torch.device("cpu") if tensor.is_meta else nullcontext():
+        yield
 
 
 def picture_states(
@@ -119,28 +190,17 @@ def picture_states(
     Raises:
         UserError: the tokenizer is one without images.
     """
-    rules = PatchRules.of(config)
-    # of every sample, one after the other
-    cut = [[rules.patches(place[row]) for place in seen] for row in range(len(prompts))]
-    grids = [(rows // rules.merge, columns // rules.merge) for _, (rows, columns) in cut[0]]
-    counts = [rows * columns for rows, columns in grids]
-    pieces = zip(template[0].split(PLACE), [*counts, 0], strict=True)
-    before = "".join(piece + PLACE * count for piece, count in pieces)
+    pictures = Pictures.of(seen, PatchRules.of(config)) if seen else None
+    before = template[0] if pictures is None else pictures.named_in(template[0])
     first = tokenizer(before).input_ids
     texts = [f"{before}{prompt}{template[1]}" for prompt in prompts]
     ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, len(first) + limit, side="right", fill=False)
-    shown: dict[str, torch.Tensor] = {}
-    if grids:
-        place = _place(tokenizer, encoder)
-        positions_3L = _positions(first, place, grids, ids_BL.shape[1])
-        shapes = [(1, *grid) for row in cut for _, grid in row]
-        shown = {
-            "pixel_values": torch.cat([patches for row in cut for patches, _ in row]).to(ids_BL.device),
-            "image_grid_thw": torch.tensor(shapes, device="cpu" if ids_BL.is_meta else ids_BL.device),
-            "position_ids": positions_3L[:, None].expand(-1, len(ids_BL), -1).to(ids_BL.device),
-        }
-    # which patch is where is asked of tensors with contents, also in a forecast, whose others have none
-    with torch.device("cpu") if ids_BL.is_meta else nullcontext():
+    shown = {}
+    if pictures is not None:
+        whole_BL = torch.ones(ids_BL.shape, dtype=torch.bool, device="cpu")
+        # padding is behind the text, where nothing sees its positions
+        shown = pictures.inputs(encoder, tokenizer, first, whole_BL)
+    with countable(ids_BL):
         out = encoder(
             input_ids=ids_BL,
             attention_mask=mask_BL.long(),

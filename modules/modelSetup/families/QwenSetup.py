@@ -13,7 +13,7 @@ from modules.model.batch import NO_SOURCES, Conditioning, Sources
 from modules.model.Model import Model
 from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states
-from modules.model.text.vision import END, PLACE, START, picture_states, scaled_to_area
+from modules.model.text.vision import PICTURE, picture_states, scaled_to_area
 from modules.modelSetup.QwenAutoencoder import QwenAutoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -31,7 +31,6 @@ BEFORE_EDIT = (
     "<|im_end|>\n<|im_start|>user\n"
 )
 BEFORE_EDIT_TOKENS = 64
-PICTURE = f"{START}{PLACE}{END}"
 SHOWN_MULTIPLE = 32
 """What sides of the images that the text encoder of Edit-Plus is shown are multiples of."""
 

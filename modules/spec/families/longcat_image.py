@@ -1,6 +1,10 @@
-"""LongCat-Image: Qwen2.5-VL text encoder, a flow transformer of two streams and of one, FLUX.1's autoencoder."""
+"""LongCat-Image and LongCat-Image-Edit: Qwen2.5-VL text encoder, a flow transformer of two streams and of one,
+FLUX.1's autoencoder.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from modules.spec.FamilySpec import FamilySpec, block_presets
 from modules.spec.parts import (
@@ -50,4 +54,17 @@ LONGCAT_IMAGE = FamilySpec(
     default_cfg=4.5,
     default_sampler="EULER",
     order=95,
+)
+
+LONGCAT_IMAGE_EDIT = replace(
+    LONGCAT_IMAGE,
+    key="LONGCAT_IMAGE_EDIT",
+    label="LongCat-Image-Edit",
+    pipeline_class="LongCatImageEditPipeline",
+    lora_architecture="LongCat-Image-Edit/lora",
+    model_architecture="LongCat-Image-Edit",
+    sources=1,
+    edits_only=True,
+    sees_sources=True,
+    shown_side=0.5,
 )
