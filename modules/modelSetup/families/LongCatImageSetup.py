@@ -87,7 +87,7 @@ class LongCatImageSetup(BaseModelSetup):
         return hidden_BLE
 
     def _corner(self, model: Model, states: int) -> int:
-        """Row and column of the first patch of an image, behind a text of so many states."""
+        """Row and column of the first patch of an image, behind a text with this number of states."""
         return TOKENS
 
     def denoise(
