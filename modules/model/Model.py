@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from modules.model.batch import Conditioning
-from modules.model.compact import FrozenLinear
 from modules.model.memory import give_back
 from modules.model.noising.schedule import Schedule
+from modules.model.offloaded import left_behind, staying
 from modules.model.text.LearnedWords import LearnedWords
 from modules.model.weight_files import WEIGHT_FILES
 from modules.spec.FamilySpec import FamilySpec
@@ -126,7 +126,9 @@ class Model:
 
     def to(self, part: str, device: torch.device | str) -> Model:
         """Move one part."""
-        self.module(part).to(device)
+        module = self.module(part)
+        with left_behind(module):
+            module.to(device)
         return self
 
     def place(self, device: torch.device | str, parts: tuple[str, ...] | None = None) -> Model:
@@ -145,10 +147,8 @@ class Model:
 
     def where(self, part: str) -> torch.device:
         """The device a part computes on; weights that stay in main memory do not count."""
-        staying = {
-            id(m.weight) for m in self.module(part).modules() if isinstance(m, FrozenLinear) and m.stays
-        }
-        return next(p.device for p in self.module(part).parameters() if id(p) not in staying)
+        kept = {id(weight) for weight in staying(self.module(part))}
+        return next(p.device for p in self.module(part).parameters() if id(p) not in kept)
 
     @contextmanager
     def borrowed(self, part: str) -> Iterator[nn.Module]:
@@ -159,10 +159,10 @@ class Model:
             return
         try:
             # a part that does not fit is half there when this fails
-            module.to(self.device)
+            self.to(part, self.device)
             yield module
         finally:
-            module.to(home)
+            self.to(part, home)
             give_back(self.device)
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -206,12 +206,17 @@ def pinned(size: int) -> torch.Tensor:
 
 
 def lock_pages(layers: Sequence[FrozenLinear]) -> None:
-    """Bring the layers' weights into page-locked memory, many in one piece: the pieces' sizes are powers of two,
-    and one for each layer would take up to twice its weight. What cannot be locked stays as it is.
+    """Bring the layers' frozen weights into page-locked memory; see ``lock_parameters``."""
+    for layer in layers:
+        layer.weight.requires_grad_(False)
+    lock_parameters([layer.weight for layer in layers])
+
+
+def lock_parameters(parameters: Sequence[torch.Tensor]) -> None:
+    """Bring parameters into page-locked memory, many in one piece: the pieces' sizes are powers of two, and one for
+    each would take up to twice its size. What cannot be locked stays as it is.
     """
-    sizes = [
-        -(-layer.weight.numel() * layer.weight.element_size() // _ALIGNMENT) * _ALIGNMENT for layer in layers
-    ]
+    sizes = [-(-p.numel() * p.element_size() // _ALIGNMENT) * _ALIGNMENT for p in parameters]
     for size, inside in pieces(sizes):
         try:
             memory = pinned(size)
@@ -223,10 +228,9 @@ def lock_pages(layers: Sequence[FrozenLinear]) -> None:
             return
         start = 0
         for index in inside:
-            weight_OI = layers[index].weight.data
-            there = memory[start : start + weight_OI.numel() * weight_OI.element_size()]
-            there_OI = there.view(weight_OI.dtype).view(weight_OI.shape)
-            layers[index].weight = nn.Parameter(there_OI.copy_(weight_OI), requires_grad=False)
+            weight = parameters[index].data
+            there = memory[start : start + weight.numel() * weight.element_size()]
+            parameters[index].data = there.view(weight.dtype).view(weight.shape).copy_(weight)
             start += sizes[index]
 
 

@@ -24,6 +24,7 @@ from modules.model.gguf_layers import GgufLinear, holds_blocks
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.model.offloaded import offload_trained
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.learned_words import add_words, noting_known_words, save_words
@@ -193,9 +194,19 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
             make_lazy(model.module(name), lazy_base_tensors(exact.module(name)))
         compute = torch_dtype(config.train_dtype, "train_dtype")
         quantize(model.module(name), getattr(config, name).weight_dtype.value, compute)
+    keep_in_main_memory(model, config)
+
+
+def keep_in_main_memory(model: Model, config: TrainConfig) -> None:
+    """Keep the share of the denoiser's layers that the config names in main memory, frozen or trained."""
     denoiser = model.spec.denoiser
-    if denoiser in model.modules() and getattr(config, denoiser).offload_fraction > 0.0:
-        offload_blocks(model.module(denoiser), getattr(config, denoiser).offload_fraction)
+    fraction = getattr(config, denoiser).offload_fraction
+    if denoiser not in model.modules() or fraction == 0.0:
+        return
+    if config.trains_in_main_memory():
+        offload_trained(model.module(denoiser), fraction)
+    else:
+        offload_blocks(model.module(denoiser), fraction)
 
 
 def check_rounding(module: nn.Module, part: str, kind: str) -> None:

@@ -20,6 +20,7 @@ from modules.dataLoader.create import create_data_loader
 from modules.dataLoader.Loader import Loader
 from modules.dataLoader.source import certainties, class_counts
 from modules.model.Model import Model
+from modules.model.offloaded import staying_trained
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
@@ -32,7 +33,12 @@ from modules.trainer.evaluate.sample_texts import are_samples_due, keep_sample_t
 from modules.trainer.evaluate.Sampler import Sampler
 from modules.trainer.evaluate.validation import ImageValidation, PairValidation, Validation
 from modules.trainer.memory.memory_advice import choose_execution_mode
-from modules.trainer.memory.memory_plan import MODES, fills_the_cache_alone, parts_of_a_step
+from modules.trainer.memory.memory_plan import (
+    MODES,
+    check_main_memory,
+    fills_the_cache_alone,
+    parts_of_a_step,
+)
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.EpochMaker import EpochMaker
@@ -43,6 +49,7 @@ from modules.trainer.online.StepCutter import StepCutter
 from modules.trainer.online.steps.modes import create_online_step
 from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
 from modules.trainer.optim.CustomSchedule import TRIED_STEPS, UNKNOWN_STEPS
+from modules.trainer.optim.DeviceVisits import DeviceVisits
 from modules.trainer.optim.ema import MovingAverage
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
@@ -243,6 +250,12 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
             field="optimizer.fused_back_pass",
             hint="switch it off, or train in one process",
         )
+    if config.trains_in_main_memory() and world_size > 1:
+        raise UnsupportedError(
+            "weights that are trained in main memory belong to one process",
+            field=f"{config.model_type.denoiser}.offload_fraction",
+            hint="set it to 0, or train in one process",
+        )
     if config.max_steps:
         LearningRateSchedule.from_config(config, config.max_steps)
     else:
@@ -281,6 +294,7 @@ def check_model(config: TrainConfig) -> None:
         setup = create_model_setup(config.model_type)
         model = shape_only_model(setup, config, weights=True)
         online_settings.check_noise_levels(config, setup, model)
+        check_main_memory(config, model)
 
 
 @dataclass(frozen=True)
@@ -340,6 +354,8 @@ def assemble(
     if said:
         tell(said, 1, 1)
     torch.manual_seed(config.seed)
+    if config.trains_in_main_memory():
+        check_model(config)
     prompts = _prompts(config, processes)
     basis = _load(config, processes, folder, tell, asking)
     sampler = _sampler(basis, samples)
@@ -409,10 +425,20 @@ def _run(
         stops=PartStops(config, basis.setup, basis.model, named, data.images, optimizer),
         old_policy=old_policy,
         rounding=rounding,
-        fused=FusedSteps(optimizer, config.clip_grad_norm or 0.0, rounding)
-        if config.optimizer.fused_back_pass
-        else None,
+        fused=_fused(basis, optimizer, rounding),
     )
+
+
+def _fused(
+    basis: _Basis, optimizer: torch.optim.Optimizer, rounding: StochasticRounding | None
+) -> FusedSteps | None:
+    """The steps in the backward pass, if the run takes them there."""
+    config = basis.config
+    if not config.optimizer.fused_back_pass:
+        return None
+    elsewhere = staying_trained(basis.model.denoiser)
+    visits = DeviceVisits(optimizer, elsewhere, basis.processes.device) if elsewhere else None
+    return FusedSteps(optimizer, config.clip_grad_norm or 0.0, rounding, visits)
 
 
 # -- the model ------------------------------------------------------------------------------------------------

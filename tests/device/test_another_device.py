@@ -21,6 +21,7 @@ FILES = [
     "tests/contracts/test_family_training.py",
     "tests/device/on_the_device.py",
     "tests/device/packed_on_the_device.py",
+    "tests/device/main_memory_on_the_device.py",
     "tests/device/on_the_device_memory.py",
     "tests/trainer/online/test_steps.py",
     "tests/trainer/online/test_resume_online.py",
@@ -41,6 +42,7 @@ FAMILIES = [
 SETTINGS = [
     "tests/device/on_the_device.py",
     "tests/device/packed_on_the_device.py",
+    "tests/device/main_memory_on_the_device.py",
     "tests/trainer/online/test_steps.py::test_all_ways_give_the_same_gradient",
     "tests/trainer/online/test_resume_online.py::test_stopped_and_continued_is_bit_equal[in_an_epoch]",
     "tests/trainer/memory/test_what_is_on_the_device.py",

@@ -7,21 +7,23 @@ allocator take for themselves is assumed.
 
 from __future__ import annotations
 
-import functools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 
 from modules.model.Model import Model
+from modules.model.offloaded import staying, staying_trained
 from modules.modelSetup import training
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
 from modules.trainer.memory.memory_step import ShapeDryRun
-from modules.trainer.memory.shape_only import ShapeOnlyLinear, ShapeOnlyModel, shape_only_model
+from modules.trainer.memory.shape_only import ShapeOnlyModel, shape_only_model
 from modules.trainer.online.settings import needs_old_policy, needs_reference, rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.trainer.optim.StochasticRounding import rounding_bytes
@@ -29,6 +31,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import EMAMode
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
+from modules.util.errors import UnsupportedError
 
 GIB = 2**30
 CONTEXT_BYTES = 450 << 20
@@ -208,6 +211,8 @@ class Planner:
         items = {**self._lasting(), "gradients": gradients, "activations and working memory": moving}
         if config.optimizer.stochastic_rounding:
             items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.trained()])
+        if config.optimizer.fused_back_pass and config.trains_in_main_memory():
+            items["step of a weight of main memory"] = self.visiting_bytes()
         return Phase("training step", items)
 
     def _copies(self) -> dict[str, int]:
@@ -254,7 +259,7 @@ class Planner:
     def part_bytes(self, part: str) -> int:
         """A part's own weights and buffers on the device, without adapters and what stays in main memory."""
         module = self.model.module(part)
-        left_out = {id(m.weight) for m in module.modules() if isinstance(m, ShapeOnlyLinear) and m.stays}
+        left_out = {id(weight) for weight in staying(module)}
         if self.model.adapter is not None:
             left_out |= {id(tensor) for _, tensor in self.model.adapter.named_tensors()}
         return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
@@ -266,17 +271,53 @@ class Planner:
 
     def gradient_bytes(self) -> int:
         """Gradients of everything that is trained; one at a time where each is used as soon as it is there."""
-        sizes = [size_of(parameter) for parameter in self.trained()]
-        return max(sizes) if self.config.optimizer.fused_back_pass else sum(sizes)
+        sizes = [size_of(parameter) for parameter in self._here()]
+        return max(sizes, default=0) if self.config.optimizer.fused_back_pass else sum(sizes)
 
     def optimizer_bytes(self) -> int:
         """The optimizer's state after its first step, on the device."""
-        shapes: dict[tuple[tuple[int, ...], torch.dtype], int] = {}
-        for parameter in self.trained():
-            key = (tuple(parameter.shape), parameter.dtype)
-            shapes[key] = shapes.get(key, 0) + 1
-        measure = functools.partial(state_bytes, self.config)
-        return sum(count * measure(shape, dtype) for (shape, dtype), count in shapes.items())
+        return _state_of(self.config, self._here())
+
+    def visiting_bytes(self) -> int:
+        """The largest weight of main memory with its gradient and its state, on the device for its step."""
+        shapes = {(tuple(p.shape), p.dtype): 2 * size_of(p) for p in staying_trained(self.model.denoiser)}
+        return max((size + state_bytes(self.config, *key) for key, size in shapes.items()), default=0)
+
+    def _here(self) -> list[nn.Parameter]:
+        """What the optimizer gets of what is on the device."""
+        elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
+        return [parameter for parameter in self.trained() if id(parameter) not in elsewhere]
+
+
+def check_main_memory(config: TrainConfig, model: Model) -> None:
+    """Look whether weights that are trained in main memory fit there, with gradients, state and average.
+
+    Args:
+        model: the run's, or one without contents.
+
+    Raises:
+        UnsupportedError: they do not.
+    """
+    staying_here = staying_trained(model.denoiser)
+    weights = sum(map(size_of, staying_here))
+    gradients = 0 if config.optimizer.fused_back_pass else weights
+    average = sum(4 * p.numel() for p in staying_here) if config.ema is EMAMode.CPU else 0
+    needed = weights + gradients + average + _state_of(config, staying_here)
+    free = psutil.virtual_memory().available
+    if staying_here and needed > free:
+        denoiser = model.spec.denoiser
+        raise UnsupportedError(
+            f"the weights that are trained in main memory take {_gib(needed)} of it, with their optimizer's state, and "
+            f"{_gib(free)} are free",
+            f"{denoiser}.offload_fraction",
+            "lower it, use ADAFACTOR with fused_back_pass, close other programs, or train a LORA",
+        )
+
+
+def _state_of(config: TrainConfig, parameters: Sequence[nn.Parameter]) -> int:
+    """Bytes of the optimizer's state of parameters."""
+    shapes = Counter((tuple(parameter.shape), parameter.dtype) for parameter in parameters)
+    return sum(count * state_bytes(config, *key) for key, count in shapes.items())
 
 
 def size_of(tensor: torch.Tensor) -> int:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from modules.adapter.reference import Reference, create_reference
 from modules.model.batch import NO_SOURCES, Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
+from modules.model.offloaded import staying_trained
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelPairScorer import ModelPairScorer
@@ -274,9 +275,10 @@ class ShapeDryRun:
     def step(self, batch_size: int, size: tuple[int, int], mode: str = "FULL_CONCURRENT") -> StepBytes:
         """The passes of one micro-batch: of pairs in the execution mode ``mode``, or of images."""
         config = self.config
+        elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
         for parameter in self._trained():
             parameter.grad = None
-            if config.optimizer.fused_back_pass:
+            if config.optimizer.fused_back_pass or id(parameter) in elsewhere:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
         if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)

@@ -11,11 +11,7 @@ import torch
 from torch import nn
 
 from modules.adapter.TrainingAdapter import TrainingAdapter
-from modules.model.compact import (
-    FrozenLinear,
-    offload_blocks,
-    roundable_layers,
-)
+from modules.model.compact import FrozenLinear, roundable_layers
 from modules.model.dtypes import FLOAT_8, INT_8, QUANTIZED, PartDtypes, torch_dtype
 from modules.model.gguf_layers import GgufLinear, keep_packed, rows_at_once, unpacked
 from modules.model.lazy_modules import lazy_base_tensors
@@ -212,8 +208,8 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
                 setattr(parent, child, rounded)
             else:
                 setattr(parent, child, PackedLinear(layer, kind))
-        if name == model.spec.denoiser and part.offload_fraction > 0.0:
-            offload_blocks(module, part.offload_fraction)
+        if name == model.spec.denoiser:
+            training.keep_in_main_memory(model, config)
         for inside in module.modules():
             if isinstance(inside, FrozenLinear):
                 kinds = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
 
+from modules.trainer.optim.DeviceVisits import DeviceVisits
 from modules.trainer.optim.StochasticRounding import StochasticRounding
 
 
@@ -19,48 +21,66 @@ class FusedSteps:
         optimizer: one that treats every parameter on its own; its state is kept as ever.
         limit: the largest norm of the gradient of one parameter; a larger gradient is scaled down to it. 0: none.
         rounding: rounds what comes out by chance, if that is wanted.
+        visits: brings parameters that lie in main memory to the device for their step, if there are any.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, limit: float = 0.0, rounding: StochasticRounding | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        limit: float = 0.0,
+        rounding: StochasticRounding | None = None,
+        visits: DeviceVisits | None = None,
     ) -> None:
         self._optimizer, self._rounding = optimizer, rounding
-        self._limit = limit
-        self._squares: list[torch.Tensor] = []
+        self._limit, self._visits = limit, visits
+        self._squares: dict[tuple[int, int], torch.Tensor] = {}
+        # gradients of the device and of main memory arrive in threads of their own
+        self._one_at_a_time = threading.Lock()
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            parameter.register_post_accumulate_grad_hook(self._hook((index, place)))
             for index, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
+            for place, parameter in enumerate(group["params"])
         ]
 
-    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+    def _hook(self, place: tuple[int, int]) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:
-            assert parameter.grad is not None
-            square = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square()
-            self._squares.append(square)
-            if bool(square.isfinite()):
-                if self._limit:
-                    torch.nn.utils.clip_grads_with_norm_(parameter, self._limit, square.sqrt())
-                self._step(index, parameter)
-            parameter.grad = None
+            with self._one_at_a_time:
+                if self._visits is None:
+                    self._use(place, parameter, parameter)
+                else:
+                    with self._visits.visit(place[0], parameter) as there:
+                        self._use(place, there, parameter)
+                parameter.grad = None
 
         return hook
 
-    def _step(self, index: int, parameter: torch.Tensor) -> None:
+    def _use(self, place: tuple[int, int], parameter: torch.Tensor, known_as: torch.Tensor) -> None:
+        """Take the step of a parameter, which stands for the one it is ``known_as``."""
+        assert parameter.grad is not None
+        square = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square()
+        self._squares[place] = square
+        if bool(square.isfinite()):
+            if self._limit:
+                torch.nn.utils.clip_grads_with_norm_(parameter, self._limit, square.sqrt())
+            self._step(place[0], parameter, known_as)
+
+    def _step(self, index: int, parameter: torch.Tensor, known_as: torch.Tensor) -> None:
         optimizer, groups = self._optimizer, self._optimizer.param_groups
         optimizer.param_groups = [{**groups[index], "params": [parameter]}]
         try:
             if self._rounding is None:
                 optimizer.step()
             else:
-                self._rounding.step_of(parameter, optimizer.step)
+                self._rounding.step_of(parameter, optimizer.step, known_as)
         finally:
             optimizer.param_groups = groups
 
     def norm(self) -> torch.Tensor:
         """The norm of all gradients since the last call."""
-        squares, self._squares = self._squares, []
-        return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+        squares, self._squares = self._squares, {}
+        if not squares:
+            return torch.zeros(())
+        return torch.stack([squares[place] for place in sorted(squares)]).sum().sqrt()
 
     def close(self) -> None:
         """Take the hooks off."""

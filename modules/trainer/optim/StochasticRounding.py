@@ -52,8 +52,10 @@ class StochasticRounding:
             optimizer.param_groups = groups
 
     @torch.no_grad()
-    def step_of(self, parameter: torch.Tensor, step: Callable[[], object]) -> None:
-        """A step of one parameter, which ``step`` takes."""
+    def step_of(
+        self, parameter: torch.Tensor, step: Callable[[], object], known_as: torch.Tensor | None = None
+    ) -> None:
+        """A step of one parameter, which ``step`` takes; it may stand for another one, by whose name it goes."""
         if parameter.dtype is not torch.bfloat16:
             step()
             return
@@ -69,7 +71,8 @@ class StochasticRounding:
             parameter.grad = None
             parameter.data = kept
             parameter.grad = gradient
-        key = digest64("rounding", self._seed, self._step, self._names[parameter])  # type: ignore[index]
+        own = parameter if known_as is None else known_as
+        key = digest64("rounding", self._seed, self._step, self._names[own])  # type: ignore[index]
         parameter.copy_(round_by_chance(wanted, key))
 
 

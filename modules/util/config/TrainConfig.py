@@ -184,6 +184,12 @@ class TrainConfig(
         parts = (self.model_type.denoiser, *self.model_type.text_encoders)
         return [part for part in parts if getattr(self, part).train]
 
+    def trains_in_main_memory(self) -> bool:
+        """Whether weights of the denoiser that are trained themselves lie in main memory."""
+        denoiser = self.model_type.denoiser
+        whole = self.training_method is TrainingMethod.FINE_TUNE and denoiser in self.trained_parts()
+        return bool(whole and getattr(self, denoiser).offload_fraction > 0)
+
     def embeddings(self) -> list[EmbeddingConfig]:
         """The embeddings of the run; that of the training method EMBEDDING comes first."""
         return list(self.places_of_embeddings().values())

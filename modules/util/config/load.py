@@ -14,6 +14,7 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
     embedding_rules,
     family_rules,
     mask_rules,
+    memory_rules,
     online_rules,
     optimizer_rules,
 )

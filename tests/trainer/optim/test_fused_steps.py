@@ -12,7 +12,7 @@ from modules.trainer.assembly import check_settings
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.load import read_config
-from modules.util.config.rules.rules import _STEP_ALONE
+from modules.util.config.rules.rules import STEP_ALONE
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
@@ -25,7 +25,7 @@ def net() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("kind", _STEP_ALONE)
+@pytest.mark.parametrize("kind", STEP_ALONE)
 def test_the_same_weights_and_state_bit_for_bit(kind: Optimizer) -> None:
     results = []
     for fused in (False, True):

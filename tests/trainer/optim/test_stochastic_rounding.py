@@ -15,7 +15,7 @@ from modules.trainer.optim.optimizers import CLASSES, create_optimizer
 from modules.trainer.optim.StochasticRounding import StochasticRounding, round_by_chance
 from modules.util.config.load import find_problems
 from modules.util.config.rules.optimizer_rules import ROUNDED
-from modules.util.config.rules.rules import _STEP_ALONE
+from modules.util.config.rules.rules import STEP_ALONE
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
@@ -126,7 +126,7 @@ def test_a_step_is_that_of_the_class_in_32_bits_rounded(kind: Optimizer) -> None
             assert parameter.dtype is (torch.float32 if "32" in name else torch.bfloat16)
 
 
-@pytest.mark.parametrize("kind", [one for one in ROUNDED if one in _STEP_ALONE])
+@pytest.mark.parametrize("kind", [one for one in ROUNDED if one in STEP_ALONE])
 def test_steps_in_the_backward_pass_round_alike(kind: Optimizer) -> None:
     results = []
     for fused in (False, True):

@@ -237,7 +237,7 @@ def _weights(
             if adapter or part != family.denoiser:
                 parts[part]["weight_dtype"] = _FEW_BITS[bits.partition("|")[0]]
     share = model.number("layer_offloading_transformer_percent", 1.0)
-    if model.flag("layer_offloading") and adapter:
+    if model.flag("layer_offloading"):
         parts[family.denoiser]["offload_fraction"] = share
         parts[family.denoiser]["weight_dtype"] = (
             _DTYPES[dtype] if not model else parts[family.denoiser]["weight_dtype"]

@@ -197,11 +197,10 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
         parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
     swapped = fields.whole("blocks_to_swap", 0)
     blocks = family.spec.blocks
-    if swapped and blocks and adapter:
+    if swapped and blocks:
         parts[family.denoiser]["offload_fraction"] = min(1.0, swapped / blocks)
     elif swapped:
-        why = "weights that are trained stay on the device" if not adapter else "set offload_fraction"
-        notes.add("blocks_to_swap", swapped, f"not carried over: {why}", changes_weights=False)
+        notes.add("blocks_to_swap", swapped, "not carried over: set offload_fraction", changes_weights=False)
     saved = fields.text("save_precision", "float")
     made["output_dtype"] = _DTYPES.get(saved, "FLOAT_32")
 

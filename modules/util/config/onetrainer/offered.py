@@ -61,7 +61,6 @@ def offered(
         faults.append(fault)
     if family in ModelType.__members__:
         faults += _impossible(full, ModelType(family), made)
-        faults += _offloaded(full, ModelType(family), made, lenient, notes)
     raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not supported")
     return ModelType(family), made
 
@@ -146,37 +145,6 @@ def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[
                     f"{show(name)} is a GGUF file, which is read for transformers alone",
                     field,
                     "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
-                )
-            )
-    return faults
-
-
-def _offloaded(
-    full: Mapping[str, Any], family: ModelType, made: Data, lenient: bool, notes: Notes
-) -> list[UserError]:
-    """Trained weights that lie in main memory: refused, or kept on the device if ``lenient``."""
-    faults: list[UserError] = []
-    for part in family.parts:
-        section = full.get(part)
-        if made["training_method"] != "FINE_TUNE" or part == "vae" or not isinstance(section, Mapping):
-            continue
-        fraction, place = section.get("offload_fraction"), f"{part}.offload_fraction"
-        if section.get("train") is not True or not isinstance(fraction, (int, float)) or fraction <= 0:
-            continue
-        if lenient:
-            notes.add(
-                place,
-                fraction,
-                "0 instead: trained weights stay on the device, which needs more memory",
-                ours=0,
-            )
-            made[part] = {"offload_fraction": 0.0}
-        else:
-            faults.append(
-                UnsupportedError(
-                    f"{fraction:g} of the trained weights would lie in main memory, which only frozen weights can",
-                    place,
-                    "nearest: 0 on a card with more memory (--lenient takes it), or train a LORA",
                 )
             )
     return faults

@@ -231,10 +231,19 @@ def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:
         notes.moved("attention_mechanism", attention, "acceleration.shared", "an accelerator")
     elif attention not in _USUAL_ATTENTION:
         notes.add("attention_mechanism", attention, f"not supported for {family.label}")
-    if full["compile"] is True:
+    if full["compile"] is True and _trains_in_main_memory(full, family):
+        notes.add("compile", True, "off: it does not go with weights that are trained in main memory")
+    elif full["compile"] is True:
         shared.append({"name": "torch_compile", "params": {}})
         notes.moved("compile", True, "acceleration.shared", "an accelerator")
     return {"acceleration": {"shared": shared}} if shared else {}
+
+
+def _trains_in_main_memory(full: Data, family: ModelType) -> bool:
+    section = full[family.denoiser]
+    fraction = section.get("offload_fraction") if isinstance(section, Mapping) else None
+    offloaded = isinstance(fraction, (int, float)) and fraction > 0
+    return offloaded and full["training_method"] == "FINE_TUNE" and section.get("train") is True
 
 
 def _warmup(full: Data, notes: Notes) -> Data:

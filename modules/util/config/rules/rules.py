@@ -54,7 +54,7 @@ class Problems:
 Finding = UserError | ConfigWarning
 Rule = Callable[["TrainConfig"], Iterator[Finding]]
 FEWEST_FOR_KTO = 8
-_STEP_ALONE = (
+STEP_ALONE = (
     Optimizer.ADAMW,
     Optimizer.ADAM,
     Optimizer.ADAFACTOR,
@@ -106,7 +106,7 @@ def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
         ),
         "train_dtype": (c.train_dtype is DataType.FLOAT_16, "use BFLOAT_16 or FLOAT_32"),
         "rlhf_enabled": (c.rlhf_enabled, "switch it off: only supervised steps have one backward pass"),
-        "optimizer.optimizer": (c.optimizer.optimizer not in _STEP_ALONE, f"use {', '.join(_STEP_ALONE)}"),
+        "optimizer.optimizer": (c.optimizer.optimizer not in STEP_ALONE, f"use {', '.join(STEP_ALONE)}"),
     }
     for name, (there, hint) in obstacles.items():
         if there:
@@ -314,10 +314,6 @@ def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
                 f"{name}.weight_dtype",
                 "choose 16 or 32 bits, or train an adapter (LORA)",
             )
-        if part.train and getattr(part, "offload_fraction", 0.0) > 0:
-            yield UnsupportedError(
-                "only frozen weights can stay in main memory", f"{name}.offload_fraction", "set it to 0"
-            )
 
 
 @rule(
@@ -361,24 +357,6 @@ def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
             f"{'DoRA' if decomposed else c.peft_type} cannot be trained on the weights of a GGUF file",
             "lora_decompose" if decomposed else "peft_type",
             "train a plain LORA",
-        )
-
-
-@rule("model_type", "unet", "transformer")
-def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
-    name = c.model_type.denoiser
-    part = getattr(c, name)
-    if part.offload_fraction > 0 and part.train and not part.gradient_checkpointing:
-        yield ConfigError(
-            "frees nothing without gradient checkpointing, which copies the weights again in the backward pass",
-            f"{name}.offload_fraction",
-            f"switch on {name}.gradient_checkpointing",
-        )
-    if part.offload_fraction > 0 and part.weight_dtype in (WeightDtype.INT_8, WeightDtype.NFLOAT_4):
-        yield UnsupportedError(
-            f"weights in {part.weight_dtype} cannot stay in main memory",
-            f"{name}.offload_fraction",
-            "use FLOAT_8 or BFLOAT_16 weights with it, or set it to 0",
         )
 
 

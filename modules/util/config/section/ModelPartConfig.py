@@ -135,8 +135,9 @@ class DenoiserConfig(ModelPartConfig):
         free=False,
         title="Keep in main memory",
         tip=(
-            "Share of the block layers whose frozen weights stay in main memory and are copied to the GPU in every "
-            "pass: slower, for models that do not fit. Needs gradient checkpointing."
+            "Share of the block layers whose weights stay in main memory and are copied to the GPU in every pass: "
+            "slower, for models that do not fit. Weights that are fine-tuned are trained there. Needs gradient "
+            "checkpointing."
         ),
     )
 

@@ -118,6 +118,17 @@ def test_a_lora_of_flux(tmp_path: Path) -> None:
     assert config.optimizer.params == {"relative_step": False, "scale_parameter": False}
 
 
+def test_swapped_blocks_of_a_whole_model_are_trained_in_main_memory(tmp_path: Path) -> None:
+    config, notes = read(
+        tmp_path, pretrained_model_name_or_path="black-forest-labs/FLUX.1-dev", blocks_to_swap=18,
+        gradient_checkpointing=True, optimizer_type="adafactor", optimizer_args=["relative_step=False", "scale_parameter=False"], full_bf16=True,
+        mixed_precision="bf16", cache_text_encoder_outputs=True,
+    )  # fmt: skip
+    assert [note for note in notes.listed() if "swap" in note] == []
+    assert (config.training_method, config.transformer.offload_fraction) == ("FINE_TUNE", 18 / 57)
+    assert config.trains_in_main_memory()
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -22,20 +22,13 @@ EXPLAINED = {
     r"quantization\.layer_filter = ": "all layers of the blocks are quantised",
     r"transformer\.activation_offloading = true": "activations stay on the device",
     r"text_encoder\.offload_fraction = ": "encoders are moved as a whole",
+    r"compile = true": "trained in main memory",
 }
 """Notes that the presets may have, each with the words that say what follows."""
-OFFLOADED = [
-    name
-    for name, data in PRESETS.items()
-    if data["training_method"] == "FINE_TUNE"
-    and ("offload_fraction" in data.get("transformer", {}) or "layer_offload_fraction" in data)
-]
 
 
 def offered(name: str) -> bool:
-    data = PRESETS[name]
-    known = data["model_type"] in ModelType.__members__
-    return known and name not in OFFLOADED
+    return PRESETS[name]["model_type"] in ModelType.__members__
 
 
 def write(folder: Path, name: str) -> Path:
@@ -89,20 +82,19 @@ def test_a_preset_that_is_not_offered_is_refused_with_the_reason(
     assert script.main([str(source), str(target)]) == 2
     assert not target.exists()
     error = capsys.readouterr().err
-    field = "transformer.offload_fraction" if name in OFFLOADED else "model_type"
-    assert field in error
+    assert "model_type" in error
     assert "nearest: " in error
     with pytest.raises(UserError):
         import_file(source)
 
 
-@pytest.mark.parametrize("name", OFFLOADED)
-def test_weights_that_would_lie_in_main_memory_stay_on_the_device_if_lenient(
-    name: str, tmp_path: Path
-) -> None:
-    imported = import_file(write(tmp_path, name), lenient=True)
-    assert isinstance(imported.made, TrainConfig)
-    assert imported.made.transformer.offload_fraction == 0
-    assert find_problems(imported.made).errors == []
-    (note,) = [note for note in imported.notes.listed() if note.place == "transformer.offload_fraction"]
-    assert "more memory" in note
+def test_weights_that_are_trained_in_main_memory_are_so_here(tmp_path: Path) -> None:
+    fractions = {}
+    for name, data in PRESETS.items():
+        if offered(name) and data["training_method"] == "FINE_TUNE":
+            made = import_file(write(tmp_path, name)).made
+            assert isinstance(made, TrainConfig)
+            if made.trains_in_main_memory():
+                fractions[name] = getattr(made, made.model_type.denoiser).offload_fraction
+    assert len(fractions) >= 8
+    assert {fractions[name] for name in fractions if "Krea" in name} == {0.8, 0.3}

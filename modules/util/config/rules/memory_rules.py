@@ -1,0 +1,58 @@
+"""Rules for weights that are kept in main memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules.rules import STEP_ALONE, Finding, rule
+from modules.util.enum.choices import EMAMode, WeightDtype
+from modules.util.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+COMPILES = "torch_compile"
+
+
+@rule("model_type", "unet", "transformer")
+def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
+    name = c.model_type.denoiser
+    part = getattr(c, name)
+    if part.offload_fraction > 0 and part.train and not part.gradient_checkpointing:
+        yield ConfigError(
+            "frees nothing without gradient checkpointing, which copies the weights again in the backward pass",
+            f"{name}.offload_fraction",
+            f"switch on {name}.gradient_checkpointing",
+        )
+    if part.offload_fraction > 0 and part.weight_dtype in (WeightDtype.INT_8, WeightDtype.NFLOAT_4):
+        yield UnsupportedError(
+            f"weights in {part.weight_dtype} cannot stay in main memory",
+            f"{name}.offload_fraction",
+            "use FLOAT_8 or BFLOAT_16 weights with it, or set it to 0",
+        )
+
+
+@rule("training_method", "model_type", "unet", "transformer", "ema", "optimizer", "acceleration")
+def _trained_in_main_memory(c: TrainConfig) -> Iterator[Finding]:
+    if not c.trains_in_main_memory():
+        return
+    place = f"{c.model_type.denoiser}.offload_fraction"
+    if c.optimizer.optimizer not in STEP_ALONE:
+        yield UnsupportedError(
+            f"{c.optimizer.optimizer} cannot train weights that lie in main memory",
+            "optimizer.optimizer",
+            f"use {', '.join(STEP_ALONE)}, or set {place} to 0",
+        )
+    if c.ema is EMAMode.GPU:
+        yield UnsupportedError(
+            "cannot be kept on the GPU for weights that are trained in main memory",
+            "ema",
+            f"set it to CPU, or {place} to 0",
+        )
+    if any(one.name == COMPILES for one in c.acceleration.shared):
+        yield UnsupportedError(
+            f"{COMPILES} cannot be used with weights that are trained in main memory",
+            "acceleration.shared",
+            f"leave it out, or set {place} to 0",
+        )
