@@ -204,7 +204,10 @@ def test_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "field"),
     [
         ({"training_method": "FINE_TUNE", "unet": {"weight_dtype": "NFLOAT_4"}}, "unet.weight_dtype"),
-        ({"training_method": "FINE_TUNE", "unet": {"offload_fraction": 0.5}}, "unet.offload_fraction"),
+        (
+            {"training_method": "FINE_TUNE", "unet": {"offload_fraction": 0.5, "gradient_checkpointing": False}},
+            "unet.offload_fraction",
+        ),
         ({"unet": {"offload_fraction": 0.5, "gradient_checkpointing": False}}, "unet.offload_fraction"),
         ({"unet": {"offload_fraction": 0.5, "weight_dtype": "INT_8"}}, "unet.offload_fraction"),
         ({"unet": {"weight_dtype": "FLOAT_8"}, "lora_decompose": True}, "lora_decompose"),
