@@ -121,8 +121,8 @@ def test_a_lora_of_flux(tmp_path: Path) -> None:
 def test_swapped_blocks_of_a_whole_model_are_trained_in_main_memory(tmp_path: Path) -> None:
     config, notes = read(
         tmp_path, pretrained_model_name_or_path="black-forest-labs/FLUX.1-dev", blocks_to_swap=18,
-        gradient_checkpointing=True, optimizer_type="adafactor", optimizer_args=["relative_step=False", "scale_parameter=False"], full_bf16=True,
-        mixed_precision="bf16", cache_text_encoder_outputs=True,
+        gradient_checkpointing=True, optimizer_type="adafactor", full_bf16=True, mixed_precision="bf16",
+        optimizer_args=["relative_step=False", "scale_parameter=False"], cache_text_encoder_outputs=True,
     )  # fmt: skip
     assert [note for note in notes.listed() if "swap" in note] == []
     assert (config.training_method, config.transformer.offload_fraction) == ("FINE_TUNE", 18 / 57)
