@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from modules.tools.dataset.caption_edits import Caption, list_captions
 from modules.tools.dataset.files import DataImage
+from modules.tools.dataset.masking import mask_name
 from modules.tools.dataset.tags import has_tag
 from modules.ui.widgets.ImagePrefetcher import Masked, Shown
-
-LEARNED = "-masklabel"
-"""Ending of the mask that says what is learned."""
 
 
 class Listing(NamedTuple):
@@ -36,7 +34,8 @@ def list_folder(root: Path, subfolders: bool) -> Listing:
     found = Listing([], [], [], [])
     for image, name in list_captions(root, subfolders):
         path = root / image.name
-        mask = next((one for one in image.masks if Path(one).stem.endswith(LEARNED)), None)
+        # training reads no other
+        mask = mask_name(image) if mask_name(image) in image.masks else None
         found.images.append(image)
         found.names.append(name)
         found.plain.append(path)
@@ -108,20 +107,17 @@ class CaptionList:
         found = self._folder.masked if masks else self._folder.plain
         return [found[number] for number in self.shown]
 
-    def has_mask(self, number: int, root: Path, ending: str) -> None:
-        """An image got a mask, or another one.
-
-        Args:
-            number: of the image in the folder.
-            ending: of the name of its file.
-        """
-        image = self._folder.images[number]
-        self._folder.masked[number] = Masked(root / image.name, root / f"{image.stem}{ending}")
+    def has_mask(self, one: DataImage, root: Path) -> None:
+        """An image got a mask, or another one; nothing happens if it is no longer there."""
+        for number, image in enumerate(self._folder.images):
+            # images of one name in different formats share a mask
+            if image.stem == one.stem:
+                self._folder.masked[number] = Masked(root / image.name, root / mask_name(one))
 
     @property
-    def all_shown(self) -> list[tuple[int, DataImage]]:
-        """The images that are shown, with their numbers in the folder."""
-        return [(number, self._folder.images[number]) for number in self.shown]
+    def all_shown(self) -> list[DataImage]:
+        """The images that are shown."""
+        return [self._folder.images[number] for number in self.shown]
 
     # --- selecting ------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from modules.tools.dataset.caption_edits import (
     save_caption,
     undo_edit,
 )
+from modules.tools.dataset.files import DataImage
 from modules.tools.dataset.mask_painting import JOB as PAINTING
-from modules.tools.dataset.masking import SUFFIX
 from modules.tools.dataset.tags import Edit, count_tags
 from modules.ui.captions.CaptionField import CaptionField, FieldActions
 from modules.ui.captions.CaptionGrid import CaptionGrid
@@ -453,9 +453,9 @@ class CaptionsPage(ttk.Frame):
                 self._painted,
             )
 
-    def _painted(self, number: int) -> None:
+    def _painted(self, image: DataImage) -> None:
         """An image has another mask."""
-        self.list.has_mask(number, self.root, SUFFIX)
+        self.list.has_mask(image, self.root)
         self._prefetcher.forget_all()
         self.grid_of_images.put_up(keep_place=True)
         self._want()

@@ -35,6 +35,8 @@ SHARE = 0.85
 MIN_SIZE = (560, 400)
 CONTROL = 0x4
 
+Then = Callable[[], None] | None
+
 
 class MaskWindow(tk.Toplevel):
     """Paints one mask after the other. Each is saved when another image is shown and when the window is closed.
@@ -42,9 +44,9 @@ class MaskWindow(tk.Toplevel):
     Args:
         worker: does all that happens to files.
         root: the folder of the images.
-        images: with their numbers, which ``saved`` gets.
+        images: those that can be gone to.
         index: which comes first.
-        saved: called with the number of an image whose mask was written.
+        saved: called with an image whose mask was written.
     """
 
     def __init__(
@@ -53,9 +55,9 @@ class MaskWindow(tk.Toplevel):
         theme: Theme,
         worker: SerialWorker,
         root: Path,
-        images: Sequence[tuple[int, DataImage]],
+        images: Sequence[DataImage],
         index: int,
-        saved: Callable[[int], None],
+        saved: Callable[[DataImage], None],
     ) -> None:
         over = parent.winfo_toplevel()
         super().__init__(over)
@@ -67,6 +69,10 @@ class MaskWindow(tk.Toplevel):
         self.opened: OpenedMask | None = None
         self._at: Point | None = None
         self._level = LEARNED
+        self._looks = 0
+        self._saving = False
+        self._waiting: list[tuple[Then, Then]] = []
+        """What is to be done when the mask that is being saved is on the disk."""
         self.canvas = MaskCanvas(self, theme, self._press, self._drag, self._release, self.change_size)
         self._build()
         self._bind_keys()
@@ -152,18 +158,19 @@ class MaskWindow(tk.Toplevel):
     @property
     def image(self) -> DataImage:
         """The image whose mask is painted."""
-        return self._images[self.index][1]
+        return self._images[self.index]
 
     def _open(self) -> None:
         count = len(self._images)
         self.title(words.MASK_TITLE.format(name=self.image.name, number=self.index + 1, count=count))
-        self.opened = None
+        self.opened = self._at = None
         self.canvas.show(None, None)
         self._say(words.OPENING)
-        one, index = self.image, self.index
+        self._looks += 1
+        one, look = self.image, self._looks
 
         def done(opened: OpenedMask) -> None:
-            if not self.winfo_exists() or index != self.index:
+            if not self.winfo_exists() or look != self._looks:
                 return
             first = self.opened is None and not self._started
             self.opened = opened
@@ -175,7 +182,7 @@ class MaskWindow(tk.Toplevel):
             self._say(words.PAINT_HINT)
 
         def failed(error: Exception) -> None:
-            if self.winfo_exists():
+            if self.winfo_exists() and look == self._looks:
                 self._say(str(error))
                 show_error(self, error)
 
@@ -185,13 +192,12 @@ class MaskWindow(tk.Toplevel):
 
     def go(self, step: int) -> None:
         """Save, and show another image."""
-        index = max(0, min(len(self._images) - 1, self.index + step))
-        if index == self.index:
-            return
 
         def then() -> None:
-            self.index = index
-            self._open()
+            index = max(0, min(len(self._images) - 1, self.index + step))
+            if index != self.index and self.winfo_exists():
+                self.index = index
+                self._open()
 
         self.save(then)
 
@@ -282,13 +288,17 @@ class MaskWindow(tk.Toplevel):
 
     # --- saving -----------------------------------------------------------------------------------------------------
 
-    def save(self, then: Callable[[], None] | None = None, failed: Callable[[], None] | None = None) -> None:
-        """Write the mask if it was changed.
+    def save(self, then: Then = None, failed: Then = None) -> None:
+        """Write the mask if it was changed; what is painted in the meantime is written before ``then`` is called.
 
         Args:
-            then: called when it is on the disk.
+            then: called when all of it is on the disk.
             failed: called where it could not be written, after the person has been told.
         """
+        if self._saving:
+            # what the file is by then is not known before
+            self._waiting.append((then, failed))
+            return
         opened = self.opened
         if opened is not None:
             opened.painting.end()
@@ -297,20 +307,21 @@ class MaskWindow(tk.Toplevel):
             if then is not None:
                 then()
             return
-        number, one = self._images[self.index]
-        levels = opened.painting.levels.copy()
+        one, levels, digest = self.image, opened.painting.levels.copy(), opened.digest
+        self._saving = True
         self._say(words.SAVING)
 
-        def done(digest: str) -> None:
-            opened.digest = digest
+        def done(written: str) -> None:
+            opened.digest = written
             opened.painting.saved(levels)
-            self._tell(number)
+            self._tell(one)
             if self.winfo_exists():
-                self._say(words.SAVED)
-                if then is not None:
-                    then()
+                self._say(words.NOT_YET_SAVED if opened.painting.changed else words.SAVED)
+            for wish in self._wishes((then, failed) if then is not None else None):
+                self.save(*wish)
 
         def wrong(error: Exception) -> None:
+            wishes = self._wishes((None, failed))
             if not self.winfo_exists():
                 return
             self._tell_state()
@@ -318,17 +329,24 @@ class MaskWindow(tk.Toplevel):
                 self._ask(opened, error.digest, then, failed)
             else:
                 show_error(self, error)
-            if failed is not None:
-                failed()
+            for _, call in wishes:
+                if call is not None:
+                    call()
 
-        self._worker.submit(lambda: save_painting(self.root_folder, one, levels, opened.digest), done, wrong)
+        self._worker.submit(lambda: save_painting(self.root_folder, one, levels, digest), done, wrong)
+
+    def _wishes(self, first: tuple[Then, Then] | None) -> list[tuple[Then, Then]]:
+        """A mask is no longer being saved: what was to be done after it."""
+        wishes = [*([first] if first is not None else []), *self._waiting]
+        self._saving, self._waiting = False, []
+        return wishes
 
     def _ask(
         self,
         opened: OpenedMask,
         digest: str,
-        then: Callable[[], None] | None,
-        failed: Callable[[], None] | None,
+        then: Then,
+        failed: Then,
     ) -> None:
         """Another program has written the mask too."""
         answered: list[bool] = []
@@ -353,7 +371,7 @@ class MaskWindow(tk.Toplevel):
         )
         window.bind("<Destroy>", closed, add="+")
 
-    def close(self, then: Callable[[], None] | None = None, stay: Callable[[], None] | None = None) -> None:
+    def close(self, then: Then = None, stay: Then = None) -> None:
         """Save, and close.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tkinter as tk
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,93 @@ def test_an_image_that_cannot_be_opened_is_named_and_the_next_one_can(sit, folde
     window.event_generate("<KeyPress-Next>")
     writer.until(lambda: window.opened is not None, "the next image")
     assert window.opened.painting.levels.all()
+
+
+class Busy:
+    """The worker has something else to do until it is let go."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._go, self._writer = threading.Event(), writer
+        writer.tool.worker.submit(lambda: self._go.wait(20), lambda _: None)
+
+    def over(self) -> None:
+        self._go.set()
+        self._writer.settle()
+
+
+def test_what_is_painted_while_a_mask_is_being_saved_is_saved_too(sit, folder):  # noqa: F811
+    writer = sit()
+    writer.click(1)
+    painter = Painter(writer)
+    painter.paint((20, 20), button=RIGHT)
+    busy = Busy(writer)
+    painter.window.go(1)
+    painter.paint((40, 30), button=RIGHT)
+    canvas = painter.window.canvas
+    x, y = canvas.on_screen((10, 40))
+    canvas.event_generate("<ButtonPress-3>", x=x, y=y)
+    busy.over()
+    painter.opened()
+    canvas.event_generate("<B3-Motion>", x=x + 9, y=y)
+    canvas.event_generate("<ButtonRelease-3>", x=x + 9, y=y)
+    writer.root.update()
+    assert painter.window.title().startswith("2.png") and painter.levels.all()
+    found = mask(folder, 1)
+    assert [found[y, x] for x, y in ((20, 20), (40, 30), (10, 40))] == [0, 0, 0]
+
+
+def test_saving_twice_in_a_row_asks_nothing(sit, folder):  # noqa: F811
+    writer = sit()
+    writer.click(1)
+    painter = Painter(writer)
+    painter.paint((20, 20), button=RIGHT)
+    busy = Busy(writer)
+    painter.window.save()
+    painter.window.go(1)
+    painter.window.go(1)
+    busy.over()
+    painter.opened()
+    assert not painter._dialogs() and not Hands.failures
+    assert painter.window.title().startswith("3.png (4 of 6)")
+    assert mask(folder, 1)[20, 20] == 0 and len(Journal(folder).jobs()) == 1
+
+
+def test_a_stroke_that_is_taken_back_while_it_is_being_saved_is_not_kept(sit, folder):  # noqa: F811
+    writer = sit()
+    writer.click(1)
+    painter = Painter(writer)
+    painter.paint((20, 20), button=RIGHT)
+    busy = Busy(writer)
+    painter.window.save()
+    painter.window.undo()
+    painter.window.close()
+    busy.over()
+    writer.until(lambda: not painter.window.winfo_exists(), "the end of the window")
+    assert mask(folder, 1).all()
+
+
+def test_closing_twice_while_a_mask_is_being_saved_closes_everything(sit, folder):  # noqa: F811
+    writer = sit()
+    writer.click(1)
+    painter = Painter(writer)
+    painter.press("h")
+    busy = Busy(writer)
+    painter.window.close()
+    writer.tool.close()
+    busy.over()
+    writer.until(lambda: writer.closed, "the end")
+    assert not mask(folder, 1).any()
+
+
+def test_a_mask_is_seen_at_its_own_image_after_the_folder_was_read_again(sit, folder):  # noqa: F811
+    writer = sit()
+    writer.click(1)
+    painter = Painter(writer)
+    painter.press("h")
+    (folder / "0.png").unlink()
+    writer.editor.open()
+    writer.settle()
+    painter.press("s", CONTROL)
+    writer.until(lambda: painter.window.status.cget("text") == words.SAVED, "saving")
+    shown = writer.editor.list.pictures(masks=True)
+    assert [getattr(one, "mask", None) for one in shown[:2]] == [folder / "1-masklabel.png", None]
