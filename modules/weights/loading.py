@@ -246,22 +246,22 @@ def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
 def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
     """What is wrong with one part of a folder, or nothing."""
     if not isinstance(entry, list) or len(entry) != 2 or not entry[1]:
-        return f"its model_index.json names no {part.name}"
+        return f"its model_index.json names no {part.place}"
     if part.classes and entry[1] not in part.classes:
-        return f"its {part.name} is a {entry[1]}, not a {' or '.join(part.classes)}"
+        return f"its {part.place} is a {entry[1]}, not a {' or '.join(part.classes)}"
     place = folder / part.place
     if not place.is_dir():
-        return f"the folder {part.name} is missing"
+        return f"the folder {part.place} is missing"
     if part.kind in ("tokenizer", "processor", "scheduler"):
         return ""
     if not (place / "config.json").is_file():
-        return f"{part.name}/config.json is missing"
+        return f"{part.place}/config.json is missing"
     if not weights or list(place.glob("*.safetensors")):
         return ""
     pickles = sorted(p.name for p in place.iterdir() if p.suffix in PICKLES)
     if pickles:
-        return f"{part.name} holds only {pickles[0]}, a pickle; only safetensors weights are loaded"
-    return f"{part.name} holds no .safetensors weights"
+        return f"{part.place} holds only {pickles[0]}, a pickle; only safetensors weights are loaded"
+    return f"{part.place} holds no .safetensors weights"
 
 
 def weights_variant(place: Path) -> str | None:

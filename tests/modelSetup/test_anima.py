@@ -108,6 +108,18 @@ def test_the_index_of_modular_pipelines_is_read(tmp_path: Path) -> None:
     assert_same(tiny_model(KEY), tiny_setup(KEY).load(str(folder)))
 
 
+def test_what_a_folder_lacks_is_called_by_its_name_there(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder(KEY), folder)
+    shutil.rmtree(folder / "text_conditioner")
+    (folder / "t5_tokenizer").rename(folder / "tokenizer_2")
+    with pytest.raises(UserError) as caught:
+        tiny_setup(KEY).load(str(folder))
+    said = str(caught.value)
+    assert "text_conditioner is missing" in said and "t5_tokenizer is missing" in said
+    assert "text_encoder_2" not in said and "tokenizer_2" not in said
+
+
 def test_a_saved_folder_is_read_here_and_by_the_pipeline(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     save_folder(tiny_model(KEY), saved)
