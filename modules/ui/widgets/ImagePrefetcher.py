@@ -10,6 +10,8 @@ from pathlib import Path
 
 from PIL import Image, ImageChops, ImageOps
 
+from modules.util.errors import UserError
+
 Box = tuple[int, int]
 
 
@@ -176,6 +178,7 @@ class ImagePrefetcher:
             EOFError,
             MemoryError,
             Image.DecompressionBombError,
+            UserError,
         ) as error:
             if epoch == self._epoch:
                 self._failed[path] = str(error) or type(error).__name__
@@ -200,9 +203,15 @@ def load_shown(shown: Shown, box: Box | None) -> Image.Image:
 
 
 def load_masked(masked: Masked, box: Box | None) -> Image.Image:
-    """An image under its mask."""
+    """An image under its mask, which is read as training does.
+
+    Raises:
+        DataError: the mask cannot be read.
+    """
+    from modules.tools.dataset.masking import opened_mask
+
     image = load_fitted(masked.path, box)
-    mask = load_fitted(masked.mask, None).convert("L").resize(image.size, Image.Resampling.BILINEAR)
+    mask = opened_mask(masked.mask).resize(image.size, Image.Resampling.BILINEAR)
     hidden = mask.point(lambda level: round((255 - level) * COVERING))
     return Image.composite(Image.new("RGB", image.size, COVER), image, hidden)
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.ui.captions.CaptionList import list_folder
 from modules.ui.captions.CaptionsPage import CaptionsPage
 from modules.ui.captions.CaptionsWindow import CaptionsWindow
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
+from modules.ui.widgets.ImagePrefetcher import COVER, load_shown
 from modules.ui.widgets.theme import Theme
 from tests.tools.pictures import contents, picture
 from tests.ui.curation.drivers import CONTROL, SHIFT, Hands
@@ -271,6 +273,24 @@ def test_masks_are_seen_and_switched_off(sit, folder):
     left, right = (8, masked.height // 2), (masked.width - 8, masked.height // 2)
     assert masked.getpixel(left) == plain.getpixel(left)
     assert masked.getpixel(right) != plain.getpixel(right)
+
+
+def test_masks_are_seen_as_training_reads_them(folder):
+    """What is transparent is black, and a mask of another format is none."""
+    clear = Image.new("RGBA", (64, 48), (255, 255, 255, 0))
+    clear.paste((255, 255, 255, 255), (0, 0, 32, 48))
+    clear.save(folder / "1-masklabel.png")
+    Image.new("L", (64, 48)).save(folder / "2-masklabel.jpg")
+    masked = list_folder(folder, False).masked
+    seen = load_shown(masked[1], (64, 48))
+    plain = load_shown(folder / "1.png", (64, 48))
+    assert seen.getpixel((8, 24)) == plain.getpixel((8, 24))
+    red, green, blue = seen.getpixel((56, 24))
+    was = plain.getpixel((56, 24))
+    assert [round(0.35 * old + 0.65 * new) for old, new in zip(was, COVER, strict=True)] == pytest.approx(
+        [red, green, blue], abs=2
+    )
+    assert masked[2] == folder / "2.png"
 
 
 def test_the_folder_is_read_again_and_nothing_that_is_typed_is_lost(sit, folder):
