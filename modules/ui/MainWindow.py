@@ -436,7 +436,20 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
                 self.ui, words.TRAINING_CONTINUES, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
             ):
                 return
-        self.quit_window()
+        self._close_tools()
+
+    def _close_tools(self) -> None:
+        """Close the windows of tools, which save what is typed or painted there first, then this one. A tool that
+        stays open, because something cannot be saved, keeps this window open too.
+        """
+        from modules.ui.widgets.ToolHost import ToolHost
+
+        inside = (one for window in self.winfo_children() for one in window.winfo_children())
+        tool = next((one for one in inside if isinstance(one, ToolHost)), None)
+        if tool is None:
+            self.quit_window()
+        else:
+            tool.close(lambda: self.after_idle(self._close_tools))
 
     def quit_window(self) -> None:
         """Save the session and close; a run continues by itself."""

@@ -36,7 +36,4 @@ class CaptionsWindow(ToolHost):
         self.editor.open()
 
     def prepare_close(self, then: Callable[[], None]) -> None:
-        self.editor.finish(then, self._stay)
-
-    def _stay(self) -> None:
-        self._closing = False
+        self.editor.finish(then, self.stay)

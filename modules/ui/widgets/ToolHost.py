@@ -52,6 +52,7 @@ class ToolHost(ttk.Frame):
         self.page: ttk.Frame | None = None
         self._when_closed = closed
         self._closing = False
+        self._then: Callable[[], None] | None = None
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -71,7 +72,7 @@ class ToolHost(ttk.Frame):
 
     def failed(self, error: Exception) -> None:
         """Show what went wrong; a window that could not be closed for it can be closed again."""
-        self._closing = False
+        self.stay()
         show_error(self.window, error)
 
     def _image_ready(self, key: Key) -> None:
@@ -102,11 +103,20 @@ class ToolHost(ttk.Frame):
         if hasattr(self.page, "on_release"):
             cast(Page, self.page).on_release(event.keysym)
 
-    def close(self) -> None:
-        """Finish what is under way, then end."""
+    def close(self, then: Callable[[], None] | None = None) -> None:
+        """Finish what is under way, then end.
+
+        Args:
+            then: called when the window is gone; never if it stays open.
+        """
+        self._then = then or self._then
         if not self._closing:
             self._closing = True
             self.prepare_close(self._end)
+
+    def stay(self) -> None:
+        """The window is not closed after all."""
+        self._closing, self._then = False, None
 
     def prepare_close(self, then: Callable[[], None]) -> None:
         """What has to be saved first."""
@@ -119,4 +129,7 @@ class ToolHost(ttk.Frame):
         if self.page is not None:
             self.page.destroy()
             self.page = None
+        then = self._then
         self._when_closed()
+        if then is not None:
+            then()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tkinter as tk
 from pathlib import Path
 from tkinter import ttk
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -196,9 +198,8 @@ def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
         hands.wait(lambda window=window: not window.winfo_exists())
 
 
-def test_the_caption_editor_opens_on_a_folder_and_closes(
-    hands: Hands, folder: Path, desktop: Desktop
-) -> None:
+def editor_on(hands: Hands, folder: Path, desktop: Desktop) -> tuple[tk.Misc, CaptionsWindow]:
+    """The caption editor with an x typed into the first caption."""
     desktop.answers(folder)
     hands.window.show_page("tools")
     hands.rest()
@@ -211,6 +212,30 @@ def test_the_caption_editor_opens_on_a_folder_and_closes(
     editor.editor.field.box.focus_force()
     hands.rest()
     hands.keys("x")
+    return window, editor
+
+
+def test_the_caption_editor_opens_on_a_folder_and_closes(
+    hands: Hands, folder: Path, desktop: Desktop
+) -> None:
+    window, editor = editor_on(hands, folder, desktop)
     editor.close()
     hands.wait(lambda: not window.winfo_exists())
     assert (folder / "0.txt").read_text() == "x"
+
+
+def test_closing_the_main_window_saves_what_is_typed_and_painted_in_the_editor(
+    hands: Hands, folder: Path, desktop: Desktop
+) -> None:
+    _, editor = editor_on(hands, folder, desktop)
+    editor.editor.paint()
+    painter = editor.editor.painter
+    assert painter is not None
+    hands.wait(lambda: painter.opened)
+    painter.invert()
+    editor.editor.field.box.insert("end", "y")
+    hands.window.ask_quit()
+    with contextlib.suppress(tk.TclError):
+        hands.wait(lambda: not hands.window.winfo_exists())
+    assert (folder / "0.txt").read_text() == "xy"
+    assert not np.asarray(Image.open(folder / "0-masklabel.png")).any()
