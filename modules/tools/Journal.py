@@ -28,6 +28,11 @@ FOLDER = ".tastemaker-tools"
 JOURNAL = "journal.jsonl"
 MAX_JOURNAL_BYTES = 256 << 20
 
+_SETTLED: dict[Path, dict[str, tuple[int, int, int]]] = {}
+"""By folder: the journals in which this program found nothing left to do, by name. Someone who writes ten thousand
+captions has as many journals, and all of them are looked at before each change.
+"""
+
 
 class Move(NamedTuple):
     """A file gets another name; both are relative to the folder.
@@ -174,7 +179,7 @@ class Journal:
             raise DataError(f"the folder {root} does not exist", hint="check the path")
         self.root = root
         self._owned = Owned(root, local=True)
-        self._settled: dict[str, int] = {}
+        self._settled = _SETTLED.setdefault(root.resolve(), {})
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -270,13 +275,13 @@ class Journal:
         """Put in order what was stopped; the name of the command whose undo was completed, if there was one."""
         completed = None
         for name in reversed(self.jobs()):
-            # a journal only grows, so one of the same length is as it was
-            size = (self.root / FOLDER / name / JOURNAL).stat().st_size
-            if self._settled.get(name) == size:
+            found = (self.root / FOLDER / name / JOURNAL).stat()
+            state = (found.st_size, found.st_mtime_ns, found.st_ino)
+            if self._settled.get(name) == state:
                 continue
             past = self._past(name)
             if past.ended and not past.undoing:
-                self._settled[name] = size
+                self._settled[name] = state
                 continue
             down_to = 0 if past.undoing else past.complete
             self._reverse(name, past.moves, down_to)

@@ -194,3 +194,19 @@ def test_the_command_counts(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "1\tfox\n" in capsys.readouterr().out
     assert main(["delete", "--tag", "a, b", str(folder)]) == 2
     assert "--tag" in capsys.readouterr().err
+
+
+def test_journals_of_earlier_changes_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each caption that is written takes longer than the one before."""
+    read: list[str] = []
+    past = Journal._past
+    monkeypatch.setattr(Journal, "_past", lambda self, name: (read.append(name), past(self, name))[1])
+    caption = Caption(None)
+    for number in range(5):
+        caption = save_caption(folder, "e.txt", caption, f"fox {number}")
+    assert read == [f"000{number}-caption-edits" for number in range(1, 5)]
+    # what changed since is read again
+    with (folder / FOLDER / "0003-caption-edits" / "journal.jsonl").open("a") as stream:
+        stream.write("\n")
+    save_caption(folder, "e.txt", caption, "fox 5")
+    assert read[4:] == ["0005-caption-edits", "0003-caption-edits"]
