@@ -39,6 +39,7 @@ class CaptionField(ttk.Frame):
         self.name: str | None = None
         self._shown: str | None = None
         self._saved = ""
+        self._locked = False
         self.columnconfigure(0, weight=1)
         self._title = ttk.Label(self, style="Bold.TLabel")
         self._title.grid(row=0, column=0, sticky="w")
@@ -89,8 +90,15 @@ class CaptionField(ttk.Frame):
             text=words.UNREADABLE.format(reason=fault) if fault else words.SEVERAL_LINES,
             style="Error.TLabel" if fault else "Small.TLabel",
         )
-        if self.name is None:
-            self.box.configure(state="disabled")
+        self._set_state()
+
+    def lock(self, on: bool) -> None:
+        """Let nothing be typed while captions are changed by something else, which would be overwritten."""
+        self._locked = on
+        self._set_state()
+
+    def _set_state(self) -> None:
+        self.box.configure(state="disabled" if self._locked or self.name is None else "normal")
 
     def saved(self, text: str) -> None:
         """This is what is saved, or on its way."""
@@ -101,6 +109,7 @@ class CaptionField(ttk.Frame):
         return "break"
 
     def _drop(self) -> str:
+        # in a field that takes nothing this does nothing
         self.box.delete("1.0", "end")
         self.box.insert("1.0", self._saved)
         self._actions.leave()

@@ -160,7 +160,9 @@ class CaptionsPage(ttk.Frame):
     def _count(self) -> None:
         """Count tags away from the window, which a large folder would hold up."""
         self._worker.submit(
-            lambda: count_tags([one.text or "" for one in self.list.captions.values()]), self.tags.show
+            # a list, because the window may drop captions meanwhile
+            lambda: count_tags([one.text or "" for one in list(self.list.captions.values())]),
+            self.tags.show,
         )
 
     # --- showing --------------------------------------------------------------------------------------------------
@@ -322,6 +324,7 @@ class CaptionsPage(ttk.Frame):
     def _begin(self) -> None:
         self._stop.clear()
         self._busy, self._told = True, None
+        self.field.lock(True)
         self.change.enable(False)
         self.undo_button.state(["disabled"])
         self.stop_button.state(["!disabled"])
@@ -343,6 +346,7 @@ class CaptionsPage(ttk.Frame):
 
     def _end(self) -> None:
         self._busy = False
+        self.field.lock(False)
         self.change.enable(True)
         self.undo_button.state(["!disabled"])
         self.stop_button.state(["disabled"])

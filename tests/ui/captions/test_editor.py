@@ -329,6 +329,13 @@ def test_a_change_of_many_is_stopped_and_changes_nothing(sit, folder, monkeypatc
     writer.editor.change.buttons[1].event_generate("<KeyPress-space>")
     writer.editor.change.buttons[1].event_generate("<KeyRelease-space>")
     writer.until(lambda: "0 of 5 written" in writer.editor.status.cget("text"))
+    writer.editor.edit()
+    writer.write("x")
+    assert not writer.editor.field.changed, "it would overwrite the change"
     writer.push(writer.editor.stop_button)
+    writer.editor.edit()
+    writer.write("x")
+    assert writer.editor.field.changed
+    writer.editor.field._drop()
     assert "Nothing was changed" in writer.editor.status.cget("text")
     assert captions(folder) == before
