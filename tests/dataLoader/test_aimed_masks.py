@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,20 @@ def test_a_disc_lies_around_a_white_point(which: float, radius: float) -> None:
     assert disc[y, x] == 1
     assert math.sqrt(((ys - y) ** 2 + (xs - x) ** 2).max()) <= radius * reach + 1e-6
     assert (shrunk(levels, (which, 1.0)) == levels).all()
+
+
+def test_a_disc_of_a_large_mask_takes_little_memory() -> None:
+    levels = np.ones((2000, 3000), dtype=np.float32)
+    tracemalloc.start()
+    try:
+        disc = shrunk(levels, (0.5, 0.5))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # the centre is the first pixel of row 1000, and the farthest one the last of row 0
+    rows, columns = np.ogrid[:2000, :3000]
+    assert (disc == ((rows - 1000) ** 2 + columns**2 <= 0.25 * (1000**2 + 2999**2))).all()
+    assert peak < 3 * levels.nbytes
 
 
 def with_spot(size: tuple[int, int], spot: tuple[int, int, int, int]) -> Any:
