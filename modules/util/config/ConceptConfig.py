@@ -90,7 +90,8 @@ class ConceptImageConfig(BaseConfig):
         title="Random crop to mask",
         tip=(
             "In masked training, rotate each variation by up to 20 degrees and crop it to the mask with 10 to 30 % "
-            "of room on each side. The crop keeps the aspect of the image and is never enlarged."
+            "of room on each side. The crop keeps the aspect of the image and is never smaller than the smallest "
+            "resolution."
         ),
     )
     enable_resolution_override: bool = setting(
