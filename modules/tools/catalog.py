@@ -267,8 +267,8 @@ REPLACE_TEXT = ToolSpec(
     "replace",
     (
         _FOLDER,
-        ToolField("--find", "Find", "The text as it is written, capitals included.", needed=True),
-        ToolField("--by", "Replace by", "Empty takes it away."),
+        ToolField("--find", "Find", "Upper and lower case must match.", needed=True),
+        ToolField("--by", "Replace with", "Empty removes it."),
         ToolField("--tags", "Whole tags", "Only tags that are exactly this.", Kind.SWITCH),
         _ONLY,
         _SUBFOLDERS,
@@ -293,7 +293,7 @@ ADD_TAG = ToolSpec(
 DELETE_TAG = ToolSpec(
     "delete_tag",
     "Delete a tag",
-    "Take a tag out of all captions.",
+    "Remove a tag from all captions.",
     "caption.py",
     "delete",
     (_FOLDER, ToolField("--tag", "Tag", "Exactly as it is written.", needed=True), _ONLY, _SUBFOLDERS),

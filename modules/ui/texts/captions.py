@@ -23,7 +23,7 @@ UNREADABLE = "This caption cannot be changed: {reason}."
 # many captions
 CHANGE = "Change {images}"
 ALL_SHOWN = "All that are shown"
-OLD, NEW, TAG = "Find", "Replace by", "Tags"
+OLD, NEW, TAG = "Find", "Replace with", "Tags"
 WHOLE_TAGS = "Whole tags"
 REPLACE, ADD_FRONT, ADD_END, DELETE = "Replace", "Add in front", "Add at the end", "Delete"
 UNDO, STOP = "Undo", "Stop"
@@ -67,7 +67,7 @@ PAINT_KEYS = (
     ("Right button", "hide it: hidden parts are red and are not learned"),
     ("Wheel, [ and ]", "size of the brush"),
     ("B, F", "brush, fill an area of one level"),
-    ("+ and -, Ctrl+wheel", "look closer, or from farther away"),
+    ("+ and -, Ctrl+wheel", "zoom in, zoom out"),
     ("0", "the whole image"),
     ("Arrows, drag with the middle button", "move the image"),
     ("A, H, I", "learn all, hide all, invert"),
@@ -80,12 +80,12 @@ PAINT_KEYS = (
 KEYS = (
     ("Arrows, Home, End", "another image"),
     ("Shift+arrows, Shift+click", "select up to there"),
-    ("Ctrl+click, Space", "select one more, or one less"),
+    ("Ctrl+click, Space", "add to the selection, or remove from it"),
     ("Ctrl+A", "select all that are shown"),
     ("Enter, F2", "write the caption"),
     ("In the caption: Enter", "save, next image"),
     ("In the caption: Page Up, Page Down", "save, image before or after"),
-    ("In the caption: Esc", "drop what was written since it was saved"),
+    ("In the caption: Esc", "discard what you typed since the last save"),
     ("Ctrl+F", "find"),
     ("Ctrl+H", "replace"),
     ("In the tags: click", "put the tag into the fields"),

@@ -54,7 +54,7 @@ def _shows_pictures(c: TrainConfig) -> Iterator[Finding]:
         return
     if not c.model_type.spec.inpainting:
         yield UnsupportedError(
-            f"{c.model_type.spec.label} is shown no masked image that could be replaced",
+            f"{c.model_type.spec.label} is not an inpainting model, so there is no masked image to replace",
             "custom_conditioning_image",
             "set it to false, or choose an inpainting model",
         )
