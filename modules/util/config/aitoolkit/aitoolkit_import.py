@@ -262,7 +262,8 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
     for part in (family.denoiser, *family.text_encoders):
         denoiser = part == family.denoiser
         rate = train.number("unet_lr" if denoiser else "text_encoder_lr", None)
-        parts[part] |= {"train": train.peek("train_unet") is not False if denoiser else encoders}
+        trained = encoders and part in family.spec.trained_encoders
+        parts[part] |= {"train": train.peek("train_unet") is not False if denoiser else trained}
         parts[part] |= {"learning_rate": rate, "gradient_checkpointing": checkpointing}
     train.without_meaning(("train_unet",))
     ema = train.inner("ema_config")

@@ -197,6 +197,18 @@ def test_hostile_yaml_is_refused(text: str, tmp_path: Path, capsys: pytest.Captu
     assert "config.yaml" in capsys.readouterr().err
 
 
+def test_parts_that_are_never_trained_stay_as_they_are(tmp_path: Path) -> None:
+    changes = {
+        "model__name_or_path": "circlestone-labs/Anima-Base-v1.0-Diffusers",
+        "model__is_flux": False,
+        "train__train_text_encoder": True,
+    }
+    config = read(tmp_path, **changes).made
+    assert isinstance(config, TrainConfig) and config.model_type == "ANIMA"
+    assert (config.text_encoder.train, config.text_encoder_2.train) == (True, False)
+    assert not [error for error in find_problems(config).errors if "text_encoder_2" in str(error)]
+
+
 def test_another_family_is_given_by_hand(tmp_path: Path) -> None:
     made = import_file(_unnamed(tmp_path), family="FLUX_DEV_1").made
     assert isinstance(made, TrainConfig)
