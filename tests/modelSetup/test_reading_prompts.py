@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +127,19 @@ def test_how_prompts_are_read_is_part_of_the_key_of_their_states(tmp_path: Path)
     keys.append(loader.text_identity())
     model.masks_padding = None
     assert len(set(keys)) == 3 and loader.text_identity() == keys[0]
+
+
+@pytest.mark.parametrize(
+    "families",
+    [("FLUX_DEV_1", "FLUX_SCHNELL_1"), ("PIXART_ALPHA", "PIXART_SIGMA"), ("QWEN", "LONGCAT_IMAGE")],
+)
+def test_families_with_the_same_encoders_do_not_take_each_other_s_states(
+    families: tuple[str, str], tmp_path: Path
+) -> None:
+    """They put other words around a prompt, or read another number of tokens, and a folder may cache for both."""
+    loader: Any = builders.loader(builders.dpo_config(tmp_path, 1), builders.AveragingModel(), prepare=False)
+    keys = set()
+    for family in families:
+        loader.setup = SimpleNamespace(spec=FAMILIES[family])
+        keys.add(loader.text_identity())
+    assert len(keys) == 2

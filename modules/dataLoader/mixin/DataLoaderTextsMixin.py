@@ -91,11 +91,14 @@ class DataLoaderTextsMixin:
     # -- cache ---------------------------------------------------------------------------------------------
 
     def text_identity(self) -> str:
-        """What text states depend on besides the text: encoders, tokenizers, and how images are shown to them."""
+        """What text states depend on besides the text: encoders, tokenizers, and how the family has them read it: its
+        template, its number of tokens, its layers. Families that have the same encoders read in different ways.
+        """
         kinds = ("text_encoder", "tokenizer", "processor")
         parts = [part.name for part in self.setup.spec.parts if part.kind in kinds]
         present = [name for name in parts if name in self.model.parts]
-        rules = ["emphasis, second edition"] if self.model.prompt_weighting else []
+        rules = [f"prompts of {self.setup.spec.key}"]
+        rules += ["emphasis, second edition"] if self.model.prompt_weighting else []
         rules += [f"{name} skips {count}" for name, count in sorted(self.model.layer_skips.items())]
         rules += [f"{self.model.prompt_length} tokens"] if self.model.prompt_length else []
         rules += [] if self.model.masks_padding is None else [f"masks padding: {self.model.masks_padding}"]
