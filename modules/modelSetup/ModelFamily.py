@@ -204,6 +204,15 @@ class ModelFamily(ABC):
         """The prediction to go by, of those for the prompt and for the negative one; ``cfg`` 1 is the first of them."""
         return unwanted_BChw + cfg * (wanted_BChw - unwanted_BChw)
 
+    def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
+        """The size that takes the most memory of those with about the area of a square one.
+
+        Args:
+            size: the square one, (height, width) in pixels.
+            step: what sides are multiples of.
+        """
+        return size
+
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         """How many tokens the denoiser makes of an image of ``size`` (height, width): one for each patch of 2 x 2
         latents.

@@ -34,6 +34,7 @@ class PartSpec:
         folder: its folder in the diffusers layout, where that has another name.
         library: the library it is from, where that does not follow from its kind.
         frozen: whether it is never trained.
+        apart: the repository that has it, where those of the family are without it.
         inside: what its names in a single file begin with, for a part that is stored within the denoiser.
         pad_token: what a CLIP tokenizer pads short prompts with; CLIP's vocabulary comes with the program.
     """
@@ -56,6 +57,7 @@ class PartSpec:
     library: str = ""
     inside: str = ""
     frozen: bool = False
+    apart: str = ""
 
     @property
     def place(self) -> str:

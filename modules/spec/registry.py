@@ -39,6 +39,10 @@ def _families() -> Mapping[str, FamilySpec]:
 
 FAMILIES = _families()
 """Model type -> spec, in the order people are shown them."""
+DENOISERS = tuple(sorted({spec.denoiser for spec in FAMILIES.values()}, reverse=True))
+TEXT_ENCODERS = tuple(sorted({name for spec in FAMILIES.values() for name in spec.text_encoders}))
+PARTS = (*DENOISERS, *TEXT_ENCODERS, *sorted({spec.vae for spec in FAMILIES.values()}))
+"""What the parts with weights are called in any family; a config has a section for each."""
 
 
 def _modes() -> Mapping[str, ModeSpec]:

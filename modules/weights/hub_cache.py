@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError
@@ -54,11 +55,17 @@ def downloaded(
         return folder
     # parts the model is without are for loading to refuse
     asked = [spec.part(part) for part in parts]
-    wanted = [part for part in asked if index.get(part.place) and not left_out(part, index)]
+    wanted = [part for part in asked if _has(index, part.place) and not left_out(part, index)]
     small = [spec.part(part).place for part in configs]
     there = all(_is_there(folder / part.place, part, weights) for part in wanted)
-    there = there and all((folder / place / "config.json").is_file() for place in small if index.get(place))
+    there = there and all((folder / place / "config.json").is_file() for place in small if _has(index, place))
     return folder if there else None
+
+
+def _has(index: Mapping[str, Any], place: str) -> bool:
+    """Whether a model has a part; an index may name those it is without."""
+    entry = index.get(place)
+    return all(entry) if isinstance(entry, list) else bool(entry)
 
 
 def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:

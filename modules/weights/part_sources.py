@@ -23,6 +23,7 @@ from modules.weights.loading import (
     MOST_LAYERS,
     check_folder,
     check_layers,
+    encoder_of,
     find_source,
     left_out,
     load_module,
@@ -32,6 +33,7 @@ from modules.weights.loading import (
     refuse_unread,
     require_floats,
     weights_files,
+    where_apart,
 )
 from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
@@ -49,6 +51,8 @@ from modules.weights.part_files import (
 )
 from modules.weights.shards import check_shards
 from modules.weights.single_file import file_prefixes, marked_scheduler
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,23 @@ def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, want
     for part, name in named.items():
         with _blamed(field_of(part)):
             found[part] = find_source(name, spec, [part], alone=True)
-    return Sources(place, found)
+    return Sources(place, found | _tokenizers_apart(found, spec, wanted))
+
+
+def _tokenizers_apart(found: Mapping[str, Path], spec: FamilySpec, wanted: Sequence[str]) -> dict[str, Path]:
+    """Tokenizers that come with their text encoders, because the family's models are without both."""
+    made: dict[str, Path] = {}
+    for part in (part for part in spec.of_kind("tokenizer") if part.apart and part.name in wanted):
+        place = found.get(encoder_of(part))
+        if place is None:
+            continue
+        nearby = [place, place / part.place]
+        if place.is_file():
+            nearby = [folder / part.place for folder in (beside_file(place), place.parent)]
+        there = next((folder for folder in nearby if (folder / TOKENIZER_CONFIG).is_file()), None)
+        if there is not None:
+            made[part.name] = there
+    return made
 
 
 @contextmanager
@@ -114,8 +134,12 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
     base = sources.base if sources.base.is_dir() else None
     loaded: dict[str, Any] = {}
     for name, path in sources.parts.items():
-        with _blamed(field_of(name)):
-            loaded[name] = _load_alone(path, spec, spec.part(name), dtypes, base)
+        part = spec.part(name)
+        with _blamed(field_of(encoder_of(part) or name)):
+            if part.kind == "tokenizer":
+                loaded[name] = load_tokenizer(part_class(part), path)
+            else:
+                loaded[name] = _load_alone(path, spec, part, dtypes, base)
     return loaded
 
 
@@ -272,7 +296,7 @@ def load_whole_file(
                 made = part_from_file(file, spec, part, dtypes, None, alone)
             if made is not None:
                 loaded[part.name] = made
-            elif not part.optional or _encoder_of(part) in (*loaded, *sources.parts):
+            elif not part.optional or encoder_of(part) in (*loaded, *sources.parts):
                 missing.append(part.name)
         if missing:
             raise UserError(
@@ -280,11 +304,6 @@ def load_whole_file(
                 hint=_remedy(missing, spec),
             )
     return loaded
-
-
-def _encoder_of(part: PartSpec) -> str:
-    """The text encoder that reads what a tokenizer makes."""
-    return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
 
 
 def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
@@ -301,6 +320,7 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
             "only the tokenizer of CLIP comes with this program; others are read from such folders and hub "
             "names, or from a folder of their name next to the file"
         )
+    words += dict.fromkeys(hint for name in missing if (hint := where_apart(spec.part(name))))
     return "; ".join(words)
 
 
@@ -333,12 +353,12 @@ def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) ->
         UserError: the encoder has another vocabulary.
     """
     for part in spec.of_kind("tokenizer"):
-        tokenizer, encoder = loaded.get(part.name), loaded.get(_encoder_of(part))
+        tokenizer, encoder = loaded.get(part.name), loaded.get(encoder_of(part))
         if part.pad_token and tokenizer is not None and encoder is not None:
             tokens, known = len(tokenizer), encoder.config.vocab_size
             if tokens > known:
                 raise UserError(
-                    f"the {part.name} of {path} has {tokens} tokens, its {_encoder_of(part)} knows {known}",
+                    f"the {part.name} of {path} has {tokens} tokens, its {encoder_of(part)} knows {known}",
                     field=FIELD,
                     hint="put the tokenizer it was trained with into a folder "
                     f"{(path if path.is_dir() else path.parent) / part.place}",

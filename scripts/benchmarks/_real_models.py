@@ -299,6 +299,11 @@ def _longcat_image(key: str = "LONGCAT_IMAGE") -> Parts:
     return {**parts, "vae": _vae(16), "scheduler": {}}
 
 
+def _hidream() -> Parts:
+    encoders = {"text_encoder": _clip(768, 12, 12, True), "text_encoder_2": _clip(1280, 32, 20, True)}
+    return {**_all_shipped("HI_DREAM_FULL"), **encoders}
+
+
 def _unet_of(key: str, inputs: int = 4) -> Callable[[], Parts]:
     return lambda: _all_shipped(key, in_channels=inputs)
 
@@ -325,6 +330,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     ),
     "qwen-21": ("QWEN_21", _qwen_21, (520, 4096), 0),
     "anima": ("ANIMA", _anima, (512, 1024), 0),
+    "hidream-full": ("HI_DREAM_FULL", _hidream, (128, 32 * 4096), 2048),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
     "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
     "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
@@ -361,6 +367,10 @@ MASKED = (
     *_QWEN,
 )
 """Families whose prompts keep their own lengths; the longest is assumed."""
+ALSO_READ: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "HI_DREAM_FULL": {"t5_BTE": (128, 4096)},
+}
+"""States of a further text encoder."""
 
 
 def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
@@ -372,6 +382,8 @@ def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
 
     def cond(count: int) -> Conditioning:
         tensors = {"hidden_BLE": torch.empty(count, *tokens, device="meta")}
+        for other, shape in ALSO_READ.get(key, {}).items():
+            tensors[other] = torch.empty(count, *shape, device="meta")
         if key in MASKED:
             tensors["mask_BL"] = torch.ones(count, tokens[0], dtype=torch.bool, device="meta")
         if pooled:

@@ -69,7 +69,7 @@ def test_the_scan_is_fast_and_light() -> None:
 
 def test_rules_for_settings_list_the_families_that_have_them() -> None:
     shown = families_with("text_encoder_3").removeprefix("model_type=").split("|")
-    assert shown == ["STABLE_DIFFUSION_3", "STABLE_DIFFUSION_35"]
+    assert shown == ["STABLE_DIFFUSION_3", "STABLE_DIFFUSION_35", "HI_DREAM_FULL"]
     assert families_where(lambda spec: False) == "model_type=-"
 
 

@@ -13,11 +13,14 @@ from tests.tiny.stable_diffusion import WORDS
 TEXT_WIDTH = 16
 
 
-def write_ministral_tokenizer(folder: Path, length: int = 2048, starts: bool = True) -> int:
+def write_ministral_tokenizer(
+    folder: Path, length: int = 2048, starts: bool = True, words: tuple[str, ...] = WORDS
+) -> int:
     """Write a byte-level tokenizer as Mistral publishes them; returns the size of its vocabulary.
 
     Args:
         starts: whether it puts a start mark before every text.
+        words: texts whose words have tokens of their own.
     """
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
@@ -33,7 +36,7 @@ def write_ministral_tokenizer(folder: Path, length: int = 2048, starts: bool = T
     trainer = BpeTrainer(
         vocab_size=700, special_tokens=marks, initial_alphabet=ByteLevel.alphabet(), show_progress=False
     )
-    made.train_from_iterator(list(WORDS) * 4, trainer)
+    made.train_from_iterator(list(words) * 4, trainer)
     if starts:
         made.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer = PreTrainedTokenizerFast(

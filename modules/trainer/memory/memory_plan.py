@@ -159,6 +159,8 @@ class Planner:
         side = max(config.resolutions())
         step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
         self.size = (max(step, round(side / step) * step),) * 2
+        if config.aspect_ratio_bucketing:
+            self.size = dry_run.setup.costliest_size(self.model, self.size, step)
 
     def plan(self, mode: str) -> MemoryPlan:
         mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode

@@ -16,6 +16,7 @@ TITLES = {
     "text_encoder": "Text encoder",
     "text_encoder_2": "Text encoder 2",
     "text_encoder_3": "Text encoder 3",
+    "text_encoder_4": "Text encoder 4",
     "vae": "VAE",
 }
 
@@ -38,7 +39,8 @@ def _pick_family(hands: Hands, family: ModelType) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "STABLE_DIFFUSION_3"]
+    "name",
+    ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "STABLE_DIFFUSION_3", "HI_DREAM_FULL"],
 )
 def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     family = ModelType(name)

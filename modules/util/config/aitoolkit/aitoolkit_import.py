@@ -30,6 +30,7 @@ _ARCHITECTURES = {
     "qwen_image_edit_plus": "QWEN_EDIT_PLUS", "zimage": "Z_IMAGE", "flux2_klein_4b": "FLUX_2",
     "flux2_klein_9b": "FLUX_2", "sana": "SANA", "krea2": "KREA_2", "lumina2": "LUMINA_2",
     "ernie_image": "ERNIE", "longcat_image": "LONGCAT_IMAGE", "flux2": "FLUX_2_DEV",
+    "hidream": "HI_DREAM_FULL",
 }  # fmt: skip
 _SWITCHES = {
     "is_xl": "sdxl", "is_flux": "flux", "is_v3": "sd3", "is_pixart": "pixart", "is_pixart_sigma": "pixart_sigma",

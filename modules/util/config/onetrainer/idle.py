@@ -36,8 +36,6 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "secrets": "tokens are never copied into configs",
     "prior": "of families that are not supported",
     "unconditional_transformer": "of families that are not supported",
-    "text_encoder_4": "of families that are not supported",
-    "text_encoder_4_layer_skip": "of families that are not supported",
     "effnet_encoder": "of families that are not supported",
     "decoder": "of families that are not supported",
     "decoder_text_encoder": "of families that are not supported",

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from modules.spec.registry import PARTS
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import unwrap
@@ -67,7 +68,6 @@ _WITH_BACKENDS = (
     "KREA_2",
 )
 """Families whose denoiser can be given another attention kernel."""
-_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}
 _EMBEDDINGS = {"embedding", "additional_embeddings"}
 _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
@@ -75,7 +75,7 @@ _SPECIAL = {
     *("optimizer", "output_model_format", "concepts", "samples", "train_device", "lora_rank"),
     *_LAYERS,
     *_EMBEDDINGS,
-    *_PARTS,
+    *PARTS,
 }
 
 Config = TypeVar("Config", bound=BaseConfig)
@@ -130,7 +130,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     }
     made |= {
         "model_type": family.value,
-        **{name: value for name, value in chosen.items() if name not in _PARTS},
+        **{name: value for name, value in chosen.items() if name not in PARTS},
     }
     if "train_device" in given:
         made["train_device"] = given["train_device"]

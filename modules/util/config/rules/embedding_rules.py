@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from modules.spec.registry import TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 _LISTS = ("training_method", "embedding", "additional_embeddings")
-_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
 
 @rule("model_type", *_LISTS)
@@ -43,7 +43,7 @@ def _placeholders_differ(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("model_type", *_ENCODERS, *_LISTS)
+@rule("model_type", *TEXT_ENCODERS, *_LISTS)
 def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
     if c.training_method is not TrainingMethod.EMBEDDING:
         return
@@ -58,7 +58,7 @@ def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("model_type", *_ENCODERS, *_LISTS)
+@rule("model_type", *TEXT_ENCODERS, *_LISTS)
 def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
     wanted = c.model_type.spec.embedding_keys and any(one.train for one in c.embeddings())
     if wanted and not c.trains_words():
@@ -69,7 +69,7 @@ def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("learning_rate", "embedding_learning_rate", "model_type", *_ENCODERS, *_LISTS)
+@rule("learning_rate", "embedding_learning_rate", "model_type", *TEXT_ENCODERS, *_LISTS)
 def _embeddings_learn_slowly(c: TrainConfig) -> Iterator[Finding]:
     together = c.trains_words() and c.training_method is not TrainingMethod.EMBEDDING
     if together and c.embedding_learning_rate is None and c.learning_rate < 5e-4:

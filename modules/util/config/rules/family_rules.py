@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from modules.spec.registry import PARTS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LossWeight, PaddingMask, StopUnit, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
@@ -14,12 +15,9 @@ from modules.util.published_models import find_published
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
-_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
-
-
-@rule("model_type", *_PARTS)
+@rule("model_type", *PARTS)
 def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
-    for name in _PARTS:
+    for name in PARTS:
         if name in c.model_type.parts:
             continue
         part = getattr(c, name)
@@ -33,7 +31,7 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
                 )
 
 
-@rule("epochs", "max_steps", "training_method", "embedding", "additional_embeddings", *_PARTS)
+@rule("epochs", "max_steps", "training_method", "embedding", "additional_embeddings", *PARTS)
 def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
     ends = {part: (getattr(c, part).stop_training_after, _unit(c, part)) for part in c.trained_parts()}
     for place, one in c.places_of_embeddings().items():
@@ -127,13 +125,10 @@ def _layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
-
-
-@rule("model_type", *_ENCODERS)
+@rule("model_type", *TEXT_ENCODERS)
 def _frozen_parts_are_not_trained(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
-    for name in _ENCODERS:
+    for name in TEXT_ENCODERS:
         if name in spec.text_encoders and name not in spec.trained_encoders and getattr(c, name).train:
             yield UnsupportedError(
                 f"this part of {spec.label} is never trained: no program reads an adapter for it",
@@ -142,10 +137,10 @@ def _frozen_parts_are_not_trained(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("model_type", *_ENCODERS)
+@rule("model_type", *TEXT_ENCODERS)
 def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
-    for name in _ENCODERS:
+    for name in TEXT_ENCODERS:
         length = getattr(c, name).sequence_length
         if length is None or name not in c.model_type.text_encoders:
             continue

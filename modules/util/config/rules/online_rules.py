@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from modules.spec.registry import modes_with
 from modules.util.catalog import rewards, unknown_name
 from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
+from modules.spec.registry import TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import (
     AdvantageScale,
@@ -123,7 +124,7 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
 
 
 @rule(
-    *("rlhf_enabled", "rlhf_mode", "text_encoder", "text_encoder_2", "text_encoder_3", "model_type"),
+    *("rlhf_enabled", "rlhf_mode", *TEXT_ENCODERS, "model_type"),
     *("training_method", "embedding", "additional_embeddings"),
 )
 def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from modules.spec.registry import DENOISERS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
@@ -55,7 +56,7 @@ def _rates(c: TrainConfig) -> Iterator[tuple[str, float]]:
 
 
 _PARTS = (
-    *("model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"),
+    *("model_type", *DENOISERS, *TEXT_ENCODERS),
     *("training_method", "embedding", "additional_embeddings"),
     *("embedding_learning_rate", "embedding_weight_dtype"),
 )

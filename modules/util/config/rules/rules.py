@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from modules.spec.registry import DENOISERS, TEXT_ENCODERS
 from modules.spec.timestep_ranges import fault_of_distribution
 from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.enum.choices import (
@@ -290,9 +291,7 @@ def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "training_method", "model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"
-)
+@rule("training_method", "model_type", *DENOISERS, *TEXT_ENCODERS)
 def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
     denoiser = c.model_type.denoiser
     if c.training_method is not TrainingMethod.EMBEDDING and not c.trained_parts():
@@ -300,9 +299,7 @@ def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError("nothing is trained", places[0], f"switch on {' or '.join(places)}")
 
 
-@rule(
-    "training_method", "model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"
-)
+@rule("training_method", "model_type", *DENOISERS, *TEXT_ENCODERS)
 def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
     if c.training_method.keeps_the_model:
         return
@@ -363,11 +360,8 @@ def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
 @rule(
     "training_method",
     "model_type",
-    "unet",
-    "transformer",
-    "text_encoder",
-    "text_encoder_2",
-    "text_encoder_3",
+    *DENOISERS,
+    *TEXT_ENCODERS,
     "lora_decompose",
     "peft_type",
 )

@@ -111,6 +111,13 @@ class ModelSection(BaseConfig):
         title="Text encoder 3",
         tip="The third text encoder of models with several.",
     )
+    text_encoder_4: FurtherTextEncoderConfig = setting(
+        factory=FurtherTextEncoderConfig,
+        visible=families_with("text_encoder_4"),
+        free=False,
+        title="Text encoder 4",
+        tip="The fourth text encoder of models with several. HiDream-I1 is published without it: name its source here.",
+    )
     vae: FrozenPartConfig = setting(
         factory=FrozenPartConfig, free=False, title="VAE", tip="Turns images into latents and back."
     )

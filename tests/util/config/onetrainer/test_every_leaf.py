@@ -79,6 +79,8 @@ def base(place: str) -> dict[str, Any]:
         made |= {"layer_filter": "attn1", "layer_filter_preset": "custom"}
     if part in ("transformer", "text_encoder_2", "text_encoder_3") or place == "text_encoder_3_layer_skip":
         made |= {"model_type": "STABLE_DIFFUSION_3", "training_method": "LORA"}
+    if part == "text_encoder_4" or place == "text_encoder_4_layer_skip":
+        made |= {"model_type": "HI_DREAM_FULL", "training_method": "LORA"}
     if place == "text_encoder_2_layer_skip":
         made["model_type"] = "STABLE_DIFFUSION_XL_10_BASE"
     if place == "text_encoder_2_sequence_length":

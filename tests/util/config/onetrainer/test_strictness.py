@@ -20,7 +20,7 @@ from tests.util.config.onetrainer.reading import import_onetrainer
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
     "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO",
-    "HI_DREAM_FULL", "IDEOGRAM_4",
+    "IDEOGRAM_4",
 )  # fmt: skip
 THEIR_OPTIMIZERS = (
     "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV",

@@ -11,7 +11,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
 
-PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4", "vae")
 OTHER_VALUES: dict[str, Any] = {
     "model_name": "elsewhere.safetensors",
     "weight_dtype": "BFLOAT_16",

@@ -1,0 +1,64 @@
+"""Feed-forward layers with a router, as HiDream-I1 has them, so that gradients reach what they are given.
+
+Outside of training mode the class of diffusers computes the chosen experts without a graph. In it the router adds a
+loss of its own, and the denoiser returns another shape. Here both modes are the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def routed(layer: Any, x_BLE: torch.Tensor) -> torch.Tensor:
+    """The output (B, L, E) of a layer with ``gate``, ``experts`` and ``shared_experts``.
+
+    Each token goes to the experts its router likes best, and to the one that all share:
+    y = shared(x) + sum of p_i expert_i(x) over the chosen i, where p is the softmax of the router's scores.
+    """
+    choice_NK, weight_NK, _ = layer.gate(x_BLE)
+    x_NE, weight_R = x_BLE.flatten(0, 1), weight_NK.flatten()
+    out_NE = torch.zeros_like(x_NE)
+    for expert, rows_R in zip(layer.experts, _by_expert(choice_NK, len(layer.experts)), strict=True):
+        token_R = rows_R // choice_NK.shape[1]
+        out_RE = expert(x_NE[token_R]) * weight_R[rows_R][:, None]
+        out_NE = out_NE.index_add(0, token_R, out_RE.to(x_NE.dtype))
+    shared_BLE: torch.Tensor = layer.shared_experts(x_BLE)
+    return out_NE.view_as(x_BLE) + shared_BLE
+
+
+def _by_expert(choice_NK: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """For each expert the places of its number among the choices of all tokens."""
+    choice_R = choice_NK.flatten()
+    if choice_R.is_meta:
+        # without contents nobody knows; each gets as many
+        sizes = [len(part) for part in choice_R.tensor_split(count)]
+    else:
+        sizes = torch.bincount(choice_R, minlength=count).tolist()
+    return choice_R.argsort(stable=True).split(sizes)
+
+
+@cache
+def _routed_class() -> type[nn.Module]:
+    """A class of the library's name, whose import takes seconds, with the forward of here."""
+    from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
+
+    class RoutedExperts(MOEFeedForwardSwiGLU):  # type: ignore[misc,no-any-unimported]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return routed(self, x)
+
+    return RoutedExperts
+
+
+def let_gradients_through(denoiser: nn.Module) -> None:
+    """Give the layers of a denoiser that have a router the forward of here, and take the router's own loss away."""
+    ours = _routed_class()
+    (theirs,) = ours.__bases__
+    for layer in denoiser.modules():
+        if type(layer) is theirs:
+            router: Any = layer.gate
+            router._force_inference_output = True
+            layer.__class__ = ours
