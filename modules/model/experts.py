@@ -38,7 +38,8 @@ def _by_expert(choice_NK: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
         sizes = [len(part) for part in choice_R.tensor_split(count)]
     else:
         sizes = torch.bincount(choice_R, minlength=count).tolist()
-    return choice_R.argsort(stable=True).split(sizes)
+    rows: tuple[torch.Tensor, ...] = choice_R.argsort(stable=True).split(sizes)
+    return rows
 
 
 @cache
@@ -46,7 +47,7 @@ def _routed_class() -> type[nn.Module]:
     """A class of the library's name, whose import takes seconds, with the forward of here."""
     from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
 
-    class RoutedExperts(MOEFeedForwardSwiGLU):  # type: ignore[misc,no-any-unimported]
+    class RoutedExperts(MOEFeedForwardSwiGLU):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return routed(self, x)
 

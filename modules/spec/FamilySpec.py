@@ -65,6 +65,18 @@ class PartSpec:
         return self.folder or self.name
 
     @property
+    def where_apart(self) -> str:
+        """What to do without a part that models of the family are published without; nothing for other parts."""
+        if not self.apart:
+            return ""
+        field = f"{self.name.replace('tokenizer', 'text_encoder')}.model_name"
+        return (
+            f"models of this family are published without it: set {field} to {self.apart}, or to a folder with that "
+            "model and its tokenizer; it is gated, so accept its licence on its page and enter a token (Tools page, or "
+            "HF_TOKEN)"
+        )
+
+    @property
     def of_transformers(self) -> bool:
         """Whether its module is one of transformers, not of diffusers."""
         return self.kind == "text_encoder" and self.library != "diffusers"

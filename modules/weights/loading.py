@@ -169,8 +169,8 @@ def _download(
         raise UserError(
             f"the hub has no model {name!r} that you may read, and there is no such local folder",
             field=FIELD,
-            hint="check the name; private models need a token (Tools page, or HF_TOKEN), and gated ones that you accept "
-            "their licence on their page as well",
+            hint="check the name; private and gated models need a token (Tools page, or HF_TOKEN), and gated ones that "
+            "you accept their licence on their page",
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise UserError(
@@ -224,27 +224,11 @@ def check_folder(
             continue
         fault = _part_fault(folder, part, index.get(part.place), weights)
         if fault:
-            faults.append(UserError(fault, field=FIELD, hint=where_apart(part)))
+            faults.append(UserError(fault, field=FIELD, hint=part.where_apart or None))
     if faults:
         kind = index.get("_class_name", "something unnamed")
         raise UserErrors(faults, f"{folder} ({kind}) cannot be used as {spec.label}:")
     return index
-
-
-def encoder_of(part: PartSpec) -> str:
-    """The text encoder that reads what a tokenizer makes."""
-    return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
-
-
-def where_apart(part: PartSpec) -> str | None:
-    """What to do about a part that the models of a family are published without; nothing for others."""
-    if not part.apart:
-        return None
-    field = f"{encoder_of(part) or part.name}.model_name"
-    return (
-        f"models of this family are published without it: set {field} to {part.apart}, or to a folder with that model "
-        "and its tokenizer; it is gated, so accept its licence on its page and enter a token (Tools page, or HF_TOKEN)"
-    )
 
 
 def _check_relative(folder: Path, spec: FamilySpec) -> None:

@@ -23,7 +23,6 @@ from modules.weights.loading import (
     MOST_LAYERS,
     check_folder,
     check_layers,
-    encoder_of,
     find_source,
     left_out,
     load_module,
@@ -33,7 +32,6 @@ from modules.weights.loading import (
     refuse_unread,
     require_floats,
     weights_files,
-    where_apart,
 )
 from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
@@ -103,7 +101,7 @@ def _tokenizers_apart(found: Mapping[str, Path], spec: FamilySpec, wanted: Seque
     """Tokenizers that come with their text encoders, because the family's models are without both."""
     made: dict[str, Path] = {}
     for part in (part for part in spec.of_kind("tokenizer") if part.apart and part.name in wanted):
-        place = found.get(encoder_of(part))
+        place = found.get(_encoder_of(part))
         if place is None:
             continue
         nearby = [place, place / part.place]
@@ -135,7 +133,7 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
     loaded: dict[str, Any] = {}
     for name, path in sources.parts.items():
         part = spec.part(name)
-        with _blamed(field_of(encoder_of(part) or name)):
+        with _blamed(field_of(_encoder_of(part) or name)):
             if part.kind == "tokenizer":
                 loaded[name] = load_tokenizer(part_class(part), path)
             else:
@@ -296,7 +294,7 @@ def load_whole_file(
                 made = part_from_file(file, spec, part, dtypes, None, alone)
             if made is not None:
                 loaded[part.name] = made
-            elif not part.optional or encoder_of(part) in (*loaded, *sources.parts):
+            elif not part.optional or _encoder_of(part) in (*loaded, *sources.parts):
                 missing.append(part.name)
         if missing:
             raise UserError(
@@ -320,7 +318,7 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
             "only the tokenizer of CLIP comes with this program; others are read from such folders and hub "
             "names, or from a folder of their name next to the file"
         )
-    words += dict.fromkeys(hint for name in missing if (hint := where_apart(spec.part(name))))
+    words += dict.fromkeys(hint for name in missing if (hint := spec.part(name).where_apart))
     return "; ".join(words)
 
 
@@ -335,6 +333,11 @@ def _scheduler(file: WeightFile, spec: FamilySpec) -> dict[str, Any] | None:
 
 def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
     return marked_scheduler(file.path, config, file.shapes, file.metadata)
+
+
+def _encoder_of(part: PartSpec) -> str:
+    """The text encoder that reads what a tokenizer makes."""
+    return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
 
 
 def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
@@ -353,12 +356,12 @@ def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) ->
         UserError: the encoder has another vocabulary.
     """
     for part in spec.of_kind("tokenizer"):
-        tokenizer, encoder = loaded.get(part.name), loaded.get(encoder_of(part))
+        tokenizer, encoder = loaded.get(part.name), loaded.get(_encoder_of(part))
         if part.pad_token and tokenizer is not None and encoder is not None:
             tokens, known = len(tokenizer), encoder.config.vocab_size
             if tokens > known:
                 raise UserError(
-                    f"the {part.name} of {path} has {tokens} tokens, its {encoder_of(part)} knows {known}",
+                    f"the {part.name} of {path} has {tokens} tokens, its {_encoder_of(part)} knows {known}",
                     field=FIELD,
                     hint="put the tokenizer it was trained with into a folder "
                     f"{(path if path.is_dir() else path.parent) / part.place}",

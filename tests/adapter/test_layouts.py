@@ -95,6 +95,7 @@ CASES = [
     ("KREA_2", DIFFUSERS, ()),
     ("LUMINA_2", DIFFUSERS, ()),
     ("ERNIE", DIFFUSERS, ()),
+    ("HI_DREAM_FULL", DIFFUSERS, ()),
     ("Z_IMAGE", DIFFUSERS, ()),
     ("Z_IMAGE", KOHYA, (r"^layers",)),
     ("Z_IMAGE", COMFY, (r"^layers\.\d+\.feed_forward",)),

@@ -37,6 +37,7 @@ FAMILIES = {
     "LongCat-Image, also Edit": "LONGCAT_IMAGE",
     "Qwen-Image 2.1": "QWEN_21",
     "Anima": "ANIMA",
+    "HiDream-I1": "HI_DREAM_FULL",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }
@@ -50,7 +51,7 @@ OF_PUBLISHED_SIZE = {
 """The reader of diffusers knows the published size, so a small model's file is tried elsewhere (``test_layouts``,
 ``test_lumina_2``).
 """
-DIFFUSERS_NAMES = {"STABLE_DIFFUSION_3", "PIXART_ALPHA", "FLUX_DEV_1", "Z_IMAGE", "QWEN"}
+DIFFUSERS_NAMES = {"STABLE_DIFFUSION_3", "PIXART_ALPHA", "FLUX_DEV_1", "Z_IMAGE", "QWEN", "HI_DREAM_FULL"}
 """Families for which ComfyUI also takes ``transformer.`` and the names of diffusers."""
 JOINED_NAMES = {"STABLE_DIFFUSION_3", "FLUX_DEV_1"}
 """Families for which it also takes ``lora_transformer_`` and those names joined by ``_``."""

@@ -28,6 +28,7 @@ PUBLISHED = {
     "LONGCAT_IMAGE_EDIT": 512,
     "QWEN_21": 512,
     "ANIMA": 512,
+    "HI_DREAM_FULL": 128,
     "FLUX_2": 500,
     "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,

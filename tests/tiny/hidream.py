@@ -81,9 +81,11 @@ def write(folder: Path, prediction: str, factor: int) -> None:
             "vae": build_vae(factor, shift=0.1, quant=False),
         }
         scheduler = {
-            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "_class_name": "UniPCMultistepScheduler",
             "num_train_timesteps": 1000,
-            "shift": 3.0,
+            "prediction_type": "flow_prediction",
+            "use_flow_sigmas": True,
+            "flow_shift": 3.0,
         }
         tokenizers = {
             "tokenizer": "CLIPTokenizer",

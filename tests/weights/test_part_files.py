@@ -51,6 +51,7 @@ MILLIONS = {
     ("LONGCAT_IMAGE", "config"): 6270.67,
     ("QWEN_21", "config"): 7115.12,
     ("ANIMA", "config"): 1956.41,
+    ("HI_DREAM_FULL", "config"): 17105.73,
 }
 """Parameters of the published denoisers."""
 

@@ -70,7 +70,10 @@ class HiDreamSetup(BaseModelSetup):
             timesteps=t_B,
             encoder_hidden_states_t5=cond["t5_BTE"].to(dtype),
             # all depths of one state lie together
-            encoder_hidden_states_llama3=cond["hidden_BLE"].to(dtype).unflatten(2, (-1, width)).permute(2, 0, 1, 3),
+            encoder_hidden_states_llama3=cond["hidden_BLE"]
+            .to(dtype)
+            .unflatten(2, (-1, width))
+            .permute(2, 0, 1, 3),
             pooled_embeds=cond["pooled_BE"].to(dtype),
             return_dict=False,
         )[0]
@@ -80,14 +83,13 @@ class HiDreamSetup(BaseModelSetup):
     def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
         """One that is not square, up to the size to which such images are padded."""
         height, width = size
-        pads: Any = self.image_tokens(model, size) <= model.denoiser.max_seq
-        return (height, width - step) if pads and width > step else size
+        largest: Any = model.denoiser.max_seq
+        pads = self.image_tokens(model, size) <= largest and width > step
+        return (height, width - step) if pads else size
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
         """Where noise levels are shifted by size, its pipeline takes the largest for every image."""
-        config = {
-            name: value for name, value in model.parts["scheduler"].items() if name not in SHIFT_CONFIG
-        }
+        config = {name: value for name, value in model.parts["scheduler"].items() if name not in SHIFT_CONFIG}
         largest: Any = model.denoiser.max_seq
         return make_sampler(model.schedule, name, steps, config, largest, self.spec.even_steps)
 
@@ -118,4 +120,5 @@ def _together(out_BLE: torch.Tensor, channels: int, height: int, width: int) -> 
     rows, columns = height // PATCH, width // PATCH
     patches = out_BLE[:, : rows * columns].unflatten(1, (rows, columns))
     patches_BhwyxC = patches.unflatten(3, (PATCH, PATCH, channels))
-    return patches_BhwyxC.permute(0, 5, 1, 3, 2, 4).reshape(len(out_BLE), channels, height, width)
+    patches_BChywx = patches_BhwyxC.permute(0, 5, 1, 3, 2, 4)
+    return patches_BChywx.reshape(len(out_BLE), channels, height, width)

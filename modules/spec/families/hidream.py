@@ -58,6 +58,8 @@ HI_DREAM_FULL = FamilySpec(
     layer_presets=block_presets(
         _ATTENTION, _FEED_FORWARD, (*_ATTENTION, *_FEED_FORWARD, "block.adaLN_modulation")
     ),
+    # which train the experts too
+    onetrainer_presets={"attn-mlp": "attn1,ff_i", "blocks": "stream_block"},
     lora_architecture="HiDream-I1/lora",
     model_architecture="HiDream-I1",
     default_resolution=1024,
@@ -68,6 +70,6 @@ HI_DREAM_FULL = FamilySpec(
     padding="seen",
     default_steps=50,
     default_cfg=5.0,
-    default_sampler="EULER",
+    default_sampler="UNIPC",
     order=97,
 )

@@ -279,6 +279,10 @@ def stable_diffusion_3(folder: Path) -> dict[str, Any]:
     return _family("STABLE_DIFFUSION_3", "transformer")
 
 
+def hidream(folder: Path) -> dict[str, Any]:
+    return _family("HI_DREAM_FULL", "transformer")
+
+
 def chroma(folder: Path) -> dict[str, Any]:
     return _family("CHROMA_1", "transformer")
 

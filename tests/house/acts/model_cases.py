@@ -6,7 +6,15 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import chroma, concept, flux, pictures, stable_diffusion_3, stable_diffusion_xl
+from tests.house.acts.bases import (
+    chroma,
+    concept,
+    flux,
+    hidream,
+    pictures,
+    stable_diffusion_3,
+    stable_diffusion_xl,
+)
 from tests.house.acts.case import Case, shared_folder
 from tests.house.acts.training_cases import adapter
 from tests.tiny import tiny_folder
@@ -29,6 +37,7 @@ def other_model(key: str) -> str:
 
 
 SD, XL, SD3 = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3"
+HIDREAM = "HI_DREAM_FULL"
 TRAINED_TEXT = {"text_encoder.train": True, "text_encoder.gradient_checkpointing": False}
 LONG = {"prompt_weighting": False, "concepts": lambda folder: [concept()]}
 
@@ -102,12 +111,14 @@ PARTS = [
     *part("text_encoder_2", stable_diffusion_xl, XL),
     *part("transformer", stable_diffusion_3, SD3),
     *part("text_encoder_3", stable_diffusion_3, SD3),
+    *part("text_encoder_4", hidream, HIDREAM),
     Case("unet.offload_fraction", pictures, 1.0, see.gpu_memory, {"unet.gradient_checkpointing": True}),
     Case("transformer.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory,
          {"transformer.gradient_checkpointing": True}),
     Case("text_encoder.sequence_length", chroma, 2, see.weights),
     Case("text_encoder_2.sequence_length", flux, 2, see.weights),
     Case("text_encoder_3.sequence_length", stable_diffusion_3, 2, see.weights),
+    Case("text_encoder_4.sequence_length", hidream, 2, see.weights),
     Case("transformer.attention_mask", flux, "MASKED", see.weights),
     Case("transformer.guidance_scale", flux, 3.5, see.weights),
     Case("text_encoder.dropout_probability", pictures, 0.5, see.weights),

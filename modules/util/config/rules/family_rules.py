@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import PARTS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LossWeight, PaddingMask, StopUnit, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.files.hub_names import repository
+from modules.util.files.model_index import index_file
 from modules.util.published_models import find_published
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
+
 
 @rule("model_type", *PARTS)
 def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
@@ -56,6 +60,21 @@ def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
 def _unit(c: TrainConfig, part: str) -> StopUnit:
     unit: StopUnit = getattr(c, part).stop_training_after_unit
     return unit
+
+
+@rule("model_type", "base_model_name", *PARTS)
+def _parts_that_are_published_apart(c: TrainConfig) -> Iterator[Finding]:
+    spec = c.model_type.spec
+    name = repository(c.base_model_name)
+    # a folder may have been completed
+    found = None if index_file(Path(name).expanduser()) else find_published(spec.key, name)
+    if found is None or found.guessed:
+        return
+    for part in (part for part in spec.of_kind("text_encoder") if part.apart):
+        if not getattr(c, part.name).model_name.strip():
+            yield ConfigError(
+                f"is empty, and {found.name} has no such part", f"{part.name}.model_name", part.where_apart
+            )
 
 
 @rule("training_adapter", "training_method", "rlhf_enabled", "rlhf_mode")

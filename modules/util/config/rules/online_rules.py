@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from modules.spec.registry import modes_with
+from modules.spec.registry import TEXT_ENCODERS, modes_with
 from modules.util.catalog import rewards, unknown_name
 from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
-from modules.spec.registry import TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import (
     AdvantageScale,
