@@ -119,6 +119,6 @@ def _together(out_BLE: torch.Tensor, channels: int, height: int, width: int) -> 
     """The image (B, C, h, w) whose patches are the first ones; in a patch, channels are innermost."""
     rows, columns = height // PATCH, width // PATCH
     patches = out_BLE[:, : rows * columns].unflatten(1, (rows, columns))
-    patches_BhwyxC = patches.unflatten(3, (PATCH, PATCH, channels))
+    patches_BhwyxC: torch.Tensor = patches.unflatten(3, (PATCH, PATCH, channels))
     patches_BChywx = patches_BhwyxC.permute(0, 5, 1, 3, 2, 4)
     return patches_BChywx.reshape(len(out_BLE), channels, height, width)
