@@ -34,7 +34,7 @@ def _by_expert(choice_NK: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
     """For each expert the places of its number among the choices of all tokens."""
     choice_R = choice_NK.flatten()
     if choice_R.is_meta:
-        # without contents nobody knows; each gets as many
+        # a tensor without contents does not tell; all get equal parts
         sizes = [len(part) for part in choice_R.tensor_split(count)]
     else:
         sizes = torch.bincount(choice_R, minlength=count).tolist()

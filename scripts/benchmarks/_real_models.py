@@ -368,9 +368,9 @@ MASKED = (
 )
 """Families whose prompts keep their own lengths; the longest is assumed."""
 ALSO_READ: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    "HI_DREAM_FULL": {"t5_BTE": (128, 4096)},
+    "hidream-full": {"t5_BTE": (128, 4096)},
 }
-"""States of a further text encoder."""
+"""Models whose denoiser is given the states of a further text encoder."""
 
 
 def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
@@ -382,8 +382,8 @@ def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
 
     def cond(count: int) -> Conditioning:
         tensors = {"hidden_BLE": torch.empty(count, *tokens, device="meta")}
-        for other, shape in ALSO_READ.get(key, {}).items():
-            tensors[other] = torch.empty(count, *shape, device="meta")
+        for states, shape in ALSO_READ.get(name, {}).items():
+            tensors[states] = torch.empty(count, *shape, device="meta")
         if key in MASKED:
             tensors["mask_BL"] = torch.ones(count, tokens[0], dtype=torch.bool, device="meta")
         if pooled:

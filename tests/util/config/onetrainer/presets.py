@@ -286,7 +286,13 @@ PRESETS: dict[str, Data] = {
     "Ideogram 4/#ideogram Finetune 16GB": _large("Ideogram-4", "IDEOGRAM_4", "FINE_TUNE", "BFLOAT_16", "NFLOAT_4"),
     "Ideogram 4/#ideogram LoRA 16GB": _large("Ideogram-4", "IDEOGRAM_4", "LORA", "INT_W8A8", "NFLOAT_4"),
     "LTX 2/#ltx2.5 LoRA 16GB": _large("Lightricks/LTX-2.5-Diffusers", "LTX_2", "LORA", "INT_W8A8", "FLOAT_8"),
-    "HiDream Full/#hidream LoRA": _large("HiDream-ai/HiDream-I1-Full", "HI_DREAM_FULL", "LORA", "FLOAT_8", "FLOAT_8"),
+    "HiDream Full/#hidream LoRA": _large(
+        "HiDream-ai/HiDream-I1-Full", "HI_DREAM_FULL", "LORA", "FLOAT_8", "FLOAT_8", rate=0.0003, blocks="stream_block",
+        text_encoder_4={
+            "model_name": "meta-llama/Llama-3.1-8B-Instruct", "train": False, "weight_dtype": "FLOAT_8",
+        },
+        **_LOGIT,
+    ),
     "Hunyuan Video/#hunyuan video LoRA": _large("HunyuanVideo", "HUNYUAN_VIDEO", "LORA", "FLOAT_8", "FLOAT_8"),
     "Stable Cascade/#stable cascade": _large(
         "stable-cascade-prior", "STABLE_CASCADE_1", "FINE_TUNE", "BFLOAT_16", "FLOAT_16"
