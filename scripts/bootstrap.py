@@ -2,6 +2,8 @@
 
     python scripts/bootstrap.py            make or refresh .venv for running the program
     python scripts/bootstrap.py --dev      ... and for its tests
+    python scripts/bootstrap.py --no-window --into FOLDER
+                                           in FOLDER/.venv, of the requirement files in FOLDER, without a screen
 
 Packages are installed only when the requirement files changed since the last complete install; an install
 that was interrupted is taken up again. pip's own settings (index, proxy, certificates) are honoured.
@@ -42,6 +44,7 @@ def check_python(
     version: tuple[int, ...] = sys.version_info[:3],
     has_module: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
     platform: str = sys.platform,
+    window: bool = True,
 ) -> None:
     """Refuse an interpreter that cannot run the program, naming the package that would fix it."""
     short = ".".join(str(part) for part in version[:2])
@@ -56,7 +59,7 @@ def check_python(
         "ensurepip": (f"python{short}-venv", "python3-pip", "python"),
         "tkinter": (f"python{short}-tk (or python3-tk)", "python3-tkinter", "tk"),
     }
-    missing = [name for name in packages if not has_module(name)]
+    missing = [name for name in packages if (window or name != "tkinter") and not has_module(name)]
     if missing:
         debian, fedora, arch = (sorted({packages[name][i] for name in missing}) for i in range(3))
         advice = (
@@ -168,13 +171,13 @@ def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 
-def bootstrap(root: Path, dev: bool, runner: Run = run) -> Path:
+def bootstrap(root: Path, dev: bool, runner: Run = run, window: bool = True) -> Path:
     """Bring the environment up to date; returns its interpreter."""
     venv = root / ".venv"
     wanted = wanted_hash(root, dev)
     if is_installed(venv, wanted):
         return venv_python(venv)
-    check_python()
+    check_python(window=window)
     with locked(root):
         if not is_installed(venv, wanted):
             make_venv(venv, runner)
@@ -188,9 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dev", action="store_true", help="also what the tests need")
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
+    parser.add_argument("--no-window", action="store_true", help="for a computer without a screen: no Tk is needed")
+    parser.add_argument("--into", type=Path, default=ROOT, metavar="FOLDER", help="make the environment there")
     options = parser.parse_args(arguments)
     try:
-        python = bootstrap(ROOT, options.dev)
+        python = bootstrap(options.into, options.dev, window=not options.no_window)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ import pytest
 from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, own_names, sources
 
 MAY_IMPORT = {
-    "scripts": ["project", "ui", "trainer", "captioner"],
+    "scripts": ["project", "ui", "trainer", "captioner", "remote"],
     "ui": ["tools", "project", "runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "pipeline": ["util"],
     "project": ["arena", "generator", "curation", "runner", "spec", "util"],
     "tools": ["curation", "runner", "util"],
+    "remote": ["runner", "util"],
     "captioner": ["util"],
     "arena": ["curation", "util"],
     "generator": ["runner", "util"],
@@ -44,10 +45,11 @@ MAY_IMPORT = {
 """Who may import whom; what they may import counts too."""
 
 HEAVY = {"torch", "diffusers", "transformers", "peft", "accelerate"}
-LIGHT_ROOMS = ("spec", "util", "runner", "curation", "arena", "generator", "project", "tools", "ui")
+LIGHT_ROOMS = ("spec", "util", "runner", "remote", "curation", "arena", "generator", "project", "tools", "ui")
 ONLY_IN = {
     "peft": ("modules/adapter/",),
     "accelerate": ("modules/trainer/distributed.py",),
+    "asyncssh": ("modules/remote/Connection.py", "modules/remote/host_keys.py"),
     "torch.distributed": ("modules/trainer/distributed.py",),
 }
 ALLOWED = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
+from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
     FrozenPartConfig,
@@ -29,8 +30,9 @@ PARTS = (
     DenoiserConfig,
     TrainingAdapterConfig,
     TransformerConfig,
+    RemoteConfig,
 )
-"""Classes of the settings of one part of a model, and of what is added to its weights."""
+"""Classes of the settings of one part of a model, of what is added to its weights, and of where it is trained."""
 
 
 def _free(model: type[BaseConfig]) -> set[str]:

@@ -15,6 +15,7 @@ from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
 from modules.util.config.embedding.EmbeddingSection import EmbeddingSection
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
+from modules.util.config.remote.RemoteSection import RemoteSection
 from modules.util.config.resolution import parse_resolutions
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.BackupSection import BackupSection
@@ -47,6 +48,7 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
     SamplingSection,
     BackupSection,
     ValidationSection,
+    RemoteSection,
 )
 """The sections in the order they are shown."""
 
@@ -63,6 +65,7 @@ IMPORT_IT = "import it instead: the import window, or scripts/import_config.py"
 
 
 class TrainConfig(
+    RemoteSection,
     ValidationSection,
     BackupSection,
     SamplingSection,

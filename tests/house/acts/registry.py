@@ -10,6 +10,7 @@ from tests.house.acts import (
     model_cases,
     online_cases,
     pair_cases,
+    remote_cases,
     run_cases,
     training_cases,
 )
@@ -18,5 +19,7 @@ from tests.house.acts.case import Case
 
 @cache
 def cases() -> tuple[Case, ...]:
-    modules = (run_cases, model_cases, data_cases, training_cases, embedding_cases, pair_cases, online_cases)
+    modules = (
+        run_cases, model_cases, data_cases, training_cases, embedding_cases, pair_cases, online_cases, remote_cases,
+    )  # fmt: skip
     return tuple(case for module in modules for case in module.CASES)

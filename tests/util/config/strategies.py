@@ -18,6 +18,11 @@ SPECIAL = {
     "caption_extension": st.sampled_from([".caption", ".tags.txt"]),
     "placeholder": st.sampled_from(["<my-cat>", "wolke7", "<A>"]),
     "train_device": st.sampled_from(["auto", "cpu", "cuda", "cuda:3"]),
+    "host": st.sampled_from(["", "gpu.example.org", "192.0.2.7", "2001:db8::1"]),
+    "user": st.sampled_from(["", "me", "jörg"]),
+    "directory": st.sampled_from(["tastemaker", "/workspace/x y", "~/x"]),
+    "python": st.sampled_from(["", "venv/bin/python"]),
+    "proxy_jump": st.sampled_from(["", "gate", "me@gate:2200", "[2001:db8::1]:22"]),
     "caps_randomize_mode": st.sampled_from(["title", "capslock, first"]),
 }
 

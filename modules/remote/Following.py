@@ -1,0 +1,84 @@
+"""Events of a run on another computer as they come, kept in the folder that mirrors it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from modules.remote.again import Tell, persistently
+from modules.remote.Connection import Ask
+from modules.remote.Far import Far
+from modules.remote.growing import append_at
+from modules.remote.records import Record
+from modules.remote.there.digest import digest_of
+from modules.remote.there.limits import EVENTS
+from modules.runner.events import EventReader
+from modules.util.errors import UserError
+from modules.util.owned_files import Owned
+
+NOTHING = hashlib.sha256().hexdigest()
+MAX_EVENTS = 8 << 30
+"""Bytes of events that are taken from another computer."""
+Show = Callable[[dict[str, Any]], None]
+
+
+class Following:
+    """Follows one run.
+
+    Args:
+        record: the run.
+        show: is given every event.
+        tell: shows a line about the connection.
+        earlier: also show what was fetched before.
+    """
+
+    def __init__(self, record: Record, show: Show, tell: Tell, earlier: bool = False) -> None:
+        self.record, self._show, self._tell = record, show, tell
+        self._owned = Owned(record.folder, local=True)
+        self._reader = EventReader(record.folder / EVENTS)
+        self._size = self._reader.path.stat().st_size if self._reader.path.exists() else 0
+        if not earlier:
+            self._reader.poll()
+
+    async def run(self, ask: Ask) -> str:
+        """Follow until the run has ended, over as many connections as it takes; the state it ended in.
+
+        Raises:
+            UserError: there is no such run, or the first connection fails.
+        """
+        self._poll()
+        return await persistently(self.record.remote, ask, self._tell, self.work)
+
+    async def work(self, far: Far) -> str:
+        """Follow over one connection, from the byte that is here.
+
+        Raises:
+            UserError: the other computer sends too much. Lost: the connection ended.
+        """
+        sha = digest_of(self._reader.path) if self._size else NOTHING
+        ended = await far.ask(
+            dict[str, Any], "tail", run=self.record.run, offset=self._size, sha256=sha, note=self._take
+        )
+        state = ended.get("state")
+        return state if isinstance(state, str) else "died"
+
+    async def _take(self, message: dict[str, Any], data: bytes) -> None:
+        if message.get("from") == 0 and self._size:
+            aside = f"events-before-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+            self._tell(f"the events there are others than those here, which are kept as {aside}")
+            self._owned.move(EVENTS, aside)
+            self._size = 0
+        if data:
+            if self._size + len(data) > MAX_EVENTS:
+                raise UserError(
+                    f"{self.record.remote.address()} sends more than {MAX_EVENTS} bytes of events"
+                )
+            append_at(self._owned, EVENTS, self._size, data)
+            self._size += len(data)
+            self._poll()
+
+    def _poll(self) -> None:
+        for event in self._reader.poll():
+            self._show(event)

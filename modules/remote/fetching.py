@@ -1,0 +1,223 @@
+"""Files of a run, brought from the other computer into the folder that mirrors it.
+
+Names and sizes come from elsewhere. A name stays in the folder or is refused. A file that is here and is not what was
+fetched before is never replaced.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modules.remote.again import Tell
+from modules.remote.Far import Far
+from modules.remote.growing import STATE, append_at
+from modules.remote.records import Record
+from modules.remote.there.digest import digest_of
+from modules.remote.there.limits import GROWING, MAX_FILE, MAX_FILES, MAX_PIECE, SHA256
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import Owned, shown
+
+FETCHED, PARTIAL = f"{STATE}/fetched.json", f"{STATE}/partial"
+KEPT = (STATE, "config.json", "commands", "run.lock", "process.json", "launch.json")
+"""Names that belong to the folder here."""
+SPARE_BYTES = 1 << 28
+DIGESTS_AT_ONCE = 200
+
+
+@dataclass
+class Report:
+    """What came of fetching.
+
+    Args:
+        fetched: names that are new here, or longer.
+        same: how many were here already.
+        differ: names of files that are here with another content, and were left as they are.
+        refused: names that lead elsewhere.
+    """
+
+    fetched: list[str] = field(default_factory=list)
+    same: int = 0
+    differ: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class Fetch:
+    """Fetches the files of one run; ``work`` may be called again after a connection ended.
+
+    Args:
+        record: the run.
+        backups: backups too.
+        tell: shows a line.
+        overwrite: replace files that are here with another content.
+    """
+
+    def __init__(self, record: Record, backups: bool, tell: Tell, overwrite: bool = False) -> None:
+        self.record, self.backups, self.tell, self.overwrite = record, backups, tell, overwrite
+        # strict: the names come from another computer
+        self.owned = Owned(record.folder)
+        self.report = Report()
+
+    async def work(self, far: Far) -> Report:
+        """Bring what is missing here.
+
+        Raises:
+            UserError: the disk is too full, or the other computer sends something else. Lost: the connection ended.
+        """
+        self.report = Report()
+        names = await self._names(far)
+        known = self._known()
+        digests = await self._digests(far, {name: self._compared(name, size) for name, size in names.items()})
+        todo = {name: size for name, size in names.items() if self._wanted(name, size, digests, known)}
+        self._check_room(todo)
+        for name, size in todo.items():
+            if name in GROWING and self.owned.path(name).exists():
+                await self._grow(far, name, size)
+            else:
+                await self._bring(far, name, size, digests[name])
+                known[name] = digests[name]
+                write_json(self.owned.path(FETCHED), known)
+            self.report.fetched.append(name)
+        return self.report
+
+    async def _names(self, far: Far) -> dict[str, int]:
+        """Files there that may come here, with their sizes.
+
+        Raises:
+            UserError: there are too many, or they are too large.
+        """
+        listed = await far.ask(list[tuple[str, int] | list[Any]], "contents", run=self.record.run)
+        if len(listed) > MAX_FILES:
+            raise UserError(f"{far.remote.address()} lists more than {MAX_FILES} files")
+        made: dict[str, int] = {}
+        for one in listed:
+            if len(one) != 2 or not isinstance(one[0], str) or type(one[1]) is not int:
+                raise UserError(f"{far.remote.address()} lists something that is not a file")
+            name, size = one
+            if not self.backups and name.startswith("backup") and "/" in name:
+                continue
+            if not 0 <= size <= MAX_FILE:
+                raise UserError(f"{far.remote.address()} lists {shown(name)} with {size} bytes")
+            if self._allowed(name):
+                made[name] = size
+        return made
+
+    def _allowed(self, name: str) -> bool:
+        # some disks do not distinguish capitals
+        if name.replace("\\", "/").partition("/")[0].casefold() in KEPT:
+            return False
+        try:
+            path = self.owned.plain_file(name)
+        except UserError:
+            self.report.refused.append(shown(name))
+            return False
+        return not path.name.startswith(".tastemaker-")
+
+    def _known(self) -> dict[str, str]:
+        """Hashes of files as they were fetched."""
+        path = self.owned.plain_file(FETCHED)
+        data = read_json(path, "list of fetched files") if path.exists() else {}
+        return {str(name): str(sha) for name, sha in data.items()} if isinstance(data, Mapping) else {}
+
+    def _compared(self, name: str, size: int) -> int:
+        """How many bytes of a file are compared: of one that only grows, as many as both sides have."""
+        here = self.owned.path(name)
+        return min(size, here.stat().st_size) if name in GROWING and here.exists() else size
+
+    async def _digests(self, far: Far, wanted: Mapping[str, int]) -> dict[str, str]:
+        """Hashes there of the first bytes of files."""
+        made: dict[str, str] = {}
+        for start in range(0, len(wanted), DIGESTS_AT_ONCE):
+            part = dict(list(wanted.items())[start : start + DIGESTS_AT_ONCE])
+            found = await far.ask(dict[str, str], "digests", run=self.record.run, files=part)
+            made |= {name: sha for name, sha in found.items() if name in part and SHA256.fullmatch(sha)}
+        return made
+
+    def _wanted(self, name: str, size: int, digests: Mapping[str, str], known: Mapping[str, str]) -> bool:
+        path, there = self.owned.path(name), digests.get(name)
+        if there is None:  # removed there in the meantime
+            return False
+        if not path.exists():
+            return True
+        here = digest_of(path, self._compared(name, size) if name in GROWING else None)
+        if here == there:
+            self.report.same += name not in GROWING or size <= path.stat().st_size
+            return name in GROWING and size > path.stat().st_size
+        if self.overwrite or known.get(name) == here:
+            return True
+        self.report.differ.append(name)
+        return False
+
+    def _check_room(self, todo: Mapping[str, int]) -> None:
+        free = shutil.disk_usage(self.owned.root).free
+        needed = sum(todo.values()) + SPARE_BYTES
+        if needed > free:
+            raise UserError(
+                f"the disk of {self.owned.root} is too full: {needed >> 20} MiB are needed, {free >> 20} MiB are free",
+                hint="free some space, then fetch again",
+            )
+
+    async def _pieces(self, far: Far, name: str, target: str, offset: int, size: int) -> None:
+        """Append bytes of a file there to one here.
+
+        Raises:
+            UserError: they are no longer there.
+        """
+        while offset < size:
+            got: list[bytes] = []
+
+            async def note(_: dict[str, Any], data: bytes, got: list[bytes] = got) -> None:
+                got.append(data)
+
+            wanted = min(MAX_PIECE, size - offset)
+            await far.ask(
+                type(None), "piece", run=self.record.run, file=name, offset=offset, size=wanted, note=note
+            )
+            data = b"".join(got)
+            if not data or len(data) > wanted:
+                raise UserError(f"{shown(name)} changed on {far.remote.address()}", hint="fetch again")
+            append_at(self.owned, target, offset, data)
+            offset += len(data)
+
+    async def _grow(self, far: Far, name: str, size: int) -> None:
+        await self._pieces(far, name, name, self.owned.path(name).stat().st_size, size)
+
+    async def _bring(self, far: Far, name: str, size: int, sha256: str) -> None:
+        """Fetch a file next to its place, then put it there if its hash is right."""
+        self.tell(f"{shown(name)} ({size} bytes)")
+        partial = f"{PARTIAL}/{sha256}"
+        place = self.owned.plain_file(partial)
+        there = place.stat().st_size if place.exists() else 0
+        if there > size:
+            self.owned.remove(partial)
+            there = 0
+        if size == 0:
+            append_at(self.owned, partial, 0, b"")
+        await self._pieces(far, name, partial, there, size)
+        if digest_of(place) != sha256:
+            self.owned.remove(partial)
+            raise UserError(f"{shown(name)} arrived with another content than announced", hint="fetch again")
+        self.owned.move(partial, name, replace=True)
+
+    async def compare(self, far: Far) -> tuple[dict[str, str], list[str]]:
+        """Which files there are here too.
+
+        Returns:
+            Names that are here with the same content, and its hash; names that are not.
+
+        Raises:
+            UserError: the run is not there.
+        """
+        names = await self._names(far)
+        digests = await self._digests(far, names)
+        same, missing = {}, list(self.report.refused)
+        for name in names:
+            path = self.owned.path(name)
+            if name in digests and path.is_file() and digest_of(path) == digests[name]:
+                same[name] = digests[name]
+            else:
+                missing.append(name)
+        return same, missing

@@ -1,0 +1,55 @@
+"""Files here that only grow, and may be written by two commands at once: one follows a run and one fetches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from modules.util.errors import UserError
+from modules.util.files.locking import try_lock
+from modules.util.owned_files import Owned, shown
+
+STATE = ".tastemaker-remote"
+_PATIENCE, _STEP = 30.0, 0.02
+
+
+@contextmanager
+def alone(owned: Owned) -> Iterator[None]:
+    """Keep other commands from writing to the mirror of a run for the length of a block.
+
+    Raises:
+        UserError: another one does not stop writing.
+    """
+    owned.folder(STATE)
+    until = time.monotonic() + _PATIENCE
+    with owned.plain_file(f"{STATE}/lock").open("a+b") as handle:
+        while not try_lock(handle):
+            if time.monotonic() > until:
+                raise UserError(
+                    f"another command is writing to {shown(owned.root)}", hint="wait for it, or stop it"
+                )
+            time.sleep(_STEP)
+        yield
+
+
+def append_at(owned: Owned, name: str, offset: int, data: bytes) -> int:
+    """Add bytes that begin at ``offset`` in the file there, as far as another command has not; the new size.
+
+    Raises:
+        UserError: bytes between the end of the file and ``offset`` are missing, or the disk is full.
+    """
+    with alone(owned):
+        path = owned.plain_file(name)
+        size = path.stat().st_size if path.exists() else 0
+        if size < offset:
+            raise UserError(f"{shown(path)} became shorter", hint="start again")
+        new = data[size - offset :]
+        try:
+            if new or not path.exists():
+                owned.append(name, new)
+        except OSError as error:
+            raise UserError(
+                f"{shown(path)} cannot be written: {error.strerror}", hint="free some space, then start again"
+            ) from error
+        return size + len(new)

@@ -1,0 +1,86 @@
+"""Which computers are trusted: the user's own list of OpenSSH, and one of the program next to its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.errors import UserError
+from modules.util.files.user_folder import settings_folder
+from modules.util.jsonio import read_bytes
+from modules.util.owned_files import Owned
+
+if TYPE_CHECKING:
+    from asyncssh import SSHKey, SSHKnownHosts
+
+NAME = "known_hosts"
+MAX_BYTES = 16 << 20
+
+
+def lists_of_hosts() -> list[Path]:
+    """The files that say which keys belong to which computer; OpenSSH's first."""
+    return [Path.home() / ".ssh" / NAME, settings_folder() / NAME]
+
+
+def known_hosts() -> SSHKnownHosts:
+    """All that these files say.
+
+    Raises:
+        UserError: one cannot be read.
+    """
+    import asyncssh
+
+    made = asyncssh.SSHKnownHosts()
+    for path in lists_of_hosts():
+        if path.exists():
+            text = read_bytes(path, "list of known hosts", MAX_BYTES).decode("utf-8", "replace")
+            try:
+                made.load(text)
+            except ValueError as error:
+                raise UserError(
+                    f"{path} cannot be read: {error}", hint="correct or remove that line"
+                ) from None
+    return made
+
+
+def is_known(remote: RemoteConfig) -> bool:
+    """Whether some key of this computer is trusted."""
+    import asyncssh
+
+    found = asyncssh.match_known_hosts(known_hosts(), remote.host, "", remote.port)
+    return any(found[:2])
+
+
+def place_of(remote: RemoteConfig) -> str:
+    """How such files name a computer."""
+    return remote.host if remote.port == 22 else f"[{remote.host}]:{remote.port}"
+
+
+def trust(remote: RemoteConfig, key: SSHKey) -> Path:
+    """Add a key to the program's list; the list."""
+    folder = settings_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    Owned(folder, local=True).append(NAME, f"{place_of(remote)} ".encode() + key.export_public_key())
+    return folder / NAME
+
+
+def fault_of_key(remote: RemoteConfig, fingerprint: str) -> UserError:
+    """The error about a computer whose key is not trusted."""
+    if is_known(remote):
+        files = " or ".join(str(path) for path in lists_of_hosts() if path.exists())
+        return UserError(
+            f"the host key of {place_of(remote)} is not the trusted one: it is now {fingerprint}. Either the computer "
+            "was set up again, or somebody is listening in",
+            "remote.host",
+            f"ask its owner for the fingerprint; if it is right, remove the line of {place_of(remote)} from {files} "
+            "and trust it again",
+        )
+    options = {"port": remote.port if remote.port != 22 else "", "proxy-jump": remote.proxy_jump}
+    more = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    return UserError(
+        f"the host {place_of(remote)} is unknown; its key has the fingerprint {fingerprint}",
+        "remote.host",
+        "compare it with the one its owner or provider shows, then: scripts/train_remote.py trust "
+        f"--host {remote.host}{more} --fingerprint {fingerprint}",
+    )

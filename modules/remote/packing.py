@@ -1,0 +1,184 @@
+"""What a run needs on the other computer: its files, and its settings with the paths there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError, UserErrors
+from modules.util.files.hub_names import HUB_NAME
+from modules.util.owned_files import shown
+
+PATHS = ("file", "folder", "model", "save_file")
+"""Widgets of settings that name files."""
+NOT_READ = ("workspace_dir", "cache_dir", "output_model_destination", "concept_file_name",
+            "sample_definition_file_name")  # fmt: skip
+"""Paths of a run that are written, or whose content is in the settings themselves."""
+OPTIONAL = ("tag_dropout_special_tags",)
+"""Settings that may be a file, or hold what would be in it."""
+LOOPBACK = ("person",)
+"""Rewards that only work on the computer the person is at."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What is copied for a run.
+
+    Args:
+        config: its settings, with paths on the other computer.
+        files: name below the folder of its inputs to the file here.
+    """
+
+    config: TrainConfig
+    files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A setting that names a file.
+
+    Args:
+        path: the setting, for messages.
+        owner: the object or table it is in.
+        name: its name there.
+        value: what it says.
+        widget: what kind of file it is.
+    """
+
+    path: str
+    owner: BaseConfig | dict[str, Any]
+    name: str
+    value: str
+    widget: str
+
+    def set(self, value: str) -> None:
+        if isinstance(self.owner, dict):
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
+
+
+def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
+    """All settings that name files, those in lists included, and parameters whose value is a file that is here."""
+    for name, field in type(config).model_fields.items():
+        value, path = getattr(config, name), f"{prefix}{name}"
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        widget = str(extra.get("widget", ""))
+        if isinstance(value, RemoteConfig):
+            continue
+        if isinstance(value, BaseConfig):
+            yield from places_of_files(value, f"{path}.")
+        elif isinstance(value, list):
+            for number, one in enumerate(value):
+                if isinstance(one, BaseConfig):
+                    yield from places_of_files(one, f"{path}[{number}].")
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                if isinstance(one, str) and ("/" in one or os.sep in one) and Path(one).expanduser().exists():
+                    yield Place(f"{path}.{key}", value, key, one, "model")
+        elif isinstance(value, str) and value.strip() and widget in PATHS:
+            yield Place(path, config, name, value, widget)
+
+
+def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]) -> Parcel:
+    """Find the files of a run and write its settings for the other computer.
+
+    Args:
+        config: the settings as they are here.
+        directory: the program's folder on the other computer.
+        run: the name of the run.
+        there: settings whose files are on the other computer already, with their paths there.
+
+    Raises:
+        UserError: a file is missing, or something needs this computer.
+    """
+    # a copy of its own: lists of concepts are shared by what `packed` makes
+    made, root = TrainConfig.from_dict(config.packed().to_dict()), PurePosixPath(directory)
+    made.remote = RemoteConfig()
+    files: dict[str, Path] = {}
+    faults: list[UserError] = []
+    given = dict(there)
+    for number, place in enumerate(list(places_of_files(made))):
+        if place.path in given:
+            place.set(given.pop(place.path))
+        elif place.name not in NOT_READ:
+            try:
+                _take(place, root / "inputs" / run, f"{number}", files)
+            except UserError as error:
+                faults.append(error)
+    faults += [UserError("is not a setting of this run that names a file", name) for name in given]
+    faults += _bound_to_this_computer(made)
+    if faults:
+        raise faults[0] if len(faults) == 1 else UserErrors(faults)
+    made.workspace_dir = str(root / "runs" / run)
+    made.cache_dir = str(root / "cache")
+    made.output_model_destination = str(
+        root / "runs" / run / "model" / Path(config.output_model_destination).name
+    )
+    return Parcel(made, files)
+
+
+def _bound_to_this_computer(config: TrainConfig) -> list[UserError]:
+    return [
+        UserError(
+            f"the reward {one.reward} needs this computer", f"rlhf_rewards[{number}].reward", "choose another"
+        )
+        for number, one in enumerate(config.rlhf_rewards if config.trains_online else [])
+        if one.reward in LOOPBACK
+    ]
+
+
+def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path]) -> None:
+    source = Path(place.value).expanduser()
+    if not source.exists():
+        if place.name in OPTIONAL or (place.widget == "model" and HUB_NAME.fullmatch(place.value)):
+            return
+        raise UserError(f"{shown(place.value)} does not exist", place.path, "check the path, or use --there")
+    source = source.absolute()
+    if source.is_file():
+        files[f"{number}/{source.name}"] = source
+    else:
+        owner = place.owner
+        deep = (
+            owner.include_subdirectories
+            if isinstance(owner, ConceptConfig) and place.name == "path"
+            else True
+        )
+        for name, path in files_below(source, deep):
+            files[f"{number}/{source.name}/{name}"] = path
+    place.set(str(inputs / number / source.name))
+
+
+def files_below(folder: Path, deep: bool) -> Iterator[tuple[str, Path]]:
+    """Files in a folder, without hidden ones. Links are followed, but no folder is entered twice.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    seen: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        real = os.path.realpath(place)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            entries = sorted(os.scandir(place), key=lambda one: one.name)
+        except OSError as error:
+            raise UserError(f"{shown(place)} cannot be read: {error.strerror}") from error
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_file():
+                yield path.relative_to(folder).as_posix(), path
+            elif entry.is_dir() and deep:
+                waiting.append(path)

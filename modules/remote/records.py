@@ -1,0 +1,111 @@
+"""Runs that were started on other computers: where each is, and the folder here that mirrors it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.remote.there.limits import RUN_ID
+from modules.runner.known_runs import note_run
+from modules.runner.RunDirectory import RunDirectory
+from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from modules.util.files.user_folder import settings_folder
+from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import shown
+
+FOLDER = "remote-runs"
+MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run on another computer.
+
+    Args:
+        run: its name there.
+        remote: where it is.
+        folder: the folder here that gets its events and files.
+        started: seconds since 1970.
+    """
+
+    run: str
+    remote: RemoteConfig
+    folder: Path
+    started: float
+
+    @property
+    def mirror(self) -> RunDirectory:
+        """The folder here, as the folder of a run."""
+        return RunDirectory(self.folder)
+
+
+def keep(record: Record) -> None:
+    """Remember a run.
+
+    Raises:
+        OSError: the settings folder cannot be written.
+    """
+    folder = settings_folder() / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"remote": record.remote.to_dict(), "folder": str(record.folder), "started": record.started}
+    write_json(folder / f"{record.run}.json", data)
+
+
+def find(run: str | None) -> Record:
+    """A run that is remembered; the newest without a name.
+
+    Raises:
+        UserError: there is none.
+    """
+    names = known()
+    if run is None and names:
+        run = names[-1]
+    if run is None or run not in names:
+        what = f"no remote run {shown(run)} is known" if run else "no remote run was started from here"
+        listed = f"known: {', '.join(names[-5:])}" if names else "start one: scripts/train_remote.py start"
+        raise UserError(what, hint=listed)
+    path = settings_folder() / FOLDER / f"{run}.json"
+    data = read_json(path, "record of a remote run", MAX_BYTES)
+    if not isinstance(data, Mapping) or not isinstance(data.get("folder"), str):
+        raise UserError(f"{path} is damaged", hint="remove it")
+    started = data.get("started")
+    return Record(
+        run, RemoteConfig.from_dict(data.get("remote", {}), "remote"), Path(data["folder"]),
+        float(started) if isinstance(started, (int, float)) else 0.0,
+    )  # fmt: skip
+
+
+def known() -> list[str]:
+    """Names of all remembered runs, the newest last."""
+    folder = settings_folder() / FOLDER
+    found = [path for path in folder.glob("*.json") if RUN_ID.fullmatch(path.stem)] if folder.is_dir() else []
+    return [path.stem for path in sorted(found, key=lambda path: (_time_in(path.stem), path.stat().st_mtime))]
+
+
+def _time_in(run: str) -> str:
+    found = re.search(r"\d{8}-\d{6}", run)
+    return found[0] if found else ""
+
+
+def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Path) -> Record:
+    """Make the folder here that mirrors a run, and remember the run.
+
+    The folder holds the settings with the paths here, so that the window opens it like any run.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    made = config.packed()
+    made.workspace_dir = str(folder)
+    made.output_model_destination = str(folder / "model" / Path(config.output_model_destination).name)
+    mirror = RunDirectory(folder).create()
+    mirror.write_config(made.to_dict())
+    record = Record(run, remote, mirror.path, time.time())
+    keep(record)
+    note_run(mirror.path)
+    return record

@@ -1,0 +1,223 @@
+"""Runs on the other computer: started, watched, read and removed there, by means of ``modules/runner``."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.remote.there.digest import digest_of
+from modules.remote.there.limits import GROWING, MAX_FILES, MAX_PIECE, RUN_ID
+from modules.runner.devices import run_using, waiting_for
+from modules.runner.known_runs import one_start_at_a_time
+from modules.runner.launcher import launch, log_tail, settle
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import read_status
+from modules.util.errors import UserError
+from modules.util.owned_files import Owned, shown
+
+RUNS, INPUTS, PROGRAMS = "runs", "inputs", "programs"
+BEAT_SECONDS, POLL_SECONDS = 5.0, 0.2
+OWN = ("commands", "run.lock", "process.json", "launch.json", "config.json")
+"""What only means something on the computer that trains."""
+LOG_BYTES = 4000
+
+Send = Callable[[Mapping[str, Any], bytes], None]
+"""Sends an object, and bytes that come with it."""
+
+
+def open_run(root: Path, name: object) -> RunDirectory:
+    """A run below the program's folder.
+
+    Raises:
+        UserError: there is none of this name.
+    """
+    if not isinstance(name, str) or not RUN_ID.fullmatch(name):
+        raise UserError(f"{shown(str(name))} is not the name of a run")
+    run = RunDirectory(Owned(root, local=True).path(f"{RUNS}/{name}"))
+    if not run.path.is_dir():
+        raise UserError(f"there is no run {name} in {shown(root)}", hint="see: train_remote.py status")
+    return run
+
+
+def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[str], alongside: bool) -> int:
+    """Start a trainer that outlives the connection; its process number.
+
+    Args:
+        command: the interpreter and the script; config and folder of the run are added.
+        alongside: even where another run uses the device.
+
+    Raises:
+        UserError: another run uses the device, or this one is running.
+    """
+    if not RUN_ID.fullmatch(name):
+        raise UserError(f"{shown(name)} is not the name of a run")
+    run = RunDirectory(Owned(root, local=True).folder(f"{RUNS}/{name}"))
+    line = [*command, "--config-path", str(run.config_path), "--run-dir", str(run.path)]
+    with one_start_at_a_time():
+        device = str(config.get("train_device", "auto"))
+        other = None if alongside else run_using(device, run)
+        if other is not None:
+            raise UserError(
+                f"the run {waiting_for(other, device)}",
+                hint="start it again when that one has ended, or use --alongside",
+            )
+        return launch(run, config, line).pid
+
+
+def is_live(run: RunDirectory) -> bool:
+    """Whether a trainer works there, or is on its way."""
+    return run.trainer() is not None or run.launched() is not None
+
+
+def describe(root: Path, name: str) -> dict[str, Any]:
+    """What ``runctl.py status`` knows of a run, and the end of its output if it failed."""
+    run = open_run(root, name)
+    if not is_live(run):
+        settle(run)
+    made = {**read_status(run).to_dict(), "run": name}
+    if made["state"] in ("failed", "died"):
+        made["log"] = log_tail(run, LOG_BYTES)
+    return made
+
+
+def names_of_runs(root: Path) -> list[str]:
+    """All runs below the program's folder."""
+    base = root / RUNS
+    found = sorted(path.name for path in base.iterdir()) if base.is_dir() else []
+    return [name for name in found if RUN_ID.fullmatch(name)]
+
+
+def tail(root: Path, name: str, offset: int, sha256: str, send: Send) -> dict[str, Any]:
+    """Send the events of a run from a byte on, as they come, until the run has ended.
+
+    Args:
+        offset: how many bytes the other side has.
+        sha256: of these bytes. If the file begins with others, it is sent from its start.
+
+    Returns:
+        The state it ended in.
+    """
+    run = open_run(root, name)
+    path = run.events_path
+    size = path.stat().st_size if path.exists() else 0
+    if offset > size or digest_of_events(path, offset) != sha256:
+        offset = 0
+    send({"from": offset}, b"")
+    beat = time.monotonic()
+    while True:
+        ended = not is_live(run) and settle(run) is not None
+        for block in _blocks(path, offset):
+            offset += len(block)
+            send({}, block)
+            beat = time.monotonic()
+        if ended or (not is_live(run) and not run.launch_record()):
+            return {"state": read_status(run).state, "size": offset}
+        if time.monotonic() - beat > BEAT_SECONDS:
+            send({"beat": True}, b"")
+            beat = time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def digest_of_events(path: Path, size: int) -> str:
+    """sha256 of the first ``size`` bytes; of nothing where there is no file."""
+    return digest_of(path if path.exists() else Path(os.devnull), size)
+
+
+def _blocks(path: Path, offset: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            while block := stream.read(1 << 20):
+                yield block
+    except FileNotFoundError:
+        return
+
+
+def contents(root: Path, name: str) -> list[tuple[str, int]]:
+    """Files that a run left, below its folder, with their sizes. Links and devices are left out.
+
+    Raises:
+        UserError: there is no such run, or it has too many files.
+    """
+    run = open_run(root, name)
+    found: list[tuple[str, int]] = []
+    for folder, folders, names in os.walk(run.path):
+        folders.sort()
+        for one in sorted(names):
+            path = Path(folder, one)
+            relative = path.relative_to(run.path).as_posix()
+            mode = path.lstat()
+            if stat.S_ISREG(mode.st_mode) and relative.partition("/")[0] not in OWN:
+                found.append((relative, mode.st_size))
+        if len(found) > MAX_FILES:
+            raise UserError(f"the run {name} has more than {MAX_FILES} files")
+    return found
+
+
+def digests(root: Path, name: str, wanted: Mapping[str, int]) -> dict[str, str]:
+    """sha256 of the first bytes of files of a run; those that are gone are left out."""
+    owned = Owned(open_run(root, name).path, local=True)
+    made = {}
+    for one, size in wanted.items():
+        path = owned.plain_file(one)
+        if path.exists():
+            made[one] = digest_of(path, size)
+    return made
+
+
+def piece(root: Path, name: str, file: str, offset: int, size: int) -> bytes:
+    """Bytes of a file of a run; fewer at its end."""
+    path = Owned(open_run(root, name).path, local=True).plain_file(file)
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(min(size, MAX_PIECE))
+
+
+def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
+    """Remove a run that has ended with its copies of data; files that were not fetched stay.
+
+    Args:
+        fetched: files that the other side has, with their hashes.
+
+    Returns:
+        What stayed of the run.
+
+    Raises:
+        UserError: it is running.
+    """
+    run = open_run(root, name)
+    with run.undisturbed() as alone:
+        if not alone or is_live(run):
+            raise UserError(
+                f"the run {name} is running", hint=f"stop it first: train_remote.py send stop {name}"
+            )
+        owned, stays = Owned(run.path, local=True), []
+        for one, _ in contents(root, name):
+            same = fetched.get(one) == digest_of(owned.plain_file(one))
+            if (
+                same and one not in GROWING
+            ):  # events say how the run ended: they stay as long as anything does
+                owned.remove(one)
+            elif not same and not one.rpartition("/")[2].startswith(".tastemaker-"):
+                stays.append(one)
+    top = Owned(root, local=True)
+    top.remove_tree(f"{INPUTS}/{name}")
+    if not stays:
+        top.remove_tree(f"{RUNS}/{name}")
+    return stays
+
+
+def programs_in_use(root: Path) -> set[str]:
+    """Copies of the program that runs which are still here were started with."""
+    found = set()
+    for name in names_of_runs(root):
+        command = open_run(root, name).launch_record().get("command")
+        for word in command if isinstance(command, list) else ():
+            parts = Path(str(word)).parts
+            if PROGRAMS in parts[:-1]:
+                found.add(parts[parts.index(PROGRAMS) + 1])
+    return found

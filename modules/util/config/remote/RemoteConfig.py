@@ -1,0 +1,107 @@
+"""The computer a run is trained on, where that is not this one."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from pydantic import field_validator
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import PathText, setting
+
+_HOST = re.compile(r"[A-Za-z0-9:_%][A-Za-z0-9.:_%-]{0,252}")
+_USER = re.compile(r"[^\s@:/\\\x00-\x1f\x7f\ud800-\udfff-][^\s@:/\\\x00-\x1f\x7f\ud800-\udfff]{0,63}")
+_JUMP = re.compile(rf"(({_USER.pattern})@)?(\[[A-Za-z0-9:.%]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(:\d{{1,5}})?")
+
+
+class RemoteConfig(BaseConfig):
+    """How the other computer is reached over SSH, and where the program works there. It holds no secret."""
+
+    WHAT: ClassVar[str] = "remote settings"
+
+    host: str = setting(
+        "",
+        free=True,
+        title="Host",
+        tip="Name or address of the computer that scripts/train_remote.py trains on. Empty: this computer.",
+    )
+    port: int = setting(22, ge=1, le=65535, free=True, title="Port", tip="The port of its SSH server.")
+    user: str = setting(
+        "", free=True, title="User", tip="Your name on that computer. Empty: the same name as here."
+    )
+    key_file: PathText = setting(
+        "",
+        widget="file",
+        free=True,
+        title="Private key",
+        tip=(
+            "The file of the private key that opens it. Empty: the usual keys in ~/.ssh and those in the SSH agent."
+        ),
+    )
+    directory: PathText = setting(
+        "tastemaker",
+        min_length=1,
+        free=True,
+        title="Folder there",
+        tip=(
+            "The folder in which program, data and runs are kept there. A relative one is in the home folder. It needs "
+            "about 10 GB besides models and images."
+        ),
+    )
+    python: PathText = setting(
+        "",
+        free=True,
+        title="Python there",
+        tip=(
+            "The Python of an environment there that has the program's packages. Empty: an environment is set up when "
+            "it is first needed."
+        ),
+    )
+    proxy_jump: str = setting(
+        "",
+        free=True,
+        title="Jump host",
+        tip="A computer to connect through, as user@host:port. Empty: connect directly.",
+    )
+
+    @field_validator("host")
+    @classmethod
+    def _a_host(cls, value: str) -> str:
+        if value and not _HOST.fullmatch(value):
+            raise ValueError(f"must be a name or an address such as gpu.example.org, not {value!r}")
+        return value
+
+    @field_validator("user")
+    @classmethod
+    def _a_user(cls, value: str) -> str:
+        if value and not _USER.fullmatch(value):
+            raise ValueError(f"must be the name of a user, not {value!r}")
+        return value
+
+    @field_validator("proxy_jump")
+    @classmethod
+    def _a_jump(cls, value: str) -> str:
+        if value and (not _JUMP.fullmatch(value) or not 1 <= _port_in(value) <= 65535):
+            raise ValueError(f"must be host, user@host or user@host:port, not {value!r}")
+        return value
+
+    def jump(self) -> RemoteConfig | None:
+        """How the jump host is reached, with the same key; ``None`` without one."""
+        if not self.proxy_jump:
+            return None
+        user, _, rest = self.proxy_jump.rpartition("@")
+        port = _port_in(rest)
+        host = re.sub(r":\d+\Z", "", rest) if not rest.endswith("]") else rest
+        return RemoteConfig(host=host.strip("[]"), port=port, user=user, key_file=self.key_file)
+
+    def address(self) -> str:
+        """For messages: ``user@host:port``, without what is usual."""
+        host = f"[{self.host}]" if ":" in self.host and self.port != 22 else self.host
+        return f"{self.user}@" * bool(self.user) + host + f":{self.port}" * (self.port != 22)
+
+
+def _port_in(jump: str) -> int:
+    """The port in ``user@host:port``; 22 without one."""
+    found = re.search(r":(\d{1,5})\Z", jump)
+    return int(found[1]) if found else 22

@@ -1,0 +1,255 @@
+"""What a start copies, how often, and what it does when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from modules.remote import starting
+from modules.remote.again import persistently
+from modules.remote.helper_file import modules_needed
+from modules.remote.packing import pack, places_of_files
+from modules.remote.program import program_files
+from modules.util.config.load import load_config
+from modules.util.config.settings import iter_settings
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from scripts.train_remote import main
+from tests.remote.support import begin, write_light
+from tests.source_tree import ROOT
+
+pytestmark = pytest.mark.child
+LARGE = 12 << 20
+
+
+def inputs(server, run: str = "run-1") -> dict[str, bytes]:
+    base = server.home / "tastemaker" / "inputs" / run
+    return {p.relative_to(base).as_posix(): p.read_bytes() for p in base.rglob("*") if p.is_file()}
+
+
+def said(capsys) -> str:
+    found = capsys.readouterr().err
+    assert "Traceback" not in found and found.startswith("error: ") and len(found.splitlines()) <= 2
+    return found
+
+
+def test_images_come_with_captions_masks_and_sources(server, remote, program, tmp_path):
+    folder = tmp_path / "job"
+    write_light(folder, remote)
+    for name in ("a-masklabel.png", ".hidden.png", "deep/b.png"):
+        (folder / "images" / name).parent.mkdir(exist_ok=True)
+        (folder / "images" / name).write_bytes(name.encode())
+    (folder / "sources" / "deep").mkdir(parents=True)
+    (folder / "sources" / "deep" / "a.png").write_bytes(b"before")
+    (folder / "words.txt").write_text("red\n")
+    concept = {
+        "path": str(folder / "images"), "source_path": str(folder / "sources"),
+        "text": {"tag_dropout_special_tags": str(folder / "words.txt")},
+    }  # fmt: skip
+    begin(write_light(folder, remote, concepts=[concept]), alongside=True)
+    names = {name.partition("/")[2] for name in inputs(server)}
+    assert names == {
+        "model.safetensors", "images/a.png", "images/a.txt", "images/a-masklabel.png", "sources/deep/a.png",
+        "words.txt",
+    }  # fmt: skip
+    sent = json.loads((server.home / "tastemaker" / "runs" / "run-1" / "config.json").read_text())
+    assert sent["concepts"][0]["path"].startswith(str(server.home / "tastemaker" / "inputs" / "run-1"))
+    assert Path(sent["concepts"][0]["text"]["tag_dropout_special_tags"]).read_text() == "red\n"
+    assert str(folder) not in json.dumps(sent) and not sent["remote"]["host"]
+
+
+def test_a_second_start_copies_only_what_changed(server, remote, program, tmp_path):
+    config = write_light(tmp_path / "job", remote)
+    first = begin(config)
+    assert first.sent > 2000
+    assert begin(config, "run-2", alongside=True).sent == 0
+    (tmp_path / "job" / "images" / "a.png").write_bytes(b"another image")
+    assert begin(config, "run-3", alongside=True).sent == len(b"another image")
+    assert [v for k, v in inputs(server, "run-1").items() if k.endswith("a.png")] == [b"image"]
+    # a copy that was changed there is not taken for the file
+    path = next(p for p in (server.home / "tastemaker" / "inputs" / "run-3").rglob("model.safetensors"))
+    path.chmod(0o600)
+    path.write_bytes(b"MODEL")
+    assert begin(config, "run-4", alongside=True).sent == len(b"model")
+    assert b"model" in inputs(server, "run-4").values()
+
+
+def test_a_connection_that_ends_while_a_file_is_copied_costs_little(server, remote, program, tmp_path):
+    config = write_light(tmp_path / "job", remote)
+    data = os.urandom(LARGE)
+    (tmp_path / "job" / "model.safetensors").write_bytes(data)
+
+    def cut_once(received: int) -> None:
+        if received > LARGE * 3 // 4:
+            server.on_data = None
+            server.cut()
+
+    server.on_data = cut_once
+    begin(config)
+    assert server.on_data is None and data in inputs(server).values()
+    assert server.received < LARGE * 3 // 2
+
+
+def test_two_starts_at_once_copy_the_same_files(server, remote, program, tmp_path):
+    config = write_light(tmp_path / "job", remote)
+    (tmp_path / "job" / "model.safetensors").write_bytes(os.urandom(LARGE))
+    failed = []
+
+    def run(name: str) -> None:
+        try:
+            begin(config, name, alongside=True)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("run-1", "run-2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert inputs(server, "run-1") == inputs(server, "run-2") and len(inputs(server)) == 3
+    # one file, which both runs have
+    store = [p for p in (server.home / "tastemaker" / "store").rglob("*") if p.stat().st_size == LARGE]
+    assert len(store) == 1 and store[0].stat().st_nlink == 3
+
+
+def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
+    config = write_light(tmp_path / "job", remote)
+    begin(config)
+    assert main(["start", "--config-path", str(config)]) == 2
+    assert "waits for the training" in said(capsys)
+    assert main(["start", "--config-path", str(config), "--run", "run-1", "--alongside"]) == 2
+    assert "already running" in said(capsys)
+
+
+def test_a_full_disk_is_said_before_anything_is_copied(
+    server, remote, program, tmp_path, monkeypatch, capsys
+):
+    config = write_light(tmp_path / "job", remote)
+    monkeypatch.setattr(starting, "SPARE_BYTES", 1 << 60)
+    assert main(["start", "--config-path", str(config)]) == 2
+    assert "is too full" in said(capsys)
+    assert not (server.home / "tastemaker" / "store").exists()
+
+
+@pytest.mark.parametrize("size", [1 << 20, LARGE])
+def test_a_disk_that_gets_full_is_said(server, remote, program, tmp_path, capsys, size):
+    config = write_light(tmp_path / "job", remote)
+    (tmp_path / "job" / "model.safetensors").write_bytes(os.urandom(size))
+    server.limit = 512 * 1024
+    assert main(["start", "--config-path", str(config)]) == 2
+    assert "File too large" in said(capsys)
+    assert not (server.home / "tastemaker" / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(server, remote, program, tmp_path, capsys):
+    (server.home / "file").write_text("in the way")
+    config = write_light(tmp_path / "job", remote)
+    assert main(["start", "--config-path", str(config), "--directory", "file/below"]) == 2
+    assert "remote.directory" in said(capsys)
+
+
+def test_a_missing_or_old_python_is_named(server, remote, program, tmp_path, capsys):
+    config = write_light(tmp_path / "job", remote)
+    assert main(["start", "--config-path", str(config), "--python", "no/python"]) == 2
+    assert "has no no/python; Python 3.11 or newer is needed" in said(capsys)
+    old = server.home / "python3"
+    old.write_text("#!/bin/sh\necho python 3 8\n")
+    old.chmod(0o755)
+    server.environment["PATH"] = str(server.home)
+    assert main(["start", "--config-path", str(config), "--python", ""]) == 2
+    assert "has only Python 3.8" in said(capsys)
+
+
+def test_a_python_without_the_packages_is_named(server, remote, program, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(starting, "packages_needed", lambda: {"torch": "1.0", "no-such-package": "1"})
+    assert main(["start", "--config-path", str(write_light(tmp_path / "job", remote))]) == 2
+    assert "lacks no-such-package" in said(capsys)
+
+
+def test_an_environment_is_set_up_where_there_is_none(server, remote, program, tmp_path, monkeypatch):
+    """Its own script is copied like the rest; here one that only says what it was asked for."""
+    (program / "scripts" / "bootstrap.py").write_text(
+        "import pathlib, sys\n"
+        "place = pathlib.Path(sys.argv[-1])\n"
+        "print(sys.argv[1:-1], sorted(p.name for p in place.iterdir()))\n"
+        "(place / '.venv' / 'bin').mkdir(parents=True)\n"
+        f"(place / '.venv' / 'bin' / 'python').symlink_to({remote.python!r})\n"
+    )
+    files = {**starting.program_files(), "scripts/bootstrap.py": program / "scripts" / "bootstrap.py"}
+    monkeypatch.setattr(starting, "program_files", lambda: files)
+    config = load_config(write_light(tmp_path / "job", remote), ["remote.python="])
+    lines: list[str] = []
+    task = starting.Start(starting.Wanted(config.remote, config, "run-1"), lines.append)
+    asyncio.run(persistently(config.remote, lambda _: None, lines.append, task.work))
+    assert "['--no-window', '--into'] ['constraints.txt', 'requirements.txt']" in lines
+    launch = json.loads((server.home / "tastemaker" / "runs" / "run-1" / "launch.json").read_text())
+    assert launch["command"][0].startswith(str(server.home / "tastemaker" / "environments"))
+
+
+# -- packing ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_that_names_a_file_is_looked_at():
+    config = TrainConfig()
+    known = {
+        one.path
+        for one in iter_settings(TrainConfig)
+        if one.widget in ("file", "folder", "model", "save_file")
+    }
+    for path in known:
+        if not path.startswith("remote."):
+            owner: object = config
+            *way, last = path.split(".")
+            for part in way:
+                owner = getattr(owner, part)
+            setattr(owner, last, "a/file")
+    found = {place.path for place in places_of_files(config)}
+    assert found == {path for path in known if not path.startswith("remote.")}
+
+
+def test_a_missing_file_is_named_and_may_be_there_already(tmp_path, remote):
+    config = load_config(write_light(tmp_path, remote, lora_model_name=str(tmp_path / "no.safetensors")))
+    with pytest.raises(UserError) as caught:
+        pack(config, "/far", "run-1", {})
+    assert caught.value.field == "lora_model_name"
+    made = pack(config, "/far", "run-1", {"lora_model_name": "/models/mine.safetensors"})
+    assert made.config.lora_model_name == "/models/mine.safetensors"
+    assert config.base_model_name == str(tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="not a setting of this run that names a file"):
+        pack(config, "/far", "run-1", {"learning_rate": "/x", "lora_model_name": "/y"})
+
+
+def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):
+    (tmp_path / "head.safetensors").write_bytes(b"head")
+    reward = {
+        "reward": "taste_head",
+        "params": {"source": str(tmp_path / "head.safetensors"), "other": "a/b"},
+    }
+    config = load_config(write_light(tmp_path, remote, base_model_name="owner/model"))
+    config.rlhf_rewards = [type(config).from_dict({"__version": 1, "rlhf_rewards": [reward]}).rlhf_rewards[0]]
+    made = pack(config, "/far", "run-1", {}).config
+    assert made.base_model_name == "owner/model"
+    assert made.rlhf_rewards[0].params["other"] == "a/b"
+    assert made.rlhf_rewards[0].params["source"].startswith("/far/inputs/run-1/")
+    assert config.rlhf_rewards[0].params["source"] == str(tmp_path / "head.safetensors")
+
+
+def test_only_files_of_the_program_are_copied():
+    files = program_files(ROOT)
+    assert "scripts/train.py" in files and "constraints.txt" in files
+    assert not [name for name in files if name.startswith(("tests/", "docs/", ".")) or "__pycache__" in name]
+
+
+def test_what_runs_there_needs_python_alone():
+    """Of our modules, only those that import the standard library are sent first."""
+    assert "modules.runner.launcher" in modules_needed() and "modules.util.owned_files" in modules_needed()
+    assert not [
+        name for name in modules_needed() if name.startswith(("modules.util.config", "modules.trainer"))
+    ]

@@ -1,0 +1,150 @@
+"""A run is watched over connections that end, and controlled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from modules.remote import again
+from modules.remote.again import persistently
+from modules.remote.Connection import Lost
+from modules.remote.Following import Following
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import read_status
+from scripts.train_remote import main
+from tests.remote.support import begin, newest, write_light
+from tests.runner.support import ROOT, wait_until
+
+pytestmark = pytest.mark.child
+
+
+@pytest.fixture
+def run(server, remote, program, tmp_path):
+    """A run there, as its own computer sees it."""
+    begin(write_light(tmp_path / "job", remote))
+    found = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    wait_until(lambda: read_status(found).step)
+    return found
+
+
+class Watching:
+    """Follows in a thread, as a terminal of its own would."""
+
+    def __init__(self) -> None:
+        self.events: list[dict] = []
+        self.lines: list[str] = []
+        self.state = ""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        one = Following(newest(), self.events.append, self.lines.append)
+        self.state = asyncio.run(one.run(lambda _: None))
+
+    def end(self) -> str:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.state
+
+
+def steps(events) -> list[int]:
+    return [event["progress"]["global_step"] for event in events if event["kind"] == "step"]
+
+
+def test_a_run_outlives_its_connection_and_is_followed_from_the_same_byte(server, run, capsys):
+    pid = run.trainer().pid
+    watcher = Watching()
+    wait_until(lambda: steps(watcher.events) == [1, 2, 3])
+    server.cut()
+    wait_until(lambda: any("trying again" in line for line in watcher.lines))
+    assert run.trainer().pid == pid
+    assert main(["send", "sample", "--wait"]) == 0
+    assert capsys.readouterr().out == "sample: done\n"
+    assert main(["send", "stop", "--wait"]) == 0
+    assert watcher.end() == "stopped"
+    mirror = newest().mirror
+    assert mirror.events_path.read_bytes() == run.events_path.read_bytes()
+    assert steps(watcher.events) == [1, 2, 3] and len(watcher.events) == len(mirror.reader().poll())
+    assert read_status(mirror).state == "stopped"
+    assert main(["send", "stop"]) == 2
+    assert "no training is running" in capsys.readouterr().out
+
+
+def test_the_terminal_stops_looking_and_the_run_continues(run):
+    command = [sys.executable, str(ROOT / "scripts" / "train_remote.py"), "follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "run_started" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "stopped looking; the run continues\n")
+    assert run.trainer() is not None
+
+
+def test_the_state_of_a_run_is_told(run, capsys):
+    assert main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "run-1 on me@127.0.0.1" in said and "running" in said and "step 3/99" in said
+    assert main(["status", "run-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"]["progress"]["global_step"] == 3
+    run.trainer().end(0.0)
+    assert main(["status"]) == 0
+    assert "failed" in capsys.readouterr().out
+    assert main(["follow", "--all"]) == 2
+
+
+def test_events_of_a_run_that_was_replaced_are_not_mixed_with_those_here(run, capsys):
+    mirror = newest().mirror
+    mirror.events_path.write_bytes(b'{"t": 1, "seq": 1, "kind": "warning", "message": "old"}\n')
+    main(["send", "stop", "--wait"])
+    assert main(["follow"]) == 0
+    assert "are others than those here" in capsys.readouterr().out
+    assert mirror.events_path.read_bytes() == run.events_path.read_bytes()
+    assert b"old" in next(mirror.path.glob("events-before-*.jsonl")).read_bytes()
+
+
+def test_a_first_connection_that_fails_is_not_tried_again(server, run, capsys):
+    server.stop()
+    assert main(["follow"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_waits_grow_and_end(monkeypatch):
+    waits, worked = [], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    class Opened:
+        async def __aenter__(self):
+            if worked:
+                raise Lost("gone")
+            worked.append(1)
+
+        async def __aexit__(self, *_):
+            return None
+
+    async def work(far):
+        raise Lost("gone")
+
+    monkeypatch.setattr(again, "far_side", lambda remote, ask: Opened())
+    monkeypatch.setattr(again.asyncio, "sleep", sleep)
+    with pytest.raises(Lost):
+        asyncio.run(persistently(None, None, lambda _: None, work, 9))
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_letters_that_control_a_terminal_are_not_printed(run, capsys):
+    with run.events_path.open("ab") as stream:
+        event = {"t": 1, "seq": 9, "kind": "warning", "message": "\x1b]0;owned\x07 ok"}
+        stream.write(json.dumps(event).encode() + b"\n")
+    main(["send", "stop", "--wait"])
+    assert main(["follow"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\x07" not in said and "?]0;owned? ok" in said
