@@ -1,15 +1,15 @@
 """Files of embeddings (textual inversion), and embeddings in files of adapters.
 
-A file for one text encoder holds ``emb_params`` (A1111, ComfyUI), one for several holds a tensor of the name of each,
-such as ``clip_l`` and ``clip_g``. Of other programs ``emp_params``, ``string_to_param`` (A1111's .pt) and files with
-one tensor of any name (diffusers) are read as well. In files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
+A file for CLIP alone holds ``emb_params`` (A1111, ComfyUI), others hold a tensor of the name of each text encoder, such
+as ``clip_l`` and ``clip_g``, or ``t5``. Of other programs ``emp_params``, ``string_to_param`` (A1111's .pt) and files
+with one tensor of any name (diffusers) are read as well. In files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
 """
 
 from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from modules.util.jsonio import atomic_path
 from modules.util.tensors.tensor_files import write_safetensors
 
 BUNDLE = "bundle_emb."
-SINGLE, THEIRS = "emb_params", "emp_params"
+SINGLE, THEIRS, CLIP = "emb_params", "emp_params", "clip_l"
 OUTPUT = "_out"
 """Ends the names of vectors that take the place of a text encoder's output."""
 _PICKLES = (".pt", ".bin")
@@ -39,11 +39,10 @@ def file_tensors(
     word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """The tensors of a file of one embedding, (tokens, E) each, on the CPU."""
-    keys = spec.embedding_keys
-    names = (SINGLE,) if len(keys) == 1 else keys
+    alone = spec.embedding_keys == (CLIP,)
     return {
-        name: _written(word.vectors[encoder], dtype)
-        for name, encoder in zip(names, spec.text_encoders, strict=True)
+        SINGLE if alone else key: _written(word.vectors[encoder], dtype)
+        for key, encoder in _encoders(spec, word.vectors).items()
     }
 
 
@@ -53,8 +52,14 @@ def bundle_tensors(
     """The tensors of an embedding in the file of an adapter, on the CPU."""
     return {
         f"{BUNDLE}{word.placeholder}.{key}": _written(word.vectors[encoder], dtype)
-        for key, encoder in zip(spec.embedding_keys, spec.text_encoders, strict=True)
+        for key, encoder in _encoders(spec, word.vectors).items()
     }
+
+
+def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
+    """What files call each text encoder that a model has: key -> encoder."""
+    known = zip(spec.embedding_keys, spec.text_encoders, strict=bool(spec.embedding_keys))
+    return {key: encoder for key, encoder in known if encoder in loaded}
 
 
 def rebundled(file: AdapterFile, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
@@ -111,7 +116,7 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
             hint="name a file of one embedding",
         )
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
-    keys = model.spec.embedding_keys
+    keys = tuple(_encoders(model.spec, model.text_encoders))
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
     if outputs:
         raise DataError(
@@ -119,8 +124,9 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
             field=field,
             hint="use an embedding without them",
         )
-    if len(keys) == 1:
-        found = [tensors[name] for name in (SINGLE, THEIRS) if name in tensors]
+    if len(model.spec.embedding_keys) == 1:
+        names = (*keys, SINGLE, THEIRS) if keys == (CLIP,) else keys
+        found = [tensors[name] for name in names if name in tensors]
         if not found and len(tensors) == 1:
             # by the name of the encoder, or as diffusers by its placeholder
             found = list(tensors.values())
@@ -131,7 +137,7 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
         held = ", ".join(sorted(tensors)[:5]) or "nothing"
         raise DataError(
             f"{source} is not an embedding of {model.spec.label}: it holds {held} instead of "
-            f"{' and '.join(keys if len(keys) > 1 else (SINGLE,))}",
+            f"{' and '.join((SINGLE,) if keys == (CLIP,) else keys)}",
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
@@ -150,7 +156,13 @@ def checked(
         DataError: they do not fit the model or each other, or have NaN or infinite values.
     """
     made: dict[str, torch.Tensor] = {}
-    for key, encoder in zip(model.spec.embedding_keys, model.spec.text_encoders, strict=True):
+    for key, encoder in _encoders(model.spec, model.text_encoders).items():
+        if key not in tensors:
+            raise DataError(
+                f"the embedding in {source} has no vectors for {key}, which {model.spec.label} reads prompts with",
+                field=field,
+                hint="use an embedding that was trained with this kind of model",
+            )
         vectors = tensors[key][None] if tensors[key].dim() == 1 else tensors[key]
         width = table(model, encoder).shape[1]
         fault = ""
@@ -200,8 +212,11 @@ def bundled(
         found.setdefault(placeholder, {})[key] = tensors[name]
     used: dict[str, dict[str, torch.Tensor]] = {}
     taken: set[str] = set()
+    encoders = _encoders(spec, spec.text_encoders)
+    required = {key for key, encoder in encoders.items() if not spec.part(encoder).optional}
     for placeholder, own in found.items():
-        known = set(own) == set(spec.embedding_keys) and not fault_of_placeholder(placeholder)
+        fits = required <= set(own) <= set(spec.embedding_keys)
+        known = fits and not fault_of_placeholder(placeholder)
         if known and placeholder.casefold() not in taken and len(used) < _MOST_BUNDLED:
             used[placeholder] = own
             taken.add(placeholder.casefold())

@@ -32,6 +32,7 @@ from modules.model.noising.sampling import dynamic_shift
 from modules.model.noising.schedule import Prediction
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts
+from modules.model.text.LearnedWords import AddedRows
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.objective.supervised import (
     LossOptions,
@@ -78,10 +79,18 @@ class BaseModelSetup(ModelFamily):
         ]
         return texts if model.words is None else [model.words.expanded(text) for text in texts]
 
+    @staticmethod
+    def _tokenizer_of(model: Model, encoder: str) -> tuple[Any, AddedRows | None]:
+        """The tokenizer of a text encoder, and what the encoder's table is extended by."""
+        if model.words is None:
+            return model.parts[encoder.replace("text_encoder", "tokenizer")], None
+        return model.words.tokenizer(encoder), model.words.rows(encoder)
+
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """Those of the prompts whose end no text encoder gets to see."""
+        known = model.text_encoders if model.words is not None else ()
         read = {
-            encoder: model.parts[part.name]
+            encoder: self._tokenizer_of(model, encoder)[0] if encoder in known else model.parts[part.name]
             for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
             # an encoder that a model comes without reads nothing
             if part.name in model.parts and (encoder in model.parts or not part.optional)

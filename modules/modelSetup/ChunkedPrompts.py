@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.text.chunks import ClipReader, states_in_chunks
-from modules.model.text.LearnedWords import AddedRows
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
@@ -21,13 +19,6 @@ class ChunkedPrompts(BaseModelSetup):
     @abstractmethod
     def _readers(self, model: Model) -> list[ClipReader]:
         """The encoders with what they read, in the order of their states."""
-
-    @staticmethod
-    def _tokens(model: Model, encoder: str) -> tuple[Any, AddedRows | None]:
-        """The tokenizer of a text encoder, and what the encoder's table is extended by."""
-        if model.words is None:
-            return model.parts[encoder.replace("text_encoder", "tokenizer")], None
-        return model.words.tokenizer(encoder), model.words.rows(encoder)
 
     def _states(self, model: Model, prompts: Sequence[str]) -> tuple[Conditioning, torch.Tensor]:
         """``hidden_BLE`` of prompts and the last encoder's pooled states; see ``states_in_chunks``."""

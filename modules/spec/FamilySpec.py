@@ -163,7 +163,8 @@ class FamilySpec:
         prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
         embedding_keys: what files of embeddings call each text encoder, in their order; empty where embeddings cannot
-            be used. Such a family reads prompts through ``ChunkedPrompts``.
+            be used. Such a family reads prompts with the tokenizers and tables that words extend
+            (``BaseModelSetup._tokenizer_of``).
         shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.

@@ -81,13 +81,20 @@ class AddedRows:
             rows_NE = torch.cat([rows.to(out_BLE.device, out_BLE.dtype) for rows in self.rows])
             return torch.where(added_BL[..., None], rows_NE[index_BL], out_BLE)
 
-        table: nn.Module = encoder.get_input_embeddings()  # type: ignore[operator]
-        handle = table.register_forward_hook(replaced)
+        handles = [table.register_forward_hook(replaced) for table in _tables(encoder)]
         try:
             # some encoders take their pooled state where the highest number is
             yield ids_BL.masked_fill(added_BL, 0)
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
+
+
+def _tables(encoder: nn.Module) -> list[nn.Module]:
+    """The modules that look vectors up in an encoder's table; T5 has two that share it, of which it asks the inner."""
+    named: nn.Module = encoder.get_input_embeddings()  # type: ignore[operator]
+    alike = [m for m in encoder.modules() if isinstance(m, nn.Embedding) and m.weight is named.weight]
+    return alike or [named]
 
 
 @dataclass

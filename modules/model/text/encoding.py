@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -63,7 +63,12 @@ def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limits: Sequenc
 
 
 def clip_states(
-    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], layer: int | None = None, skip: int = 0
+    encoder: nn.Module,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    layer: int | None = None,
+    skip: int = 0,
+    added: AddedRows | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token states (B, L, E) and the pooled state (B, E) of a CLIP text encoder.
 
@@ -71,11 +76,12 @@ def clip_states(
         layer: which of the hidden states, counted from the end (-2 is the one before the last, without the final
             norm); ``None`` is the last one with the final norm.
         skip: how many layers before that one the states are taken from; the pooled state stays.
+        added: what the encoder's table is extended by.
 
     The pooled state is the projected one where the encoder has a projection.
     """
     ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
-    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer, skip)
+    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer, skip, added)
     return emphasised(states_BLE, tokenizer, prompts), pooled_BE
 
 
@@ -91,7 +97,7 @@ def clip_outputs(
     Args:
         added: what the encoder's table is extended by.
     """
-    with nullcontext(ids_BL) if added is None else added.looked_up(encoder, ids_BL) as known_BL:
+    with looked_up(encoder, ids_BL, added) as known_BL:
         out = encoder(known_BL, output_hidden_states=layer is not None or skip > 0)
     pooled_BE = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
     if layer is not None:
@@ -101,16 +107,32 @@ def clip_outputs(
     return encoder.final_layer_norm(out.hidden_states[-1 - skip]), pooled_BE  # type: ignore[operator]
 
 
+def looked_up(
+    encoder: nn.Module, ids_BL: torch.Tensor, added: AddedRows | None
+) -> AbstractContextManager[torch.Tensor]:
+    """The block in which an encoder is given token numbers of which some may lie behind its table; those it gets are
+    what comes out.
+    """
+    return nullcontext(ids_BL) if added is None else added.looked_up(encoder, ids_BL)
+
+
 def t5_states(
-    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], limit: int, masked: bool = False
+    encoder: nn.Module,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    limit: int,
+    masked: bool = False,
+    added: AddedRows | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token states (B, L, E) of a T5 encoder and which tokens are not padding (B, L, bool).
 
     Args:
         masked: keep the encoder from looking at padding; Stable Diffusion 3 and FLUX.1 were trained without.
+        added: what the encoder's table is extended by.
     """
     ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, limit)
-    hidden_BLE = encoder(ids_BL, attention_mask=mask_BL if masked else None)[0]
+    with looked_up(encoder, ids_BL, added) as known_BL:
+        hidden_BLE = encoder(known_BL, attention_mask=mask_BL if masked else None)[0]
     return emphasised(hidden_BLE, tokenizer, prompts), mask_BL
 
 

@@ -25,12 +25,14 @@ class ChromaSetup(BaseModelSetup):
     spec = FAMILIES["CHROMA_1"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
         hidden_BLE, mask_BL = t5_states(
             model.module("text_encoder"),
-            model.parts["tokenizer"],
+            tokenizer,
             prompts,
             self.prompt_length(model),
             masked=True,
+            added=added,
         )
         # the model was trained to see the first padding token
         length_B1 = mask_BL.sum(dim=1, keepdim=True)

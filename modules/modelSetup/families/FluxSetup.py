@@ -20,10 +20,11 @@ class FluxSetup(BaseModelSetup):
     spec = FAMILIES["FLUX_DEV_1"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        parts = model.parts
-        _, pooled_BE = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts)
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
+        _, pooled_BE = clip_states(model.module("text_encoder"), tokenizer, prompts, added=added)
+        tokenizer, added = self._tokenizer_of(model, "text_encoder_2")
         hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, self.prompt_length(model)
+            model.module("text_encoder_2"), tokenizer, prompts, self.prompt_length(model), added=added
         )
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)

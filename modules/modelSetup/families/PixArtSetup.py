@@ -29,12 +29,14 @@ class PixArtAlphaSetup(BaseModelSetup):
         return prompt.lower().strip()
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
         hidden_BLE, mask_BL = t5_states(
             model.module("text_encoder"),
-            model.parts["tokenizer"],
+            tokenizer,
             prompts,
             self.prompt_length(model),
             masked=True,
+            added=added,
         )
         if model.masks_padding is False:
             mask_BL = torch.ones_like(mask_BL)

@@ -9,7 +9,7 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
-from modules.model.text.encoding import tokenize
+from modules.model.text.encoding import looked_up, tokenize
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -32,10 +32,10 @@ class SanaSetup(BaseModelSetup):
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         encoder = model.module("text_encoder")
-        ids_BL, mask_BL = tokenize(
-            model.parts["tokenizer"], prompts, encoder, self.prompt_length(model), side="right"
-        )
-        hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
+        ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, self.prompt_length(model), side="right")
+        with looked_up(encoder, ids_BL, added) as known_BL:
+            hidden_BLE = encoder(known_BL, attention_mask=mask_BL.long())[0]
         if model.masks_padding is False:
             mask_BL = torch.ones_like(mask_BL)
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})

@@ -20,18 +20,16 @@ class StableDiffusion3Setup(BaseModelSetup):
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """The two CLIP states side by side, padded to the width of T5's, which follow along the tokens."""
-        parts = model.parts
         (first_BLE, first_BE), (second_BLE, second_BE) = (
-            clip_states(
-                model.module(f"text_encoder{which}"), parts[f"tokenizer{which}"], prompts, -2,
-                model.layer_skips.get(f"text_encoder{which}", 0),
-            )
-            for which in ("", "_2")
-        )  # fmt: skip
+            self._clip_states(model, name, prompts) for name in ("text_encoder", "text_encoder_2")
+        )
         clip_BLE = torch.cat([first_BLE, second_BLE], dim=-1)
         tokens = self.prompt_length(model)
-        if "text_encoder_3" in parts:
-            t5_BLE, mask_BL = t5_states(model.module("text_encoder_3"), parts["tokenizer_3"], prompts, tokens)
+        if "text_encoder_3" in model.parts:
+            tokenizer, added = self._tokenizer_of(model, "text_encoder_3")
+            t5_BLE, mask_BL = t5_states(
+                model.module("text_encoder_3"), tokenizer, prompts, tokens, added=added
+            )
             if model.masks_padding:
                 t5_BLE = t5_BLE.masked_fill(~mask_BL[..., None], 0.0)
         else:
@@ -45,6 +43,12 @@ class StableDiffusion3Setup(BaseModelSetup):
                 "pooled_BE": torch.cat([first_BE, second_BE], dim=-1),
             }
         )
+
+    def _clip_states(
+        self, model: Model, name: str, prompts: Sequence[str]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        tokenizer, added = self._tokenizer_of(model, name)
+        return clip_states(model.module(name), tokenizer, prompts, -2, model.layer_skips.get(name, 0), added)
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]

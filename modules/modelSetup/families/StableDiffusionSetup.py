@@ -30,7 +30,7 @@ class StableDiffusionSetup(ChunkedPrompts):
 
     def _readers(self, model: Model) -> list[ClipReader]:
         skip = model.layer_skips.get("text_encoder", 0)
-        tokenizer, added = self._tokens(model, "text_encoder")
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
         return [ClipReader(model.module("text_encoder"), tokenizer, skip=skip, added=added)]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:

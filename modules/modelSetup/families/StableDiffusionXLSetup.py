@@ -42,7 +42,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
         """Of both encoders the states before the last layer."""
         made = []
         for name in ("text_encoder", "text_encoder_2"):
-            tokenizer, added = self._tokens(model, name)
+            tokenizer, added = self._tokenizer_of(model, name)
             made.append(ClipReader(model.module(name), tokenizer, -2, model.layer_skips.get(name, 0), added))
         return made
 

@@ -38,6 +38,7 @@ STABLE_DIFFUSION_3 = FamilySpec(
     model_architecture="stable-diffusion-3-medium",
     prompt_weighting=True,
     default_resolution=1024,
+    embedding_keys=("clip_l", "clip_g", "t5"),
     prompt_tokens=256,
     length_of="text_encoder_3",
     padding="seen",

@@ -42,6 +42,11 @@ def worded_xl(folder: Path) -> dict[str, Any]:
     return {**worded(folder), "model_type": key, "base_model_name": str(tiny_folder(key)), "max_steps": 1}
 
 
+def worded_3(folder: Path) -> dict[str, Any]:
+    key = "STABLE_DIFFUSION_3"
+    return {**worded(folder), "model_type": key, "base_model_name": str(tiny_folder(key)), "max_steps": 1}
+
+
 def _file(folder: Path) -> None:
     rows = torch.linspace(-1, 1, 24)[None]
     save_file({"emb_params": rows}, folder / "word.safetensors")
@@ -76,4 +81,5 @@ CASES = [
     Case("bundle_additional_embeddings", worded, False, see.names),
     Case("text_encoder.train_embedding", worded_xl, False, see.weights),
     Case("text_encoder_2.train_embedding", worded_xl, False, see.weights),
+    Case("text_encoder_3.train_embedding", worded_3, False, see.weights),
 ]

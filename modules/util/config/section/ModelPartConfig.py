@@ -193,10 +193,6 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         ),
     )
 
-
-class ClipTextEncoderConfig(FurtherTextEncoderConfig):
-    """A text encoder that is a CLIP in some families."""
-
     train_embedding: bool = setting(
         True,
         visible=families_where(lambda spec: bool(spec.embedding_keys)),
@@ -207,6 +203,11 @@ class ClipTextEncoderConfig(FurtherTextEncoderConfig):
             "It has no effect without embeddings."
         ),
     )
+
+
+class ClipTextEncoderConfig(FurtherTextEncoderConfig):
+    """A text encoder that is a CLIP in some families."""
+
     layer_skip: int = setting(
         0,
         ge=0,
