@@ -125,7 +125,7 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
             hint="use an embedding without them",
         )
     if len(model.spec.embedding_keys) == 1:
-        names = (*keys, SINGLE, THEIRS) if keys == (CLIP,) else keys
+        names = (SINGLE, THEIRS) if keys == (CLIP,) else ()
         found = [tensors[name] for name in names if name in tensors]
         if not found and len(tensors) == 1:
             # by the name of the encoder, or as diffusers by its placeholder

@@ -93,7 +93,9 @@ class AddedRows:
 def _tables(encoder: nn.Module) -> list[nn.Module]:
     """The modules that look vectors up in an encoder's table; T5 has two that share it, of which it asks the inner."""
     named: nn.Module = encoder.get_input_embeddings()  # type: ignore[operator]
-    alike = [m for m in encoder.modules() if isinstance(m, nn.Embedding) and m.weight is named.weight]
+    alike: list[nn.Module] = [
+        m for m in encoder.modules() if isinstance(m, nn.Embedding) and m.weight is named.weight
+    ]
     return alike or [named]
 
 
