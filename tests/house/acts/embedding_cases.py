@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, pictures
+from tests.house.acts.bases import concept, pictures, stable_diffusion_3
 from tests.house.acts.case import Case, shared_folder
 from tests.tiny import tiny_folder
 
@@ -43,8 +43,8 @@ def worded_xl(folder: Path) -> dict[str, Any]:
 
 
 def worded_3(folder: Path) -> dict[str, Any]:
-    key = "STABLE_DIFFUSION_3"
-    return {**worded(folder), "model_type": key, "base_model_name": str(tiny_folder(key)), "max_steps": 1}
+    word = {name: worded(folder)[name] for name in ("concepts", "additional_embeddings", "text_encoder.train")}
+    return {**stable_diffusion_3(folder), **word, "max_steps": 1}
 
 
 def _file(folder: Path) -> None:
