@@ -398,13 +398,11 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample], say: Calla
     sample = next((sample for sample in filled if sample.negative_prompt.strip()), None)
     if sample is None:
         return
-    if setup.spec.embeds_guidance:
-        reason = f"{setup.spec.label} has its guidance built in"
-    elif sample.cfg_scale <= 1.0:
+    reason = setup.spec.unread_negatives
+    if not reason and sample.cfg_scale <= 1.0:
         reason = f"there is no guidance at a scale of {sample.cfg_scale:g}"
-    else:
-        return
-    say(f"warning: --negative-prompt is not read: {reason}")
+    if reason:
+        say(f"warning: --negative-prompt is not read: {reason}")
 
 
 class Ready(NamedTuple):
@@ -444,7 +442,7 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.model.dtypes import torch_dtype
     from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.registry import create_model_setup
-    from modules.modelSetup.sample_images import check_sample
+    from modules.modelSetup.sample_images import check_sample, unguided
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
     say = teller_of(options)
@@ -461,6 +459,8 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
+    if told := unguided(model, max(sample.cfg_scale for sample in filled)):
+        say(f"warning: {told}")
     return Ready(setup, model, AdapterSwitch(model, device, note, embeddings_of(options)), filled)
 
 

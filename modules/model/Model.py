@@ -100,7 +100,7 @@ class Model:
         """The parts with weights that are loaded, by name, denoiser first."""
         return {
             name: self.parts[name]
-            for name in self.spec.module_parts
+            for name in self.spec.weight_parts
             if isinstance(self.parts.get(name), nn.Module)
         }
 

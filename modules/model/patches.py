@@ -5,17 +5,24 @@ from __future__ import annotations
 import torch
 
 
-def pack(x_BChw: torch.Tensor) -> torch.Tensor:
-    """(B, C, h, w) to (B, h/2 * w/2, C * 4), row by row; channels outermost within a patch."""
+def pack(x_BChw: torch.Tensor, channels_last: bool = False) -> torch.Tensor:
+    """(B, C, h, w) to (B, h/2 * w/2, C * 4), row by row.
+
+    Args:
+        channels_last: channels are innermost within a patch instead of outermost.
+    """
     batch, channels, height, width = x_BChw.shape
-    x = x_BChw.view(batch, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)
+    x = x_BChw.view(batch, channels, height // 2, 2, width // 2, 2).permute(order)
     return x.reshape(batch, (height // 2) * (width // 2), channels * 4)
 
 
-def unpack(x_BLE: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def unpack(x_BLE: torch.Tensor, height: int, width: int, channels_last: bool = False) -> torch.Tensor:
     """The inverse of ``pack`` for latents of (height, width)."""
     batch, _, depth = x_BLE.shape
-    x = x_BLE.view(batch, height // 2, width // 2, depth // 4, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    inside = (2, 2, depth // 4) if channels_last else (depth // 4, 2, 2)
+    order = (0, 5, 1, 3, 2, 4) if channels_last else (0, 3, 1, 4, 2, 5)
+    x = x_BLE.view(batch, height // 2, width // 2, *inside).permute(order)
     return x.reshape(batch, depth // 4, height, width)
 
 

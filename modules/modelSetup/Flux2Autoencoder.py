@@ -17,6 +17,9 @@ class Flux2Autoencoder(BaseModelSetup):
     variance_floor: float | None = None
     """What is added to the variances of the patches; ``None`` takes what the autoencoder's config says."""
 
+    channels_last = False
+    """Whether channels are innermost within a patch, for the statistics too."""
+
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config
         # the denoiser's latents are 2 x 2 patches of the autoencoder's
@@ -26,7 +29,7 @@ class Flux2Autoencoder(BaseModelSetup):
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
         z_BChw = super()._encode_image(model, rgb_BCHW).float()
         height, width = (side // 2 for side in z_BChw.shape[-2:])
-        patches_BChw = pack(z_BChw).transpose(1, 2).unflatten(2, (height, width))
+        patches_BChw = pack(z_BChw, self.channels_last).transpose(1, 2).unflatten(2, (height, width))
         mean_C11, deviation_C11 = self._statistics(model)
         scaled_BChw: torch.Tensor = (patches_BChw - mean_C11) / deviation_C11
         return scaled_BChw
@@ -35,7 +38,8 @@ class Flux2Autoencoder(BaseModelSetup):
         mean_C11, deviation_C11 = self._statistics(model)
         patches_BChw = z_BChw.float() * deviation_C11 + mean_C11
         height, width = (2 * side for side in z_BChw.shape[-2:])
-        raw_BChw = unpack(patches_BChw.flatten(2).transpose(1, 2), height, width)
+        patches_BLE = patches_BChw.flatten(2).transpose(1, 2)
+        raw_BChw = unpack(patches_BLE, height, width, self.channels_last)
         return super()._decode(model, raw_BChw.to(z_BChw.dtype))
 
     def _statistics(self, model: Model) -> tuple[torch.Tensor, torch.Tensor]:

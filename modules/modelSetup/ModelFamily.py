@@ -14,7 +14,7 @@ from modules.model.batch import Conditioning
 from modules.model.batch import Sources as PictureSources
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
-from modules.model.noising.sampling import make_sampler
+from modules.model.noising.sampling import initial_noise, make_sampler
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule, Schedule
 from modules.model.noising.scheduler_config import check_scheduler_config
 from modules.spec.FamilySpec import FamilySpec
@@ -212,6 +212,25 @@ class ModelFamily(ABC):
             step: what sides are multiples of.
         """
         return size
+
+    def guidance_scales(self, cfg: float, steps: int) -> list[float]:
+        """The guidance scale of each step of a sample that is asked for with ``cfg``, the noisiest first."""
+        return [cfg] * steps
+
+    def unprompted(self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
+        """The output of the second denoiser, which sees no prompt, (B, C, h, w); arguments as for ``denoise``.
+
+        Raises:
+            UnsupportedError: the family has none.
+        """
+        raise UnsupportedError(f"{self.spec.label} has no denoiser that sees no prompt")
+
+    def start_noise(
+        self, model: Model, seeds: Sequence[int], size: tuple[int, int]
+    ) -> tuple[torch.Tensor, list[torch.Generator]]:
+        """What samples of ``size`` (height, width) start from, in the layout of latents; see ``initial_noise``."""
+        shape = (model.latent_channels, *(side // model.latent_factor for side in size))
+        return initial_noise(seeds, shape)
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         """How many tokens the denoiser makes of an image of ``size`` (height, width): one for each patch of 2 x 2

@@ -9,9 +9,9 @@ from hashlib import blake2b
 
 import torch
 
-from modules.model.batch import Sources
+from modules.model.batch import Conditioning, Sources
 from modules.model.Model import Model
-from modules.model.noising.sampling import Progress, initial_noise, run_sampler
+from modules.model.noising.sampling import Denoise, Progress, run_sampler
 from modules.model.text.NegativePrompt import NegativePrompt
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.SampleConfig import FilledSample
@@ -99,6 +99,17 @@ def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
     return [replace(whole, prompts=prompts[s], negatives=negatives[s], seeds=seeds[s]) for s in slices]
 
 
+def unguided(model: Model, cfg: float) -> str:
+    """What to tell a person of guided samples for which the model lacks a part; empty where it has all."""
+    guide = model.spec.guide
+    if cfg <= 1.0 or not guide or guide in model.parts:
+        return ""
+    return (
+        f"samples are made without guidance, because {guide} is not loaded: a cfg_scale above 1 has no effect, and "
+        "they look worse than the model can do"
+    )
+
+
 def check_sample(setup: BaseModelSetup, model: Model, sample: FilledSample) -> None:
     """``UserError`` if an image of that size or with that sampler cannot be made."""
     setup.check_size(model, sample.size)
@@ -144,7 +155,7 @@ def sample_texts(
     model: Model, prompts: Sequence[str], negatives: Sequence[str], cfg: float
 ) -> tuple[str, ...]:
     """What is encoded for a batch of images, and what the model may keep the result under."""
-    guided = cfg > 1.0 and not model.spec.embeds_guidance
+    guided = cfg > 1.0 and model.spec.reads_negatives
     return (*prompts, *(map(NegativePrompt, negatives) if guided else ()))
 
 
@@ -190,7 +201,6 @@ def _sources(setup: BaseModelSetup, model: Model, images: Sequence[torch.Tensor]
 
 def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress: Progress) -> torch.Tensor:
     embedded = model.spec.embeds_guidance
-    guided = request.cfg > 1.0 and not embedded
     texts = sample_texts(model, request.prompts, request.negatives, request.cfg)
     kept = model.kept_texts.get(kept_name(model, texts, request.sources))
     if kept is None:
@@ -204,19 +214,46 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
     if request.sources:
         cond = cond.editing(_sources(setup, model, request.sources, len(cond)))
     sampler = setup.make_sampler(model, request.scheduler, request.steps, request.size)
-    shape = (model.latent_channels, *(side // model.latent_factor for side in request.size))
-    noise_BChw, generators = initial_noise(request.seeds, shape)
-
-    def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
-        repeats = 2 if guided else 1
-        x_BChw = x_BChw.repeat(repeats, 1, 1, 1).to(model.input_dtype())
-        with model.autocast():
-            out_BChw = setup.denoise(model, x_BChw, t_B.repeat(repeats), cond, request.size)
-        if not guided:
-            return out_BChw
-        wanted, unwanted = out_BChw.float().chunk(2)
-        return setup.guide(wanted, unwanted, request.cfg)
-
-    latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
+    noise_BChw, generators = setup.start_noise(model, request.seeds, request.size)
+    scales = setup.guidance_scales(request.cfg, len(sampler.timesteps))
+    apart = request.cfg > 1.0 and model.spec.guide in model.parts
+    with model.borrowed(model.spec.guide) if apart else nullcontext():
+        denoise = (_denoise_apart if apart else _denoise_together)(setup, model, cond, request.size, scales)
+        latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
     with model.borrowed(model.spec.vae):
         return setup.decode_to_cpu(model, latents_BChw)
+
+
+def _denoise_together(
+    setup: BaseModelSetup, model: Model, cond: Conditioning, size: tuple[int, int], scales: Sequence[float]
+) -> Denoise:
+    """Predictions for all texts in one pass: for prompts, or for prompts and then negative ones, with guidance."""
+    left = iter(scales)
+
+    def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
+        scale, repeats = next(left), len(cond) // len(x_BChw)
+        x_BChw = x_BChw.repeat(repeats, 1, 1, 1).to(model.input_dtype())
+        with model.autocast():
+            out_BChw = setup.denoise(model, x_BChw, t_B.repeat(repeats), cond, size)
+        if repeats == 1:
+            return out_BChw
+        wanted, unwanted = out_BChw.float().chunk(2)
+        return setup.guide(wanted, unwanted, scale)
+
+    return denoise
+
+
+def _denoise_apart(
+    setup: BaseModelSetup, model: Model, cond: Conditioning, size: tuple[int, int], scales: Sequence[float]
+) -> Denoise:
+    """Predictions for prompts, guided by those of the denoiser that sees none."""
+    left = iter(scales)
+
+    def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
+        x_BChw = x_BChw.to(model.input_dtype())
+        with model.autocast():
+            wanted = setup.denoise(model, x_BChw, t_B, cond, size)
+            unwanted = setup.unprompted(model, x_BChw, t_B)
+        return setup.guide(wanted.float(), unwanted.float(), next(left))
+
+    return denoise

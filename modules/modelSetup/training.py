@@ -50,7 +50,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     """The base model a config names, on the CPU, frozen.
 
     Args:
-        parts: which parts; all by default.
+        parts: which parts; all that a run needs by default, so none that is there for samples only.
 
     Raises:
         UserError: not there, not a model of this family, with weights that are NaN or infinite, or with a noise
@@ -62,7 +62,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
-    model = load(part_dtypes(config, spec), parts)
+    model = load(part_dtypes(config, spec), spec.parts_of_a_run if parts is None else parts)
     noise = noise_options(config)
     if noise.offset_weight and noise.offset_by_level:
         # refused before anything is encoded, not by the first step
@@ -156,7 +156,7 @@ def fetch(spec: FamilySpec, config: TrainConfig) -> None:
         UserError: one cannot be downloaded.
     """
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
-    find_sources(config.base_model_name, names, spec, [part.name for part in spec.parts])
+    find_sources(config.base_model_name, names, spec, spec.parts_of_a_run)
     if config.training_adapter.model_name:
         find_file(config.training_adapter.model_name, ADAPTER_FIELD)
 

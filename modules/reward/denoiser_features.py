@@ -65,7 +65,7 @@ class DenoiserFeatures:
         if self._model is None:
             self._setup = create_model_setup(self.family)
             try:
-                model = self._setup.load(self.source)
+                model = self._setup.load(self.source, parts=self._setup.spec.parts_of_a_run)
             except UserError as error:
                 raise DataError(
                     f"the model {self.source!r} cannot be loaded: {error.message}", "source"

@@ -89,7 +89,7 @@ class StepOutput:
 
 def is_guided(model: Model, cfg: float) -> bool:
     """Whether an unconditional prediction is needed."""
-    return cfg > 1.0 and not model.spec.embeds_guidance
+    return cfg > 1.0 and model.spec.reads_negatives
 
 
 def guided_prediction(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction", "flow"]
-PartKind = Literal["denoiser", "text_encoder", "vae", "tokenizer", "processor", "scheduler"]
+PartKind = Literal["denoiser", "guide", "text_encoder", "vae", "tokenizer", "processor", "scheduler"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class PartSpec:
     Args:
         name: its name in the config and, where ``folder`` says no other, its folder in the diffusers layout (``unet``,
             ``text_encoder``).
-        kind: what it is for.
+        kind: what it is for. A ``guide`` is a second denoiser that sees no prompt; guidance compares with its
+            prediction. It is there for samples only: a run is without it.
         classes: class names that ``model_index.json`` may give, the one to load with first; empty accepts any.
         module: where that class is imported from; the full path, because importing the libraries' top levels takes
             seconds.
@@ -75,6 +76,11 @@ class PartSpec:
             "model and its tokenizer; it is gated, so accept its licence on its page and enter a token (Tools page, or "
             "HF_TOKEN)"
         )
+
+    @property
+    def denoises(self) -> bool:
+        """Whether it is the denoiser, or another one built like it."""
+        return self.kind in ("denoiser", "guide")
 
     @property
     def of_transformers(self) -> bool:
@@ -257,8 +263,36 @@ class FamilySpec:
 
     @property
     def module_parts(self) -> tuple[str, ...]:
-        """Names of the parts that hold weights."""
+        """Names of the parts that hold weights and that a run needs; settings have a section for each."""
         return tuple(p.name for p in self.parts if p.kind in ("denoiser", "text_encoder", "vae"))
+
+    @property
+    def guide(self) -> str:
+        """Name of the second denoiser that guidance compares with; empty where there is none."""
+        return next((part.name for part in self.of_kind("guide")), "")
+
+    @property
+    def weight_parts(self) -> tuple[str, ...]:
+        """``module_parts`` and, after the denoiser, the parts that are there for samples only."""
+        denoiser, *rest = self.module_parts
+        return (denoiser, *(part.name for part in self.of_kind("guide")), *rest)
+
+    @property
+    def parts_of_a_run(self) -> tuple[str, ...]:
+        """Names of all parts but those that are there for samples only."""
+        return tuple(part.name for part in self.parts if part.kind != "guide")
+
+    @property
+    def reads_negatives(self) -> bool:
+        """Whether guidance compares with the prediction for a negative prompt."""
+        return not self.unread_negatives
+
+    @property
+    def unread_negatives(self) -> str:
+        """Why negative prompts are never read, for people; empty where guidance reads them."""
+        if self.embeds_guidance:
+            return f"{self.label} takes its guidance scale as an input"
+        return f"{self.label} is guided by a network that reads no prompts" if self.guide else ""
 
     @property
     def flow_matching(self) -> bool:

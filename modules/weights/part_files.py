@@ -292,7 +292,7 @@ def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Piec
     state = module.state_dict()
     if part.of_transformers:
         return {key: Piece(_text_names(key)) for key in state}
-    if part.kind == "denoiser":
+    if part.denoises:
         # what is computed tells sizes apart where a file has it
         return denoiser_pieces(spec, module, state | dict(module.named_buffers()))
     if not hasattr(module.config, "down_block_types"):

@@ -208,10 +208,9 @@ def part_from_file(
             hint=f"put the one it was published with at {beside_file(file.path) / part.place / 'config.json'}",
         )
     if plan.strays:
-        denoiser = part.kind == "denoiser"
-        if denoiser and (relative := spec.relative_by_shapes(tensors.shapes)):
+        if part.denoises and (relative := spec.relative_by_shapes(tensors.shapes)):
             raise UserError(f"{file.path} {relative.message}", hint=relative.hint)
-        kind = looks_like(tensors, spec) if denoiser else ""
+        kind = looks_like(tensors, spec) if part.denoises else ""
         raise _misfit(file.path, spec, part, plan, kind)
     require_floats(plan.stored(tensors), plan.module.state_dict(), file.path)
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
@@ -376,7 +375,7 @@ def load_from(
         return load_whole_file(sources, spec, wanted, dtypes)
     if not dtypes.lazy:
         return load_parts(sources.base, spec, wanted, dtypes)
-    modules = [name for name in wanted if name in spec.module_parts]
+    modules = [name for name in wanted if name in spec.weight_parts]
     loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
     index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
     for part in (spec.part(name) for name in modules):

@@ -23,7 +23,7 @@ from modules.weights.loading import PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
 PROCESSOR_RULES = (PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, "video_preprocessor_config.json")
-LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
+LIBRARY = dict.fromkeys(("denoiser", "guide", "vae"), "diffusers") | {"text_encoder": "transformers"}
 
 
 def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:

@@ -44,6 +44,7 @@ OLD_TEXT = re.compile(r"^cond_stage_model\.transformer\.(?=embeddings\.|encoder\
 """Where the text encoder is in files of programs with an old version of transformers."""
 PREFIXES = {
     "denoiser": ("model.diffusion_model.", "diffusion_model."),
+    "guide": (),
     "vae": ("first_stage_model.", "vae."),
     "text_encoder": (),
 }

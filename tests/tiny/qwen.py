@@ -23,11 +23,12 @@ CHAT = (
 """How Qwen3 wraps messages, in so far as a single message of the user is concerned."""
 
 
-def write_qwen_tokenizer(folder: Path, length: int = 4096, pictures: bool = False) -> int:
+def write_qwen_tokenizer(folder: Path, length: int = 4096, pictures: bool = False, chat: str = CHAT) -> int:
     """Write a byte-level tokenizer that knows the words of the templates; returns the size of its vocabulary.
 
     Args:
         pictures: with the marks of images.
+        chat: the template of messages.
     """
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
@@ -41,7 +42,7 @@ def write_qwen_tokenizer(folder: Path, length: int = 4096, pictures: bool = Fals
         new_special_tokens=[*SPECIAL, *(PICTURES if pictures else ())],
         show_progress=False,
     )
-    made.model_max_length, made.chat_template = length, CHAT
+    made.model_max_length, made.chat_template = length, chat
     made.save_pretrained(str(folder))
     return len(made)
 

@@ -80,6 +80,7 @@ def make_sampler(
     config: Mapping[str, Any] | None = None,
     tokens: int = 0,
     even: bool = False,
+    levels: Sequence[float] | None = None,
 ) -> Any:
     """A sampler with its timesteps set.
 
@@ -89,6 +90,8 @@ def make_sampler(
         config: the model's own scheduler config, for spacing, offset and shift of the steps.
         tokens: image tokens of the denoiser, by which some flow models shift their steps towards noise.
         even: flow noise levels fall by 1 / steps before they are shifted, instead of ending at the model's lowest.
+        levels: a flow model's noise levels before they are shifted, one for each step, falling; of the family by
+            default.
 
     Raises:
         ConfigError: unknown name or no steps. UnsupportedError: a sampler for the other kind of schedule.
@@ -107,7 +110,15 @@ def make_sampler(
                 field="noise_scheduler",
                 hint=f"use {' or '.join(FLOW)}",
             )
-        return _flow_sampler(key, steps, config or {}, tokens, even)
+        kind, options, config = _flow_options(key, steps, config or {}, tokens)
+        if "flow_shift" in options:
+            return _shifted_sampler(kind(**options), steps, config, levels, float(options["flow_shift"]))
+        sampler = kind(**options)
+        if levels is None and even:
+            levels = [1.0 - i / steps for i in range(steps)]
+        mu = dynamic_shift(tokens, config) if options.get("use_dynamic_shifting") else None
+        sampler.set_timesteps(steps, sigmas=levels, mu=mu)
+        return sampler
     return _discrete_sampler(schedule, key, steps, config or {})
 
 
@@ -121,7 +132,10 @@ def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
     return float(base + (most - base) * (tokens - low) / (high - low))
 
 
-def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, even: bool) -> Any:
+def _flow_options(
+    key: str, steps: int, config: Mapping[str, Any], tokens: int
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The class of a flow sampler, what it is made with, and the config without what says nothing."""
     module_name, class_name, extra = FLOW[key]
     kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
     accepted = set(inspect.signature(kind.__init__).parameters)
@@ -142,16 +156,22 @@ def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, 
     if steps == 1:
         # a single level cannot both be pure noise and end the schedule
         options.pop("shift_terminal", None)
-    sampler = kind(**{name: value for name, value in options.items() if name in accepted})
-    if "flow_shift" in accepted:
-        sampler.set_timesteps(steps)
-        if any(config.get(name) for name in RESPACED):
-            levels = _respaced(sampler.sigmas[:-1].double(), config)
-            sampler.sigmas = torch.cat([levels, sampler.sigmas[-1:].double()]).float()
-            sampler.timesteps = (levels * FLOW_STEPS).round().long()
-        return sampler
-    mu = dynamic_shift(tokens, config) if options.get("use_dynamic_shifting") else None
-    sampler.set_timesteps(steps, sigmas=[1.0 - i / steps for i in range(steps)] if even else None, mu=mu)
+    return kind, {name: value for name, value in options.items() if name in accepted}, config
+
+
+def _shifted_sampler(
+    sampler: Any, steps: int, config: Mapping[str, Any], levels: Sequence[float] | None, shift: float
+) -> Any:
+    """One of the samplers that space their steps themselves, with the noise levels that the model asks for."""
+    sampler.set_timesteps(steps)
+    sigmas_T = sampler.sigmas[:-1].double()
+    if levels is not None:
+        plain_T = torch.tensor(levels, dtype=torch.float64)
+        sigmas_T = shift * plain_T / (1.0 + (shift - 1.0) * plain_T)
+    if levels is not None or any(config.get(name) for name in RESPACED):
+        sigmas_T = _respaced(sigmas_T, config)
+        sampler.sigmas = torch.cat([sigmas_T, sampler.sigmas[-1:].double()]).float()
+        sampler.timesteps = (sigmas_T * FLOW_STEPS).round().long()
     return sampler
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -198,3 +198,13 @@ def states_of(
     """Hidden states (B, L, E) of a language model, those of several layers one after the other along E."""
     out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
     return torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
+
+
+@contextmanager
+def unnormed(encoder: Any) -> Iterator[None]:
+    """The last states of a language model without its norm."""
+    handle = encoder.norm.register_forward_hook(lambda _module, given, _made: given[0])
+    try:
+        yield
+    finally:
+        handle.remove()

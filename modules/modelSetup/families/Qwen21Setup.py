@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.noising.sampling import dynamic_shift
-from modules.model.text.encoding import causal_states
+from modules.model.text.encoding import causal_states, unnormed
 from modules.modelSetup.QwenAutoencoder import QwenAutoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -41,7 +40,7 @@ class Qwen21Setup(QwenAutoencoder):
         whole: Any = model.module("text_encoder")
         encoder = whole.model.language_model
         dropped = len(tokenizer(SYSTEM).input_ids)
-        with _unnormed(encoder):
+        with unnormed(encoder):
             states_BLE, mask_BL = causal_states(
                 encoder,
                 tokenizer,
@@ -109,13 +108,3 @@ def _denoised(
     )[0]
     x_BCn = out_BLE[:, -tokens:].transpose(1, 2)
     return x_BCn.unflatten(2, (height, width))  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _unnormed(encoder: Any) -> Iterator[None]:
-    """The last states of a language model without its norm."""
-    handle = encoder.norm.register_forward_hook(lambda _module, given, _made: given[0])
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -17,7 +17,7 @@ from modules.model.Model import Model
 from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup import sample_images
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.sample_images import SampleRequest, check_sample
+from modules.modelSetup.sample_images import SampleRequest, check_sample, unguided
 from modules.runner.events import SAMPLING
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
 from modules.trainer.evaluate.sample_sources import check_sample_sources, sample_sources
@@ -68,17 +68,17 @@ class Sampler:
         if told:
             _log.warning("%s", told)
         spec = self._model.spec
+        if told := unguided(self._model, max((s.cfg_scale for _, s in self._samples), default=1.0)):
+            _log.warning("%s", told)
         idle = [
-            s for _, s in self._samples if s.negative_prompt and (spec.embeds_guidance or s.cfg_scale <= 1)
+            s for _, s in self._samples if s.negative_prompt and (not spec.reads_negatives or s.cfg_scale <= 1)
         ]
         if idle:
             _log.warning(
                 "the negative prompts of %d of %d samples have no effect: %s; the first is %.80r",
                 len(idle),
                 len(self._samples),
-                f"{spec.label} takes its guidance scale as an input"
-                if spec.embeds_guidance
-                else "a CFG scale of 1 or less does not use them",
+                spec.unread_negatives or "a CFG scale of 1 or less does not use them",
                 idle[0].negative_prompt,
             )
 

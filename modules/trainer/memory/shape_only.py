@@ -126,7 +126,11 @@ def shape_only_model(
     if parts is None:
         base, named = _places(setup, config, weights)
         outlined = setup.load(
-            base, PartDtypes(lazy=True, configs_only=not weights), options=options, part_sources=named
+            base,
+            PartDtypes(lazy=True, configs_only=not weights),
+            setup.spec.parts_of_a_run,
+            options,
+            named,
         )
         source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
         schedule = outlined.schedule
@@ -164,7 +168,7 @@ def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
     own = [part for part, name in names.items() if name.strip()]
-    rest = [part.name for part in spec.parts if part.name not in own]
+    rest = [part for part in spec.parts_of_a_run if part not in own]
     for part in own:
         names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True, weights=weights)
     return _here(config.base_model_name, FIELD, spec, rest, configs=own, weights=weights), names

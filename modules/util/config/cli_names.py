@@ -49,7 +49,7 @@ def part_settings(words: Sequence[str], option: str, setting: str, family: str) 
     Raises:
         ConfigError: not such a word, a part the family has not, or one that is set twice.
     """
-    known = ModelType(family).parts
+    known = ModelType(family).spec.weight_parts
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -12,6 +12,7 @@ SCHEMES = {
     "latent-diffusion": "latent_diffusion",
     "flux": "flux",
     "flux-2": "flux_2",
+    "ideogram-4": "ideogram_4",
     "krea-2": "krea_2",
     "longcat-image": "longcat_image",
     "lumina-2": "lumina_2",

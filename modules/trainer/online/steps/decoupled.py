@@ -76,7 +76,7 @@ class NoisedBatch:
         assert self._step.reference is not None
         with torch.no_grad(), self._step.reference.active():
             wanted = self._ask(self._cond).predicted
-            if cfg <= 1.0 or self._step.loader.model.spec.embeds_guidance:
+            if cfg <= 1.0 or not self._step.loader.model.spec.reads_negatives:
                 return wanted
             negative = self._step.negative().select([0] * len(self._batch))
             unwanted = self._ask(negative).predicted

@@ -187,6 +187,23 @@ def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_rollout_cfg_scale", "rlhf_dgpo_kl_cfg", "model_type")
+def _nothing_is_guided_without_the_network_for_it(c: TrainConfig) -> Iterator[Finding]:
+    if not c.trains_online or not c.model_type.spec.guide:
+        return
+    told = {"rlhf_rollout_cfg_scale": c.rlhf_rollout_cfg_scale}
+    if _acts(c, "group_loss"):
+        told["rlhf_dgpo_kl_cfg"] = c.rlhf_dgpo_kl_cfg
+    for name, scale in told.items():
+        if scale > 1:
+            yield UnsupportedError(
+                f"{scale:g} has no effect: {c.model_type.label} is guided by a second network, which a run does not "
+                "load",
+                name,
+                "set it to 1",
+            )
+
+
 @rule(*_MODE, "rlhf_num_train_timesteps", "rlhf_timestep_sampler", "rlhf_rollout_steps")
 def _enough_steps_to_train(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "decoupled") or c.rlhf_timestep_sampler in _CONTINUOUS:
