@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -13,15 +14,18 @@ from torch import nn
 
 from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
+from modules.model.weight_files import open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UnsupportedError
 from modules.util.files.model_index import index_file, read_index
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
-from modules.weights.loading import PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG
+from modules.weights.loading import FIELD, PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, weights_files
+from modules.weights.part_files import folder_tensors
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
+_log = logging.getLogger(__name__)
 PROCESSOR_RULES = (PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, "video_preprocessor_config.json")
 LIBRARY = dict.fromkeys(("denoiser", "guide", "vae"), "diffusers") | {"text_encoder": "transformers"}
 
@@ -49,6 +53,9 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
             write_lazily(
                 part_tensors(model, name, dtype), weights.with_suffix(".safetensors"), {"format": "pt"}
             )
+        for spec in model.spec.of_kind("guide"):
+            if spec.name not in model.parts:
+                _carry_over(model, spec.place, fresh, dtype)
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
                 model.parts[spec.name].save_pretrained(str(fresh / spec.place))
@@ -137,6 +144,32 @@ def _write_config(module: nn.Module, place: Path) -> None:
     config.save_pretrained(str(place))
 
 
+def _carry_over(model: Model, place: str, fresh: Path, dtype: torch.dtype | None) -> None:
+    """Write a part that a run does not load as it is in the folder that the model came from."""
+    source = Path(model.source) / place
+    if not _has_part(model, place):
+        _log.warning(
+            "%s is not in %s, so the saved model is without it: its samples have no guidance; copy that folder from "
+            "the base model",
+            place,
+            model.source,
+        )
+        return
+    tensors = folder_tensors([open_weights(file, FIELD) for file in weights_files(source)]).places
+    (fresh / place).mkdir()
+    _write_json(fresh / place / "config.json", read_json(source / "config.json", "model config"))
+    weights = fresh / place / "diffusion_pytorch_model.safetensors"
+    write_lazily({name: tensor.to(dtype) for name, tensor in tensors.items()}, weights, {"format": "pt"})
+
+
+def _has_part(model: Model, place: str) -> bool:
+    """Whether the folder that a model came from has a part, by its index, with config and weights."""
+    source = Path(model.source)
+    named = _index_of(source).get(place)
+    there = (source / place / "config.json").is_file() and bool(weights_files(source / place))
+    return isinstance(named, list) and all(named) and there
+
+
 def _write_processor(model: Model, place: Path) -> None:
     """What shows images to a text encoder, whose folder holds its tokenizer again."""
     _write_json(place / PROCESSOR_CONFIG, model.parts[place.name])
@@ -181,7 +214,8 @@ def model_index(model: Model) -> dict[str, Any]:
     }
     for part in model.spec.parts:
         if part.optional and part.name not in model.parts:
-            index[part.place] = [None, None]
+            carried = part.kind == "guide" and _has_part(model, part.place)
+            index[part.place] = source[part.place] if carried else [None, None]
         elif part.kind == "scheduler":
             index[part.place] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
         elif part.kind in ("tokenizer", "processor"):

@@ -233,6 +233,17 @@ def _qwen_21() -> Parts:
     return {**parts, "vae": AutoencoderKLQwenImage21(), "scheduler": {}}
 
 
+def _ideogram_4() -> Parts:
+    # without the head of Qwen-Image 2.1's, which is the same language model
+    encoder: Any = _qwen_21()["text_encoder"]
+    return {
+        "transformer": _shipped("IDEOGRAM_4"),
+        "text_encoder": encoder.model,
+        "vae": _flux_2_vae(),
+        "scheduler": {},
+    }
+
+
 def _anima() -> Parts:
     from diffusers import AutoencoderKLQwenImage
     from transformers import Qwen3Config, Qwen3Model
@@ -329,6 +340,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
         0,
     ),
     "qwen-21": ("QWEN_21", _qwen_21, (520, 4096), 0),
+    "ideogram-4": ("IDEOGRAM_4", _ideogram_4, (512, 53248), 0),
     "anima": ("ANIMA", _anima, (512, 1024), 0),
     "hidream-full": ("HI_DREAM_FULL", _hidream, (128, 32 * 4096), 2048),
     "lumina-2": ("LUMINA_2", lambda: _all_shipped("LUMINA_2"), (256, 2304), 0),
@@ -360,6 +372,7 @@ MASKED = (
     "QWEN_21",
     "LUMINA_2",
     "ERNIE",
+    "IDEOGRAM_4",
     "CHROMA_1",
     "PIXART_ALPHA",
     "PIXART_SIGMA",

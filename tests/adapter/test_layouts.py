@@ -96,6 +96,9 @@ CASES = [
     ("LUMINA_2", DIFFUSERS, ()),
     ("ERNIE", DIFFUSERS, ()),
     ("HI_DREAM_FULL", DIFFUSERS, ()),
+    ("IDEOGRAM_4", DIFFUSERS, ()),
+    # its reader knows the layers of the blocks
+    ("IDEOGRAM_4", COMFY, (r"^layers",)),
     ("Z_IMAGE", DIFFUSERS, ()),
     ("Z_IMAGE", KOHYA, (r"^layers",)),
     ("Z_IMAGE", COMFY, (r"^layers\.\d+\.feed_forward",)),
@@ -264,6 +267,7 @@ COMFY_ENCODERS = {
     "LONGCAT_IMAGE": "qwen25_7b",
     "QWEN_21": "qwen3vl_8b",
     "ANIMA": "qwen3_06b",
+    "IDEOGRAM_4": "qwen3vl_8b",
     "PIXART_ALPHA": "t5xxl",
 }
 

@@ -38,6 +38,7 @@ FAMILIES = {
     "Qwen-Image 2.1": "QWEN_21",
     "Anima": "ANIMA",
     "HiDream-I1": "HI_DREAM_FULL",
+    "Ideogram 4": "IDEOGRAM_4",
     "Sana": "SANA",
     "PixArt": "PIXART_ALPHA",
 }

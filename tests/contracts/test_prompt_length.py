@@ -29,6 +29,7 @@ PUBLISHED = {
     "QWEN_21": 512,
     "ANIMA": 512,
     "HI_DREAM_FULL": 128,
+    "IDEOGRAM_4": 504,
     "FLUX_2": 500,
     "FLUX_2_DEV": 480,
     "Z_IMAGE": 504,

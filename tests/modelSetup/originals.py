@@ -272,6 +272,10 @@ ANIMA = Layout(
         (r"^proj_out\.", "final_layer.linear."),
     ),
 )
+IDEOGRAM_4 = Layout(
+    fused=((r"^layers\.\d+\.attention\.", _QKV, "qkv"),),
+    renamed=((r"\.attention\.to_out\.0\.", ".attention.o."),),
+)
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -297,6 +301,7 @@ LAYOUTS = {
     "HI_DREAM_FULL": SAME,
     "LONGCAT_IMAGE": LONGCAT_IMAGE,
     "LONGCAT_IMAGE_EDIT": LONGCAT_IMAGE,
+    "IDEOGRAM_4": IDEOGRAM_4,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {

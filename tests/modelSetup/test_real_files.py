@@ -46,6 +46,7 @@ COUNTS = {
     ("QWEN_21", "config"): (265, 297),
     ("ANIMA", "config"): (567, 567),
     ("HI_DREAM_FULL", "config"): (1615, 1615),
+    ("IDEOGRAM_4", "config"): (458, 526),
     ("STABLE_DIFFUSION_3", "config"): (491, 683),
     ("STABLE_DIFFUSION_35", "config"): (923, 1227),
     ("STABLE_DIFFUSION_35", "medium"): (665, 909),

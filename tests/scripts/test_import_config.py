@@ -84,7 +84,7 @@ def test_notes_are_short_joined_and_without_lists_of_choices(
 @pytest.mark.parametrize(
     ("data", "near"),
     [
-        ({"model_type": "IDEOGRAM_4"}, ("model_type", "FLUX_2")),
+        ({"model_type": "HUNYUAN_VIDEO"}, ("model_type", "FLUX_DEV_1")),
         ({"training_method": "EMBEDDING", "model_type": "FLUX_DEV_1"}, ("training_method", "LORA")),
         ({"training_method": "FINE_TUNE_VAE"}, ("training_method", "FINE_TUNE")),
         ({"optimizer": {"optimizer": "PRODIGY_ADV"}, "learning_rate": 1.0}, ("optimizer", "PRODIGY")),
@@ -186,14 +186,14 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
     there, here = tmp_path / "there", tmp_path / "there" / "ours"
     given(there / "mine.json")
     given(there / "deep" / "lost.json", force_circular_padding=True)
-    given(there / "#built in.json", model_type="IDEOGRAM_4")
+    given(there / "#built in.json", model_type="HUNYUAN_VIDEO")
     (there / "concepts.json").write_text('[{"path": "a"}]')
     (there / "samples.json").write_text('[{"prompt": "a"}]')
     (there / "package.json").write_text('{"name": "x"}')
     (there / "secrets.json").write_text('{"huggingface_token": "hf_x", "cloud": {}}')
     assert main([str(there), str(here)]) == 2
     assert capsys.readouterr().out.splitlines() == [
-        '#built in.json: refused: model_type: "IDEOGRAM_4" is not supported: this family is not trained here yet',
+        '#built in.json: refused: model_type: "HUNYUAN_VIDEO" is not supported: it makes videos',
         "concepts.json: 0 notes, 0 of them change training",
         "mine.json: 0 notes, 0 of them change training",
         "samples.json: 0 notes, 0 of them change training",

@@ -187,6 +187,7 @@ def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("LUMINA_2", 399),
         ("ERNIE", 409),
         ("HI_DREAM_FULL", 1615),
+        ("IDEOGRAM_4", 458),
     ],
 )
 def test_as_many_tensors_as_the_published_files_have(key: str, count: int) -> None:

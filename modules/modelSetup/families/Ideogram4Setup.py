@@ -13,7 +13,7 @@ from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import initial_noise, make_sampler
 from modules.model.patches import grid_positions
-from modules.model.text.encoding import causal_states, chat_messages, unnormed
+from modules.model.text.encoding import causal_states, unnormed
 from modules.modelSetup.Flux2Autoencoder import Flux2Autoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.families.ideogram_4 import LAYERS
@@ -32,6 +32,7 @@ LEAST_LOG_SNR, MOST_LOG_SNR = -15.0, 18.0
 POLISHED = 16
 """One step of so many, at the end, is guided less."""
 POLISH_SCALE = 3.0
+PLACE = "{prompt}"
 
 
 @model_setup
@@ -45,14 +46,16 @@ class Ideogram4Setup(Flux2Autoencoder):
         # without the tower for images
         encoder: Any = model.module("text_encoder").language_model
         tokenizer = model.parts["tokenizer"]
+        before, after = _template(tokenizer)
         with unnormed(encoder):
             states_BLE, mask_BL = causal_states(
                 encoder,
                 tokenizer,
-                chat_messages(tokenizer, prompts),
-                self.prompt_length(model),
+                [f"{before}{prompt}" for prompt in prompts],
+                self.prompt_length(model) - len(tokenizer(after).input_ids),
                 # states are counted from the embedding
                 [layer + 1 for layer in LAYERS],
+                suffix=after,
             )
         # the layers of one channel are next to each other
         hidden_BLE = states_BLE.unflatten(2, (len(LAYERS), -1)).transpose(2, 3).flatten(2)
@@ -97,6 +100,14 @@ class Ideogram4Setup(Flux2Autoencoder):
         if not options.shifts_by_size:
             return None
         return math.exp(_mean((shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)))
+
+
+def _template(tokenizer: Any) -> tuple[str, str]:
+    """What the tokenizer's template puts before and after a prompt."""
+    said = [{"role": "user", "content": [{"type": "text", "text": PLACE}]}]
+    text: str = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+    before, _, after = text.partition(PLACE)
+    return before, after
 
 
 def _mean(size: tuple[int, int]) -> float:

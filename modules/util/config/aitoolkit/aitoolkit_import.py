@@ -31,6 +31,7 @@ _ARCHITECTURES = {
     "flux2_klein_9b": "FLUX_2", "sana": "SANA", "krea2": "KREA_2", "lumina2": "LUMINA_2",
     "ernie_image": "ERNIE", "longcat_image": "LONGCAT_IMAGE", "flux2": "FLUX_2_DEV",
     "hidream": "HI_DREAM_FULL",
+    "ideogram4": "IDEOGRAM_4",
 }  # fmt: skip
 _SWITCHES = {
     "is_xl": "sdxl", "is_flux": "flux", "is_v3": "sd3", "is_pixart": "pixart", "is_pixart_sigma": "pixart_sigma",

@@ -40,6 +40,7 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("adaLN_sa_ln.", "ERNIE"),
     ("llm_adapter.", "ANIMA"),
     ("double_stream_blocks.0.block.", "HI_DREAM_FULL"),
+    ("embed_image_indicator.", "IDEOGRAM_4"),
     ("transformer_blocks.0.img_mod.", "QWEN"),
     ("txt_in.text_norm.", "QWEN_21"),
     ("x_block.attn2.", "STABLE_DIFFUSION_35"),

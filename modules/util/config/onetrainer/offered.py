@@ -22,7 +22,6 @@ _FAMILIES = {
     "STABLE_CASCADE_1": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
     "FLUX_FILL_DEV_1": ("FLUX_DEV_1", "it takes an image with a hole"),
     "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
-    "IDEOGRAM_4": ("FLUX_2", "this family is not trained here yet"),
 }
 """Families that are not supported: the nearest one, and why."""
 _METHODS = {

@@ -20,7 +20,6 @@ from tests.util.config.onetrainer.reading import import_onetrainer
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
     "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO",
-    "IDEOGRAM_4",
 )  # fmt: skip
 THEIR_OPTIMIZERS = (
     "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV",
@@ -71,13 +70,13 @@ def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(
             tmp_path,
-            model_type="IDEOGRAM_4",
+            model_type="HUNYUAN_VIDEO",
             training_method="FINE_TUNE_VAE",
             optimizer={"optimizer": "PRODIGY_ADV"},
         )
     text = str(caught.value)
     assert "asks for 3 things" in text
-    assert '"IDEOGRAM_4"' in text
+    assert '"HUNYUAN_VIDEO"' in text
     assert '"FINE_TUNE_VAE"' in text
     assert '"PRODIGY_ADV"' in text
     assert "nearest: PRODIGY;" in text
