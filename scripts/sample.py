@@ -398,7 +398,8 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample], say: Calla
     sample = next((sample for sample in filled if sample.negative_prompt.strip()), None)
     if sample is None:
         return
-    reason = setup.spec.unread_negatives
+    spec = setup.spec
+    reason = f"{spec.label} has its guidance built in" if spec.embeds_guidance else spec.unread_negatives
     if not reason and sample.cfg_scale <= 1.0:
         reason = f"there is no guidance at a scale of {sample.cfg_scale:g}"
     if reason:

@@ -313,6 +313,22 @@ def check_layers(config: Mapping[str, Any], tensors: Callable[[], int], place: P
                     )
 
 
+def refuse_packed(config: Mapping[str, Any], place: Path) -> None:
+    """Refuse a part whose folder holds weights in codes of another library, such as 4 bits of bitsandbytes.
+
+    Raises:
+        UserError: its config says so.
+    """
+    packed = config.get("quantization_config")
+    if packed:
+        method = packed.get("quant_method") if isinstance(packed, Mapping) else packed
+        raise UserError(
+            f"the weights in {place} were rounded by {str(method)[:40]}, which is not supported",
+            field=FIELD,
+            hint="use a version of this model in 16 or 32 bits; weight_dtype NFLOAT_4 or FLOAT_8 rounds it here",
+        )
+
+
 def load_module(
     from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, dtype_name: str
 ) -> nn.Module:
@@ -330,6 +346,7 @@ def load_module(
     check_shards(weights_files(place))
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
+        refuse_packed(config, place)
         check_layers(config, lambda: _count_tensors(place), place)
     try:
         module, info = from_pretrained(

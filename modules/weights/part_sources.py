@@ -29,6 +29,7 @@ from modules.weights.loading import (
     load_parts,
     load_tokenizer,
     part_class,
+    refuse_packed,
     refuse_unread,
     require_floats,
     weights_files,
@@ -228,6 +229,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
     config = read_json(place / "config.json", "model config")
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
+    refuse_packed(config, place)
     files = weights_files(place)
     if bare and not files:
         check_layers(config, lambda: MOST_LAYERS, place)

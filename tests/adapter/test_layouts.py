@@ -130,6 +130,9 @@ def test_diffusers_makes_the_same_image(
     options |= pipeline_options(key, 3.0)
     # of the prompt alone
     options.pop("image", None)
+    if "guidance_schedule" in options:
+        # one for each step
+        options["guidance_schedule"] = [3.0] * options["num_inference_steps"]
     options = {
         # prompts that come encoded are a batch of two
         name: value[:1] if isinstance(value, torch.Tensor) else value

@@ -48,7 +48,11 @@ def write(folder: Path, prediction: str, factor: int) -> None:
             "text_encoder": build_qwen3_vl(size, TEXT_WIDTH, layers=LAYERS[-1] + 1),
             "vae": build_patch_vae(factor),
         }
-        scheduler = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 1.0}
+        scheduler = {
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "num_train_timesteps": 1000,
+            "shift": 1.0,
+        }
         write_folder(folder, "Ideogram4Pipeline", modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
 
 

@@ -53,6 +53,7 @@ MILLIONS = {
     ("ANIMA", "config"): 1956.41,
     ("HI_DREAM_FULL", "config"): 17105.73,
     ("IDEOGRAM_4", "config"): 9280.0,
+    ("IDEOGRAM_4", "config"): 9279.29,
 }
 """Parameters of the published denoisers."""
 

@@ -71,7 +71,9 @@ class Sampler:
         if told := unguided(self._model, max((s.cfg_scale for _, s in self._samples), default=1.0)):
             _log.warning("%s", told)
         idle = [
-            s for _, s in self._samples if s.negative_prompt and (not spec.reads_negatives or s.cfg_scale <= 1)
+            s
+            for _, s in self._samples
+            if s.negative_prompt and (not spec.reads_negatives or s.cfg_scale <= 1)
         ]
         if idle:
             _log.warning(

@@ -35,7 +35,7 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "lokr_vec_trick": "another order of the same computation",
     "secrets": "tokens are never copied into configs",
     "prior": "of families that are not supported",
-    "unconditional_transformer": "of families that are not supported",
+    "unconditional_transformer": "for samples only; a run does not load it",
     "effnet_encoder": "of families that are not supported",
     "decoder": "of families that are not supported",
     "decoder_text_encoder": "of families that are not supported",
@@ -109,6 +109,8 @@ def note_rest(
     _lengths(full, family, defaults, notes)
     _variational(full, family, notes)
     _quantization(full, family, defaults, notes)
+    if family.spec.guide in given:
+        notes.say(family.spec.guide, "not loaded in training, so samples of a run have no guidance")
     secrets = given.get("secrets")
     if isinstance(secrets, Mapping) and any(v for k, v in secrets.items() if k not in (VERSION_KEY, "cloud")):
         notes.say("secrets", "never copied; enter the token in the settings")
