@@ -25,12 +25,12 @@ IMAGE_START = 65536
 """Positions of image tokens are counted from here along all axes, so that no text reaches them."""
 BASE_AREA = 512 * 512
 """Pixels of the images whose noise levels are not shifted."""
-DEVIATION = 1.5
-"""Of the logit of noise levels, in training and in samples."""
+SPREAD = 1.5
+"""Standard deviation of the logit of noise levels, in training and in samples."""
 LEAST_LOG_SNR, MOST_LOG_SNR = -15.0, 18.0
 """Logarithms of the signal-to-noise ratio beyond which no step of a sample goes."""
 POLISHED = 16
-"""One step of so many, at the end, is guided less."""
+"""At the end of a sample, one step in 16 is guided less."""
 POLISH_SCALE = 3.0
 PLACE = "{prompt}"
 
@@ -118,7 +118,7 @@ def _mean(size: tuple[int, int]) -> float:
 def _levels(steps: int, mean: float) -> list[float]:
     """Noise levels of the steps of a sample, falling: equally likely parts of a logit-normal, held within limits."""
     share_T = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)[:-1]
-    level_T = torch.sigmoid(mean + DEVIATION * torch.special.ndtri(share_T))
+    level_T = torch.sigmoid(mean + SPREAD * torch.special.ndtri(share_T))
     least, most = (1.0 / (1.0 + math.exp(0.5 * ratio)) for ratio in (MOST_LOG_SNR, LEAST_LOG_SNR))
     # rounded as its pipeline does
     found: list[float] = (1.0 - (1.0 - level_T).clamp(least, most)).float().tolist()
