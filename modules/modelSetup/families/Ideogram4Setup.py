@@ -148,4 +148,5 @@ def _velocity(
         indicator=told_BL,
         return_dict=False,
     )[0]
-    return -out_BLC[:, length:].transpose(1, 2).unflatten(2, (height, width))
+    velocity_BChw: torch.Tensor = -out_BLC[:, length:].transpose(1, 2).unflatten(2, (height, width))
+    return velocity_BChw
