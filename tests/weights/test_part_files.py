@@ -52,7 +52,6 @@ MILLIONS = {
     ("QWEN_21", "config"): 7115.12,
     ("ANIMA", "config"): 1956.41,
     ("HI_DREAM_FULL", "config"): 17105.73,
-    ("IDEOGRAM_4", "config"): 9280.0,
     ("IDEOGRAM_4", "config"): 9279.29,
 }
 """Parameters of the published denoisers."""
