@@ -205,7 +205,10 @@ def test_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"training_method": "FINE_TUNE", "unet": {"weight_dtype": "NFLOAT_4"}}, "unet.weight_dtype"),
         (
-            {"training_method": "FINE_TUNE", "unet": {"offload_fraction": 0.5, "gradient_checkpointing": False}},
+            {
+                "training_method": "FINE_TUNE",
+                "unet": {"offload_fraction": 0.5, "gradient_checkpointing": False},
+            },
             "unet.offload_fraction",
         ),
         ({"unet": {"offload_fraction": 0.5, "gradient_checkpointing": False}}, "unet.offload_fraction"),

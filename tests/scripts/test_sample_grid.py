@@ -235,6 +235,12 @@ def test_adapters_of_one_name_are_told_apart(tmp_path: Path, a: Path, b: Path) -
         shutil.copy(source, place)
     axis = read_axis(f"checkpoint=none;{places[0]};{places[1]}", "--x")
     assert [value.label for value in axis.values] == ["no adapter", "first/model", "second/model"]
+    for name in ("first", "second"):
+        (tmp_path / name / "save").mkdir()
+        shutil.copy(a, tmp_path / name / "save" / "model-10.safetensors")
+    axis = read_axis(f"checkpoint={tmp_path / 'first' / 'save'};{tmp_path / 'second' / 'save'};{a}", "--x")
+    found = [value.label for value in axis.values]
+    assert found == ["first/save/model-10", "second/save/model-10", a.stem]
 
 
 def test_a_file_that_another_run_wrote_before_is_not_this_run_s(tmp_path: Path, a: Path) -> None:

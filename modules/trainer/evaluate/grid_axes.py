@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,13 +224,28 @@ def _adapters(values: str, field: str) -> list[Value]:
                 f"{place} holds no adapter file", field, "name a run that has saved, or a .safetensors file"
             )
         made += [(path, Value(path.stem, _joined(path))) for path in files]
-    labels = Counter(value.label for _, value in made)
-    return [
-        value
-        if path is None or labels[value.label] == 1
-        else replace(value, label=f"{path.parent.name}/{path.stem}")
-        for path, value in made
-    ]
+    labels = _told_apart([path for path, _ in made if path is not None])
+    return [value if path is None else replace(value, label=labels[path]) for path, value in made]
+
+
+def _told_apart(paths: Sequence[Path]) -> dict[Path, str]:
+    """What files are called: their names, and as many folders before them as tell those of one name apart."""
+    labels: dict[Path, str] = {}
+    places = {path: path.resolve() for path in paths}
+    for stem in {path.stem for path in paths}:
+        alike = [path for path in places if path.stem == stem]
+        for count in range(max(len(places[path].parts) for path in alike)):
+            named = {path: "/".join((*_folders(places[path], count), stem)) for path in alike}
+            if len(set(named.values())) == len({places[path] for path in alike}):
+                break
+        labels |= named
+    return labels
+
+
+def _folders(path: Path, count: int) -> tuple[str, ...]:
+    """The names of the last folders that a file lies in."""
+    above = path.parent.parts
+    return above[max(0, len(above) - count) :]
 
 
 def _joined(path: Path) -> Callable[[Cell], Cell]:
