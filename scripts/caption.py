@@ -142,7 +142,7 @@ EDITS: dict[str, Callable[[Options], Edit]] = {"replace": replacer, "add": adder
 
 def run_edit(options: Options, progress: ProgressLine) -> None:
     edit, only = EDITS[options.verb](options), options.only or ""
-    names = [name for _, name in list_captions(options.folder, options.subfolders)]
+    names = [name for _, name in list_captions(options.folder, options.subfolders, not options.dry_run)]
     plan = plan_edits(options.folder, names, edit, (lambda text: only in text) if only else None)
     for name, (old, new) in plan.changes.items():
         print(
@@ -156,7 +156,7 @@ def run_edit(options: Options, progress: ProgressLine) -> None:
 
 
 def run_count(options: Options, progress: ProgressLine) -> None:
-    listed = list_captions(options.folder, options.subfolders)
+    listed = list_captions(options.folder, options.subfolders, tidy=False)
     found = {name: read_caption(options.folder, name) for _, name in listed}
     tags = count_tags(caption.text or "" for caption in found.values())
     blank = [image.name for image, name in listed if found[name].blank]

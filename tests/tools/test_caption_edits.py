@@ -210,3 +210,17 @@ def test_journals_of_earlier_changes_are_read_once(folder: Path, monkeypatch: py
         stream.write("\n")
     save_caption(folder, "e.txt", caption, "fox 5")
     assert read[4:] == ["0005-caption-edits", "0003-caption-edits"]
+
+
+def test_looking_changes_nothing_and_waits_for_nobody(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_caption(folder, "e.txt", Caption(None), "fox")
+    before = contents(folder)
+    with Journal(folder).job("other") as job:
+        assert main(["count", str(folder)]) == 0
+        assert main(["delete", "--tag", "fox", "--dry-run", str(folder)]) == 0
+        assert main(["delete", "--tag", "fox", str(folder)]) == 2
+        assert "another tool is at work" in capsys.readouterr().err
+        assert job.is_empty
+    assert contents(folder) == before

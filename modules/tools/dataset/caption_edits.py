@@ -64,14 +64,18 @@ class EditPlan:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def list_captions(root: Path, subfolders: bool) -> list[tuple[DataImage, str]]:
+def list_captions(root: Path, subfolders: bool, tidy: bool = True) -> list[tuple[DataImage, str]]:
     """The images of a folder that have captions of their own, each with the name of its caption file, there or not.
-    Images of one name in different formats share one. What a killed tool left half done is put in order first.
+    Images of one name in different formats share one.
+
+    Args:
+        tidy: put what a killed tool left half done in order first; otherwise nothing is changed.
 
     Raises:
         UserError: there is no such folder, names in it are not UTF-8, or another tool is at work in it.
     """
-    Journal(root).put_in_order()
+    if tidy:
+        Journal(root).put_in_order()
     images = captioned_images(find_images(root, subfolders))
     return [(one, one.caption() or f"{one.stem}.txt") for one in images]
 
