@@ -192,6 +192,8 @@ class MaskWindow(tk.Toplevel):
 
     def go(self, step: int) -> None:
         """Save, and show another image."""
+        if not self._saving and not 0 <= self.index + step < len(self._images):
+            return
 
         def then() -> None:
             index = max(0, min(len(self._images) - 1, self.index + step))

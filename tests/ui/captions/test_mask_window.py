@@ -164,6 +164,12 @@ def test_another_image_saves_the_one_before(sit, folder):  # noqa: F811
     painter.press("Prior")
     painter.opened()
     assert not painter.levels.any()
+    painter.press("Prior")
+    painter.opened()
+    painter.press("h")
+    painter.press("Prior")
+    assert mask(folder, 0).any(), "there is no image before the first, so it is not left"
+    painter.press("z", CONTROL)
     writer.close()
     assert not (folder / "2-masklabel.png").exists(), "what was only looked at gets no mask"
 
