@@ -193,6 +193,10 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         ),
     )
 
+
+class WordTextEncoderConfig(FurtherTextEncoderConfig):
+    """A text encoder that words with vectors of their own are trained in, in some families."""
+
     train_embedding: bool = setting(
         True,
         visible=families_where(lambda spec: bool(spec.embedding_keys)),
@@ -205,7 +209,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
     )
 
 
-class ClipTextEncoderConfig(FurtherTextEncoderConfig):
+class ClipTextEncoderConfig(WordTextEncoderConfig):
     """A text encoder that is a CLIP in some families."""
 
     layer_skip: int = setting(

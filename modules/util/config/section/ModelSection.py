@@ -9,6 +9,7 @@ from modules.util.config.section.ModelPartConfig import (
     TextEncoderConfig,
     TrainingAdapterConfig,
     TransformerConfig,
+    WordTextEncoderConfig,
 )
 from modules.util.config.setting import PathText, setting
 from modules.util.enum.choices import DataType, ModelFormat
@@ -104,8 +105,8 @@ class ModelSection(BaseConfig):
         title="Text encoder 2",
         tip="The second text encoder of models with several.",
     )
-    text_encoder_3: FurtherTextEncoderConfig = setting(
-        factory=FurtherTextEncoderConfig,
+    text_encoder_3: WordTextEncoderConfig = setting(
+        factory=WordTextEncoderConfig,
         visible=families_with("text_encoder_3"),
         free=False,
         title="Text encoder 3",
