@@ -191,8 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dev", action="store_true", help="also what the tests need")
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
-    parser.add_argument("--no-window", action="store_true", help="for a computer without a screen: no Tk is needed")
-    parser.add_argument("--into", type=Path, default=ROOT, metavar="FOLDER", help="make the environment there")
+    parser.add_argument(
+        "--no-window", action="store_true", help="for a computer without a screen: no Tk is needed"
+    )
+    parser.add_argument(
+        "--into", type=Path, default=ROOT, metavar="FOLDER", help="make the environment there"
+    )
     options = parser.parse_args(arguments)
     try:
         python = bootstrap(options.into, options.dev, window=not options.no_window)

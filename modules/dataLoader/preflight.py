@@ -307,6 +307,8 @@ def _text_need(
             for sources, _, (height, width), _ in entries
         )
         low, high = shown * _SHOWN_BYTES[0], (shown + len(entries) * spec.prompt_length) * _SHOWN_BYTES[1]
+        if not spec.keeps_shown:
+            low, high = (len(entries) * size for size in _TEXT_BYTES)
     else:
         low, high = (len(_prompts(source)) * size for size in _TEXT_BYTES)
     # the run may end before their training does
@@ -358,13 +360,16 @@ def _shown_entries(
         if any(path in bad for path in item.paths):
             continue
         rules, size = source.rules[item.concept], files.size(item.path)
+        shown = bool(item.sources)
         for visit in range(math.lcm(rules.variations, rules.prompt_count(item.prompts))):
             variation = visit % rules.variations
             crop = rules.crop(size, item.id, variation)
             prompt = rules.prompt(item.prompts, item.id, visit, cached=True)
             # without augmentation, all variations of one size are the same
             done = rules.transform(crop, item.id, variation, cached=True).text()
-            made |= {(item.sources, text, crop, done) for text in ([prompt, ""] if drops else [prompt])}
+            # without images, what is done to the result changes nothing
+            rest = (crop, done) if shown else ((0, 0), "")
+            made |= {(item.sources, text, *rest) for text in ([prompt, ""] if drops else [prompt])}
     return made
 
 

@@ -161,6 +161,7 @@ class FamilySpec:
         sees_sources: whether the text encoder is shown these images too, so that the states of a prompt depend on them.
         shown_area: about how many pixels of each it is shown; 0 for those that ``shown_side`` says.
         shown_side: how long the sides of what it is shown are, as a part of those that the denoiser is given.
+        keeps_shown: whether the states of a prompt have one for each token of these images.
         denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
@@ -207,6 +208,7 @@ class FamilySpec:
     sees_sources: bool = False
     shown_area: int = 0
     shown_side: float = 1.0
+    keeps_shown: bool = True
     denoiser_channels: int = 0
     size_conditioning: bool = False
     blocks: int = 0

@@ -10,12 +10,15 @@ import torch
 
 from modules.dataLoader.preflight import inspect_data
 from modules.model.batch import Conditioning, ImageBatch, PairBatch, Sources
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.families.QwenSetup import QwenEditPlusSetup
 from modules.util.config.TrainConfig import TrainConfig
 from tests.dataLoader.builders import concept, config, loader, write_image
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_setup
 
 KEY = "QWEN_EDIT_PLUS"
+BOTH = "QWEN_21"
+"""Makes images of prompts alone too."""
 
 
 class CountingSetup(QwenEditPlusSetup):
@@ -202,3 +205,39 @@ def test_the_forecast_counts_prompts_that_are_cached_when_their_encoder_stops(tm
     assert stopped == (trained[0], kept[1])
     assert forecast([{"placeholder": "<w>"}], train=False) == trained, "words change prompts too"
     assert forecast([{"placeholder": "<w>", **stops}], train=False) == stopped
+
+
+def test_edits_and_images_of_prompts_alone_are_trained_together(tmp_path: Path) -> None:
+    """By a model that does both; what is kept of an edit says where its images are, and not what became of them."""
+    made = edits(tmp_path, model_type=BOTH, batch_size=1, text_encoder={"dropout_probability": 0.5})
+    write_image(tmp_path / "plain" / "alone.png", seed=5, caption="make it red")
+    assert made.concepts is not None
+    made.concepts.append(concept(tmp_path / "plain"))
+    assert inspect_data(made).faults == []
+    setup, model = tiny_setup(BOTH), tiny_model(BOTH)
+    batches = {batch.ids[0]: batch for batch in loader(made, model, setup=setup).batches()}
+    edit, plain = batches["results/0.png"], batches["plain/alone.png"]
+    assert isinstance(edit, ImageBatch) and isinstance(plain, ImageBatch)
+    assert edit.cond is not None and plain.cond is not None and edit.blank is not None
+    assert (len(edit.sources), len(plain.sources)) == (2, 0)
+    words = plain.cond["hidden_BLE"].shape[1]
+    assert "slots_BL" not in plain.cond.tensors
+    assert words < edit.cond["hidden_BLE"].shape[1] < words + 64
+    assert sorted(edit.cond["slots_BL"][0].tolist())[-3:] == [0, 64, 64]
+    assert torch.equal(edit.blank["slots_BL"].unique(), edit.cond["slots_BL"].unique())
+    for batch in (edit, plain):
+        draw = setup.draw_noise(model, batch, NoiseOptions(caption_dropout=1.0), seed=1)
+        assert bool(setup.calculate_loss(model, batch, draw).isfinite().all())
+    other = batches["results/1.png"]
+    assert isinstance(other, ImageBatch) and other.cond is not None
+    assert (edit.cond["hidden_BLE"] - other.cond["hidden_BLE"]).abs().max() > 1e-4
+
+
+def test_the_cache_holds_no_states_of_images_that_the_denoiser_has_itself(tmp_path: Path) -> None:
+    made = edits(tmp_path, model_type=BOTH)
+    plain = config(tmp_path, [concept(tmp_path / "results")], model_type=BOTH)
+    latents = [2 * (1 + count) for count in (2, 0)]
+    forecasts = [inspect_data(one).cache_bytes for one in (made, plain)]
+    # two entries, because each has its own images; one prompt alone
+    texts = [high - images * 64**2 for (_, high), images in zip(forecasts, latents, strict=True)]
+    assert texts[0] == 2 * texts[1] > 0

@@ -40,7 +40,7 @@ def image_batch(
         side = (size[0] // model.latent_factor, size[1] // model.latent_factor)
         latents.append(torch.randn(model.latent_channels, *side, generator=source))
         prompts.append(PROMPTS[number % len(PROMPTS)])
-    seen = seen_images(setup, ids)
+    seen = seen_images(setup, ids, size)
     return ImageBatch(
         latents_BChw=torch.stack(latents).to(dtype),
         cond=setup.encode_text(model, prompts, seen=seen).to("cpu", dtype) if encoded else None,
@@ -55,12 +55,18 @@ def image_batch(
     )
 
 
-def seen_images(setup: BaseModelSetup, ids: Sequence[str]) -> Sources:
-    """The pixels of as many images as the family takes, if its text encoder sees them."""
+def seen_images(setup: BaseModelSetup, ids: Sequence[str], size: tuple[int, int] = SIZE) -> Sources:
+    """The pixels of as many images as the family takes, if its text encoder sees them.
+
+    Args:
+        size: (height, width) of what is made of them.
+    """
+    # the denoiser has their latents in place of what the text encoder makes of them, or both
+    shown = (64, 64) if setup.spec.keeps_shown else size
 
     def one(name: str, number: int) -> torch.Tensor:
         source = torch.Generator().manual_seed(sum(ord(letter) for letter in name) + 91 * number)
-        return torch.randint(0, 256, (3, 64, 64), generator=source, dtype=torch.uint8)
+        return torch.randint(0, 256, (3, *shown), generator=source, dtype=torch.uint8)
 
     count = setup.spec.sources if setup.spec.sees_sources else 0
     return Sources(torch.stack([one(name, number) for name in ids]) for number in range(count))

@@ -98,12 +98,19 @@ def build_qwen_vl(
 
 
 def build_qwen3_vl(
-    vocabulary_size: int, width: int = 8, layers: int = 3, head: bool = False
+    vocabulary_size: int,
+    width: int = 8,
+    layers: int = 3,
+    head: bool = False,
+    pictures: tuple[int, ...] = (),
+    patch: int = 16,
 ) -> torch.nn.Module:
     """Qwen3-VL with the smallest tower for images it can have.
 
     Args:
         head: with the one that makes words.
+        pictures: tokens of the marks in ``PICTURES``, if it is to be shown images.
+        patch: pixels of the sides of a patch.
     """
     from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
     from transformers.models.qwen3_vl.modeling_qwen3_vl import (
@@ -137,8 +144,11 @@ def build_qwen3_vl(
         "out_hidden_size": width,
         "deepstack_visual_indexes": [0],
         "num_position_embeddings": 16,
+        "patch_size": patch,
     }
-    config = Qwen3VLConfig(text_config=text, vision_config=vision)
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    marks = dict(zip(names, pictures, strict=False))
+    config = Qwen3VLConfig(text_config=text, vision_config=vision, **marks)
     return (Qwen3VLForConditionalGeneration if head else Qwen3VLModel)(config)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from tests.tiny.pieces import write_folder
-from tests.tiny.qwen import build_qwen3_vl, write_qwen_tokenizer
+from tests.tiny.qwen import build_qwen3_vl, picture_marks, write_qwen_tokenizer
+from tests.tiny.qwen_image import PictureProcessor
+from tests.tiny.source_images import SIDE, source_images
 
 TEXT_WIDTH, CHANNELS = 8, 4
 
@@ -52,9 +54,11 @@ def write(folder: Path, prediction: str, factor: int, levels: Sequence[float] = 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         size = write_qwen_tokenizer(folder / "processor", pictures=True)
+        marks = picture_marks(folder / "processor")
         modules = {
             "transformer": build_transformer(),
-            "text_encoder": build_qwen3_vl(size, TEXT_WIDTH, head=True),
+            # a token of an image is one of the slots of the denoiser
+            "text_encoder": build_qwen3_vl(size, TEXT_WIDTH, head=True, pictures=marks, patch=factor),
             "vae": build_opaque_vae(factor),
         }
         scheduler = {
@@ -72,18 +76,30 @@ def write(folder: Path, prediction: str, factor: int, levels: Sequence[float] = 
     path = folder / "model_index.json"
     index = {**json.loads(path.read_text(encoding="utf-8")), "sample_sigmas": list(levels) or None}
     path.write_text(json.dumps(index), encoding="utf-8")
+    rules = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "min_pixels": 64,
+        "max_pixels": 1 << 24,
+        "patch_size": factor,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(rules), encoding="utf-8")
 
 
-class TextProcessor:
-    """The half of the processor that has to do with text; the other one needs torchvision."""
+class WholeProcessor(PictureProcessor):
+    """What the published processor does, which needs torchvision."""
 
-    def __init__(self, folder: Path) -> None:
-        from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
+    def __call__(self, text: Sequence[str], images: Any = None, **options: Any) -> Any:
+        from transformers import BatchFeature
 
-        self.tokenizer = Qwen2Tokenizer.from_pretrained(str(folder))
-
-    def __call__(self, text: Sequence[str], **options: Any) -> Any:
-        return self.tokenizer(list(text), **options)
+        if images is None:
+            return self.tokenizer(list(text), **options)
+        made = super().__call__(list(text), [image.convert("RGB") for image in images], True, "pt")
+        place = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        return BatchFeature({**made, "mm_token_type_ids": (made["input_ids"] == place).int()})
 
     def apply_chat_template(self, messages: Sequence[dict[str, Any]], **options: bool) -> list[list[int]]:
         """As the template of Qwen3-VL words a message of the system."""
@@ -97,7 +113,7 @@ def with_processor(folder: Path, monkeypatch: Any) -> dict[str, object]:
     from diffusers import QwenImage21Pipeline
     from diffusers.image_processor import VaeImageProcessor
 
-    processor, original = TextProcessor(folder / "processor"), QwenImage21Pipeline.__init__
+    processor, original = WholeProcessor(folder), QwenImage21Pipeline.__init__
     config = json.loads((folder / "vae" / "config.json").read_text(encoding="utf-8"))
 
     @functools.wraps(original)
@@ -111,7 +127,8 @@ def with_processor(folder: Path, monkeypatch: Any) -> dict[str, object]:
 
 
 def _pipeline(cfg: float) -> dict[str, object]:
-    return {"guidance_scale": None, "true_cfg_scale": cfg}
+    asked = {"guidance_scale": None, "true_cfg_scale": cfg, "output_resolution": SIDE}
+    return {**asked, "image": source_images(3)}
 
 
 FAMILIES = {"QWEN_21": write}

@@ -150,7 +150,7 @@ def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> li
     ]
 
 
-def _with_suffix(
+def tokens_before(
     tokenizer: Any, texts: Sequence[str], encoder: nn.Module, limit: int, suffix: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``tokenize``, padded on the right to the longest, with further tokens directly after each text."""
@@ -185,7 +185,7 @@ def causal_states(
         suffix: comes after every text, also after one that is cut.
     """
     if suffix:
-        ids_BL, mask_BL = _with_suffix(tokenizer, texts, encoder, limit, suffix)
+        ids_BL, mask_BL = tokens_before(tokenizer, texts, encoder, limit, suffix)
     else:
         ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
     states_BLE = states_of(encoder, ids_BL, mask_BL, layers)

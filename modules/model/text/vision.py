@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,10 +159,28 @@ class Pictures:
 
 
 @contextmanager
-def countable(tensor: torch.Tensor) -> Iterator[None]:
-    """Which patch is where is asked of tensors with contents, also in a forecast, whose others have none."""
-    with torch.device("cpu") if tensor.is_meta else nullcontext():
+def countable(tensor: torch.Tensor, encoder: Any) -> Iterator[None]:
+    """Which patch is where is asked of tensors with contents, also in a forecast, whose others have none.
+
+    Args:
+        tensor: says whether this is a forecast.
+        encoder: without its head; if it adds features of images to the states of their tokens in several layers, a
+            forecast takes the copy of the states that this needs, without knowing which these are.
+    """
+    if not tensor.is_meta:
         yield
+        return
+    inner = encoder.language_model
+    adds = hasattr(inner, "_deepstack_process")
+    if adds:
+        inner._deepstack_process = lambda states_BLE, *_: states_BLE.clone()
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        if adds:
+            # that of its class is there again
+            del inner._deepstack_process
 
 
 def picture_states(
@@ -200,7 +218,7 @@ def picture_states(
         whole_BL = torch.ones(ids_BL.shape, dtype=torch.bool, device="cpu")
         # padding is behind the text, where nothing sees its positions
         shown = pictures.inputs(encoder, tokenizer, first, whole_BL)
-    with countable(ids_BL):
+    with countable(ids_BL, encoder):
         out = encoder(
             input_ids=ids_BL,
             attention_mask=mask_BL.long(),

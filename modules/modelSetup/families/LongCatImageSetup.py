@@ -72,7 +72,7 @@ class LongCatImageSetup(BaseModelSetup):
         mask_BL = framed(padded.attention_mask, [1] * len(first), [1] * len(last))
         shown = {} if pictures is None else pictures.inputs(encoder, tokenizer, first, mask_BL.bool())
         ids_BL = framed(padded.input_ids, first, last).to(device)
-        with countable(ids_BL):
+        with countable(ids_BL, encoder):
             out = encoder(
                 input_ids=ids_BL,
                 attention_mask=mask_BL.to(device),

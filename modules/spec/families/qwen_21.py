@@ -44,5 +44,8 @@ QWEN_21 = FamilySpec(
     default_steps=40,
     default_cfg=1.0,
     default_sampler="EULER",
+    sources=3,
+    sees_sources=True,
+    keeps_shown=False,
     order=91,
 )

@@ -158,8 +158,8 @@ class ShapesOnly(TorchFunctionMode):
         if func is torch.Tensor.repeat_interleave and args[0].is_meta and _has_numbers(args[1]):
             # how often each token is there decides the shape
             kwargs = {**kwargs, "output_size": int(args[1].sum())}
-        if func is not torch.Tensor.__setitem__:
-            # what a mask on the CPU selects is known
+        if func not in (torch.Tensor.__setitem__, torch.ops.aten.index.Tensor):
+            # what a mask on the CPU selects is known, on the way back too
             args, kwargs = _together(args, kwargs)
         if func is nn.functional.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)

@@ -43,7 +43,9 @@ def worded_xl(folder: Path) -> dict[str, Any]:
 
 
 def worded_3(folder: Path) -> dict[str, Any]:
-    word = {name: worded(folder)[name] for name in ("concepts", "additional_embeddings", "text_encoder.train")}
+    word = {
+        name: worded(folder)[name] for name in ("concepts", "additional_embeddings", "text_encoder.train")
+    }
     return {**stable_diffusion_3(folder), **word, "max_steps": 1}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modules.adapter.reference import create_reference
-from modules.model.batch import ImageBatch, PairBatch
+from modules.model.batch import ImageBatch, PairBatch, Sources
 from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup import training
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
@@ -21,6 +21,7 @@ from modules.trainer.memory.memory_step import PROMPT, ShapeDryRun, StepBytes
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.optim.optimizers import create_optimizer
+from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import UserError
@@ -64,14 +65,25 @@ def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
     training.prepare(setup, model, config)
     trained = [p for _, _, named in training.trainable_parameters(model, config) for _, p in named]
     side = SIZE[0] // model.latent_factor
-    cond = setup.encode_text(model, [PROMPT] * count)
+    # models that only edit are predicted with one image
+    edited = int(setup.spec.edits_only)
+    shown = Sources([torch.zeros(count, 3, *SIZE, dtype=torch.uint8)] * (edited * setup.spec.sees_sources))
+    cond = setup.encode_text(model, [PROMPT] * count, seen=shown)
     names = [str(number) for number in range(count)]
 
     def batch() -> ImageBatch:
         latents = torch.randn(count, model.latent_channels, side, side)
         seen = torch.randn(count, 1 + model.latent_channels, side, side) if setup.spec.inpainting else None
         return ImageBatch(
-            latents, cond, [PROMPT] * count, names, [0] * count, SIZE, torch.ones(count), inpaint_BChw=seen
+            latents,
+            cond,
+            [PROMPT] * count,
+            names,
+            [0] * count,
+            SIZE,
+            torch.ones(count),
+            inpaint_BChw=seen,
+            sources=Sources([torch.randn_like(latents)] * edited),
         )
 
     chosen, rejected = batch(), batch()
@@ -236,6 +248,24 @@ def test_each_phase_has_what_is_there_in_it() -> None:
     few = plan_memory(config_of(key, latent_caching=False, batch_size=1), cuda=False)
     for one, other in zip(in_every_step.phases[:2], few.phases, strict=False):
         assert one.items["working memory"] == other.items["working memory"], "each is encoded by itself"
+
+
+def test_sources_that_a_text_encoder_sees_take_memory(tmp_path: Path) -> None:
+    """In encoding prompts and in the step; with every layer trained, also the one that mixes images with texts."""
+    key, size = "QWEN_21", (64, 64)
+    needs = []
+    for count in range(3):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(1, count + 1):
+            (folder / ("a.png" if number == 1 else f"a.{number}.png")).touch()
+        given = {"path": str(folder), "source_path": str(folder) if count else ""}
+        made = config_of(key, rlhf_enabled=True, layer_filter_preset="full")
+        made.concepts = [ConceptConfig.from_dict(given)]
+        dry_run = planner(made).dry_run
+        needs.append((dry_run.texts(1, size), dry_run.step(1, size).saved))
+    assert needs[0][0] < needs[1][0] < needs[2][0]
+    assert needs[0][1] < needs[1][1] < needs[2][1]
 
 
 def test_filling_the_cache_takes_no_denoiser() -> None:

@@ -94,7 +94,10 @@ LEFT_BEHIND = {
     "non_ema_sampling": True,
     "tensorboard": True,
     "tensorboard_port": 6007,
-    **{f"remote.{name}": "elsewhere" for name in ("host", "user", "key_file", "directory", "python", "proxy_jump")},
+    **{
+        f"remote.{name}": "elsewhere"
+        for name in ("host", "user", "key_file", "directory", "python", "proxy_jump")
+    },
     "remote.port": 2222,
     "output_model_destination": lambda folder: str(folder / "other.safetensors"),
     "output_model_format": "DIFFUSERS_LORA",

@@ -83,7 +83,9 @@ def test_the_lists_name_real_settings_and_no_setting_twice() -> None:
     known = TrainConfig().to_dict().keys()
     assert known >= FREE | LENGTH
     assert not FREE & LENGTH
-    parts = {key for name in ("unet", "text_encoder", "vae", "remote") for key in TrainConfig().to_dict()[name]}
+    parts = {
+        key for name in ("unet", "text_encoder", "vae", "remote") for key in TrainConfig().to_dict()[name]
+    }
     assert parts >= PART_FREE
 
 

@@ -40,7 +40,13 @@ def _pick_family(hands: Hands, family: ModelType) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "STABLE_DIFFUSION_3", "HI_DREAM_FULL"],
+    [
+        "STABLE_DIFFUSION_15",
+        "STABLE_DIFFUSION_XL_10_BASE",
+        "FLUX_DEV_1",
+        "STABLE_DIFFUSION_3",
+        "HI_DREAM_FULL",
+    ],
 )
 def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     family = ModelType(name)
