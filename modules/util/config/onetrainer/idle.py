@@ -114,9 +114,6 @@ def note_rest(
     secrets = given.get("secrets")
     if isinstance(secrets, Mapping) and any(v for k, v in secrets.items() if k not in (VERSION_KEY, "cloud")):
         notes.say("secrets", "never copied; enter the token in the settings")
-    cloud = given.get("cloud")
-    if isinstance(cloud, Mapping) and cloud.get("enabled"):
-        notes.say("cloud", "training on rented machines is not supported")
 
 
 def length_of_prompts(encoder: str, full: Mapping[str, Any], family: ModelType) -> Any:

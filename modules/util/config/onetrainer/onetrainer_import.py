@@ -32,6 +32,7 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
     upgrade_train,
 )
 from modules.util.config.onetrainer.parts_import import import_part
+from modules.util.config.onetrainer.remote_import import import_remote
 from modules.util.config.overrides import merge
 from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
 from modules.util.config.SampleConfig import SampleConfig
@@ -145,7 +146,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
             made[part]["learning_rate"] = None
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
     made |= _acceleration(full, family, notes)
-    made |= _warmup(full, notes)
+    made |= _warmup(full, notes) | import_remote(given, full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)

@@ -511,3 +511,19 @@ def test_a_schedule_of_a_class_is_carried_with_its_arguments(tmp_path: Path) -> 
     assert config.custom_learning_rate_scheduler == "torch.optim.lr_scheduler.OneCycleLR"
     assert config.scheduler_params == "max_lr=%LR%; betas=[0.9, 0.99]"
     assert about(notes) == ["scheduler_params"]
+
+
+def test_another_computer_is_found_again_without_what_opens_it(tmp_path: Path) -> None:
+    where = {"host": "gpu.example.org", "port": "2222", "user": "me", "key_file": "keys/gpu", "password": "hunter2",
+             "api_key": "rp_key", "id": "pod"}  # fmt: skip
+    data = {"model_type": "STABLE_DIFFUSION_15", "cloud": {"enabled": True}, "secrets": {"cloud": where}}
+    config, notes = load(tmp_path, data)
+    remote = config.remote
+    assert (remote.host, remote.port, remote.user, remote.key_file) == ("gpu.example.org", 2222, "me", "keys/gpu")
+    assert remote.directory == "/workspace/tastemaker"
+    assert "cloud" in about(notes) and "train_remote.py" in str(notes)
+    assert not [word for word in ("hunter2", "rp_key") if word in json.dumps(config.to_dict()) + str(notes)]
+    rented, notes = load(tmp_path, {**data, "secrets": {}})
+    assert (rented.remote.host, "set remote.host" in str(notes)) == ("", True)
+    off, notes = load(tmp_path, {**data, "cloud": {"enabled": False}})
+    assert off.remote == type(remote)() and "cloud" not in about(notes)
