@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from modules.runner.RunDirectory import MIRROR
 from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
 from modules.util.owned_files import Owned, shown
 
-STATE = ".tastemaker-remote"
+STATE = MIRROR
 _PATIENCE, _STEP = 30.0, 0.02
 
 

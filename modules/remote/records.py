@@ -10,13 +10,13 @@ from pathlib import Path
 
 from modules.remote.there.limits import RUN_ID
 from modules.runner.known_runs import note_run
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import MIRROR, RunDirectory
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import read_json, write_json
-from modules.util.owned_files import shown
+from modules.util.owned_files import Owned, shown
 
 FOLDER = "remote-runs"
 MAX_BYTES = 1 << 16
@@ -104,6 +104,7 @@ def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Pa
     made.workspace_dir = str(folder)
     made.output_model_destination = str(folder / "model" / Path(config.output_model_destination).name)
     mirror = RunDirectory(folder).create()
+    Owned(folder, local=True).folder(MIRROR)
     mirror.write_config(made.to_dict())
     record = Record(run, remote, mirror.path, time.time())
     keep(record)

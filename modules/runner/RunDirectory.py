@@ -24,6 +24,8 @@ RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
 LOCK_PATIENCE = 2.0
 LAUNCHED_IN = "TASTEMAKER_LAUNCHED_IN"
 """Environment variable of a trainer that was launched: the path of its run."""
+MIRROR = ".tastemaker-remote"
+"""Folder in a run's folder that mirrors a run on another computer."""
 
 
 class RunDirectory:
@@ -128,6 +130,11 @@ class RunDirectory:
             # What is known of an earlier start is not true of this one.
             record = {"t": time.time(), "sequence": last_sequence(self.events_path)}
             write_json(self.launch_path, record)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether the run is on another computer, and its events and files are copied here."""
+        return (self.path / MIRROR).is_dir()
 
     def _started_by_hand(self) -> bool:
         # The launcher may still be busy with its record: it says who it is through the environment too.

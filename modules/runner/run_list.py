@@ -18,7 +18,7 @@ from modules.util.jsonio import read_json
 TAIL_BYTES = 1 << 16
 SUPERVISED = "Images"
 MAX_SIBLINGS = 1000
-_LIVE = "running"
+_LIVE, REMOTE = "running", "remote"
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ def summary_of(folder: Path) -> RunSummary | None:
         state = str(event.get("status")) if event.get("kind") == "run_finished" else "died"
     if run.trainer() is not None or run.launched() is not None:
         state = _LIVE
+    elif state == "died" and run.is_mirror:
+        state = REMOTE
     backup = run.backup_dir.is_dir() and any(run.backup_dir.iterdir())
     return RunSummary(run.path, when, _mode(config), steps, total, state, config, _written(config), backup)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modules.runner.RunDirectory import RunDirectory
 
-STATES = ("new", "starting", "running", "paused", "finished", "stopped", "failed", "died")
+STATES = ("new", "starting", "running", "paused", "finished", "stopped", "failed", "died", "remote")
 ENDED = ("finished", "stopped", "failed")
 
 
@@ -18,7 +18,8 @@ class RunStatus:
 
     Args:
         path: the run's folder.
-        state: one of ``STATES``; ``died`` means that it ended without saying so.
+        state: one of ``STATES``; ``died`` means that it ended without saying so, ``remote`` that it is on another
+            computer and had not ended when its events were last copied.
         pid: number of the trainer's process while there is one.
         phase: the latest ``phase`` event (name, done, total).
         step: the latest ``step`` event (metrics, progress, eta).
@@ -83,8 +84,10 @@ class StatusFollower:
             self.status.state = "paused" if self._said == "paused" else "running"
         elif launched is not None and not ended:
             self.status.state = "starting"
+        elif ended or self._said == "new":
+            self.status.state = self._said
         else:
-            self.status.state = self._said if ended or self._said == "new" else "died"
+            self.status.state = "remote" if self.run.is_mirror else "died"
         return events
 
     def _begin(self, record: dict[str, Any]) -> None:

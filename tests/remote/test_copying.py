@@ -12,9 +12,12 @@ import pytest
 
 from modules.remote import starting
 from modules.remote.again import persistently
+from modules.remote.Connection import Lost
+from modules.remote.Far import Far
 from modules.remote.helper_file import modules_needed
 from modules.remote.packing import pack, places_of_files
 from modules.remote.program import program_files
+from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.load import load_config
 from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
@@ -93,6 +96,24 @@ def test_a_connection_that_ends_while_a_file_is_copied_costs_little(server, remo
     begin(config)
     assert server.on_data is None and data in inputs(server).values()
     assert server.received < LARGE * 3 // 2
+
+
+def test_a_run_that_was_started_before_the_connection_ended_is_not_started_twice(
+    server, remote, program, tmp_path, monkeypatch
+):
+    config, real, pids = write_light(tmp_path / "job", remote), Far.ask, []
+
+    async def lost_after_start(self, kind, verb, **fields):
+        found = await real(self, kind, verb, **fields)
+        if verb == "begin":
+            pids.append(found)
+            raise Lost("the connection ended")
+        return found
+
+    monkeypatch.setattr(Far, "ask", lost_after_start)
+    begin(config)
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    assert len(pids) == 1 and run.launched().pid == pids[0]
 
 
 def test_two_starts_at_once_copy_the_same_files(server, remote, program, tmp_path):

@@ -15,6 +15,7 @@ from modules.remote import again
 from modules.remote.again import persistently
 from modules.remote.Connection import Lost
 from modules.remote.Following import Following
+from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
 from scripts.train_remote import main
@@ -64,14 +65,15 @@ def test_a_run_outlives_its_connection_and_is_followed_from_the_same_byte(server
     server.cut()
     wait_until(lambda: any("trying again" in line for line in watcher.lines))
     assert run.trainer().pid == pid
+    mirror = newest().mirror
+    assert read_status(mirror).state == summary_of(mirror.path).state == "remote"
     assert main(["send", "sample", "--wait"]) == 0
     assert capsys.readouterr().out == "sample: done\n"
     assert main(["send", "stop", "--wait"]) == 0
     assert watcher.end() == "stopped"
-    mirror = newest().mirror
     assert mirror.events_path.read_bytes() == run.events_path.read_bytes()
     assert steps(watcher.events) == [1, 2, 3] and len(watcher.events) == len(mirror.reader().poll())
-    assert read_status(mirror).state == "stopped"
+    assert read_status(mirror).state == summary_of(mirror.path).state == "stopped"
     assert main(["send", "stop"]) == 2
     assert "no training is running" in capsys.readouterr().out
 

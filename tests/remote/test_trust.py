@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import asyncssh
 import pytest
 
@@ -97,3 +99,9 @@ def test_no_run_is_known_at_first(capsys):
     for verb in ("follow", "fetch", "status", "clean"):
         assert main([verb]) == 2
         assert "no remote run was started from here" in said(capsys)
+
+
+def test_a_missing_package_names_the_line_that_installs_it(config, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    assert main(["start", "--config-path", str(config)]) == 2
+    assert "pip install -r requirements-remote.txt" in said(capsys)

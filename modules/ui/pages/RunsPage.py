@@ -37,6 +37,8 @@ ROWS = 5
 SMOOTHING = 0.85
 MOST_CHECKPOINTS = 8
 FIRST_GROUP = "Loss"
+CHANGING = ("running", "remote")
+"""States of runs that still change."""
 
 
 class RunsPage(Page):
@@ -195,7 +197,7 @@ class RunsPage(Page):
         chosen = self.selected()
         one = len(chosen) == 1
         adapter = one and chosen[0].adapter is not None
-        resumable = one and chosen[0].state != "running" and chosen[0].has_backup
+        resumable = one and chosen[0].state not in CHANGING and chosen[0].has_backup
         wanted = {
             words.RESUME: resumable, words.WATCH: one, words.SETTINGS: one, words.FOLDER: one, words.ADAPTER: adapter,
             words.ARENA: any(run.adapter is not None for run in chosen),
@@ -211,7 +213,7 @@ class RunsPage(Page):
         self._enable()
         self._show_differences()
         chosen = self.selected()
-        missing = [run.path for run in chosen if run.path not in self._histories or run.state == "running"]
+        missing = [run.path for run in chosen if run.path not in self._histories or run.state in CHANGING]
         if not missing:
             self._draw()
             return

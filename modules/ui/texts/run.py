@@ -89,6 +89,7 @@ STATES = {
     "failed": "Failed",
     "died": "Stopped unexpectedly",
     "running": "Running",
+    "remote": "On another computer",
 }
 PHASE = "{name} {done} of {total}"
 EPOCH_OF, EPOCH = "Epoch {epoch} of {epochs}", "Epoch {epoch}"

@@ -19,7 +19,7 @@ COLUMN_RUN, COLUMN_DATE, COLUMN_MODE, COLUMN_STEPS, COLUMN_STATE = (
     "State",
 )
 STEPS_OF, DATE = "{steps:,} of {total:,}", "%Y-%m-%d %H:%M"
-STATES = {"died": "stopped unexpectedly"}
+STATES = {"died": "stopped unexpectedly", "remote": "on another computer"}
 NO_RUNS = "No run yet. Start begins one"
 LOADING = "Looking for runs\u2026"
 
