@@ -15,7 +15,7 @@ from scripts.train import main as train
 from tests.contracts.test_family_training import family_config
 from tests.tiny import tiny_folder
 
-KEYS = ("FLUX_KONTEXT_DEV_1", "FLUX_2", "QWEN_EDIT", "LONGCAT_IMAGE_EDIT")
+KEYS = ("FLUX_KONTEXT_DEV_1", "FLUX_2", "QWEN_EDIT", "LONGCAT_IMAGE_EDIT", "QWEN_21")
 
 
 @pytest.mark.slow
