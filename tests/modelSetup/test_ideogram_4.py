@@ -9,12 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from modules.model.dtypes import PartDtypes
+from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup.AdapterSwitch import AdapterSwitch
 from modules.modelSetup.sample_images import unguided
 from modules.modelSetup.training import load_model
 from modules.spec.families.ideogram_4 import LAYERS
@@ -28,6 +31,7 @@ from modules.util.enum.choices import ImageFormat, NoiseScheduler
 from modules.util.errors import UserError
 from modules.weights.saving import save_folder
 from tests.modelSetup.originals import LAYOUTS, to_original
+from tests.scripts.test_sample import sampled
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images
 from tests.tiny.ideogram_4 import TEXT_WIDTH
@@ -283,3 +287,28 @@ def test_settings_of_other_programs_that_name_it_are_of_this_family(tmp_path: Pa
     config, notes = import_onetrainer(path)
     assert config.model_type.value == KEY and config.layer_filter_preset == "attn-mlp"
     assert any(GUIDE in str(note) and "no guidance" in str(note) for note in notes)
+
+
+def test_the_sample_script_loads_it_in_the_type_that_is_asked_for(
+    without_guide: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {
+        "whole": [],
+        "rounded": ["--weight-dtype", f"{GUIDE}=FLOAT_8", "--negative-prompt", "blue"],
+        "without": ["--model", str(without_guide)],
+    }
+    seen: list[Model] = []
+    switch = AdapterSwitch.__init__
+    monkeypatch.setattr(
+        AdapterSwitch,
+        "__init__",
+        lambda self, model, *rest: (seen.append(model), switch(self, model, *rest))[1],
+    )
+    made = {name: sampled(KEY, tmp_path / name, "--prompt", "a cat", *words) for name, words in told.items()}
+    printed = capsys.readouterr().out
+    assert printed.count("samples are made without guidance") == 1
+    assert printed.count("guided by a network that reads no prompts") == 1
+    types = [{p.dtype for p in model.module(GUIDE).parameters()} for model in seen if GUIDE in model.parts]
+    assert types == [{torch.float32}, {torch.float32, torch.float8_e4m3fn}]
+    assert not np.array_equal(made["whole"], made["without"])
+    assert np.abs(made["whole"].astype(int) - made["rounded"].astype(int)).mean() < 8
