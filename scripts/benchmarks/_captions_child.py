@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import tkinter as tk
@@ -12,11 +13,15 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from PIL import Image
+
+from modules.ui.captions.CaptionsPage import CaptionsPage
 from modules.ui.captions.CaptionsWindow import CaptionsWindow
 from modules.ui.shell.tool_windows import program_window
 
 PATIENCE = 120.0
 THINKING = 0.05
+SIDE = 2048
 WALK = ("Right", "Down", "Right", "Down", "Left", "End", "Up", "Home", "Down")
 
 
@@ -32,6 +37,35 @@ def live_until(root: tk.Tk, done: Callable[[], object]) -> None:
 def live_for(root: tk.Tk, seconds: float) -> None:
     end = time.monotonic() + seconds
     live_until(root, lambda: time.monotonic() >= end)
+
+
+def paint(root: tk.Tk, page: CaptionsPage, large: Path, moves: int) -> list[float]:
+    """Seconds from each movement of the brush over an image of ``SIDE`` pixels to the redrawn mask."""
+    Image.effect_noise((SIDE, SIDE), 64).convert("RGB").save(large)
+    page.look_for("Text", "")
+    live_for(root, THINKING)
+    root.event_generate("<KeyPress-Home>")
+    live_for(root, THINKING)
+    page.paint()
+    window = page.painter
+    assert window is not None
+    live_until(root, lambda: window.opened is not None and window.canvas.winfo_width() > 300)
+    live_for(root, 0.5)
+    canvas, taken = window.canvas, []
+    for move in range(moves + 1):
+        angle = 0.2 * move
+        place = SIDE * (0.5 + 0.3 * math.cos(angle)), SIDE * (0.5 + 0.3 * math.sin(angle))
+        x, y = canvas.on_screen(place)
+        begin = time.perf_counter()
+        canvas.event_generate("<B3-Motion>" if move else "<ButtonPress-3>", x=x, y=y)
+        root.update_idletasks()
+        if move:
+            taken.append(time.perf_counter() - begin)
+    canvas.event_generate("<ButtonRelease-3>", x=x, y=y)
+    assert window.opened is not None
+    if window.opened.painting.size != (SIDE, SIDE) or not window.opened.painting.changed:
+        raise RuntimeError("nothing was painted")
+    return taken
 
 
 def main(source: Path, keys: int) -> None:
@@ -71,6 +105,7 @@ def main(source: Path, keys: int) -> None:
         root.update_idletasks()
         found.append(time.perf_counter() - begin)
         live_for(root, THINKING)
+    brush = paint(root, page, source / "00000.png", keys)
     heavy = sorted({"torch", "diffusers", "transformers", "peft"} & set(sys.modules))
     result = {
         "open": opened,
@@ -78,6 +113,7 @@ def main(source: Path, keys: int) -> None:
         "keys": wall,
         "keys_cpu": cpu,
         "find": median(found),
+        "brush": brush,
         "heavy": heavy,
     }
     print(json.dumps(result))

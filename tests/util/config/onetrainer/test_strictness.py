@@ -48,7 +48,7 @@ def lines(notes: list[Note], field: str) -> list[str]:
     [
         *(("model_type", {"model_type": name}) for name in (*THEIR_FAMILIES, "", 5, None)),
         *(("training_method", {"training_method": name}) for name in ("FINE_TUNE_VAE", None)),
-        ("training_method", {"training_method": "EMBEDDING", "model_type": "FLUX_DEV_1"}),
+        ("training_method", {"training_method": "EMBEDDING", "model_type": "QWEN"}),
         *(("optimizer.optimizer", {"optimizer": {"optimizer": name}}) for name in (*THEIR_OPTIMIZERS, "", None)),
         ("peft_type", {"training_method": "LORA", "peft_type": "VERA"}),
         ("optimizer", {"optimizer": 5}),
