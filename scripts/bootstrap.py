@@ -72,16 +72,17 @@ def check_python(
         raise SetupError(f"this Python lacks {', '.join(missing)}:\n  {advice}")
 
 
-def requirement_files(root: Path, dev: bool) -> list[Path]:
+def requirement_files(root: Path, dev: bool, gpu: bool = False) -> list[Path]:
     """The files that decide what is installed."""
-    names = ["requirements.txt", *(["requirements-dev.txt"] if dev else [])]
+    more = [*(["requirements-dev.txt"] if dev else []), *(["requirements-gpu.txt"] if gpu else [])]
+    names = ["requirements.txt", *more]
     return [root / name for name in names]
 
 
-def wanted_hash(root: Path, dev: bool) -> str:
+def wanted_hash(root: Path, dev: bool, gpu: bool = False) -> str:
     """Digest of everything an install depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.platform}".encode())
-    for path in [*requirement_files(root, dev), root / "constraints.txt"]:
+    for path in [*requirement_files(root, dev, gpu), root / "constraints.txt"]:
         if not path.is_file():
             raise SetupError(f"{path} is missing: the program's folder is not complete")
         digest.update(f"\n{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
@@ -153,35 +154,35 @@ def make_venv(venv: Path, runner: Run) -> None:
         raise SetupError(f"could not make {venv}; the lines above say why")
 
 
-def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
+def install(root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False) -> None:
     """Install the requirements under the constraints, and leave a stamp when that is complete."""
     stamp = venv / STAMP
     if stamp.is_file():
         stamp.write_text("")
     say("installing packages (the first time this downloads a few hundred MB; with a GPU, some GB)")
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    for path in requirement_files(root, dev):
+    for path in requirement_files(root, dev, gpu):
         command += ["--requirement", str(path)]
     if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
         raise SetupError(
             "packages could not be installed; the lines above say why. Run this again to continue"
         )
-    hashes = {wanted_hash(root, False), wanted_hash(root, dev)}
+    hashes = {wanted_hash(root, False), wanted_hash(root, dev), wanted_hash(root, dev, gpu)}
     # a hash that is cut off equals none, so half a stamp means one more installation and no harm
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 
-def bootstrap(root: Path, dev: bool, runner: Run = run, window: bool = True) -> Path:
+def bootstrap(root: Path, dev: bool, runner: Run = run, window: bool = True, gpu: bool = False) -> Path:
     """Bring the environment up to date; returns its interpreter."""
     venv = root / ".venv"
-    wanted = wanted_hash(root, dev)
+    wanted = wanted_hash(root, dev, gpu)
     if is_installed(venv, wanted):
         return venv_python(venv)
     check_python(window=window)
     with locked(root):
         if not is_installed(venv, wanted):
             make_venv(venv, runner)
-            install(root, venv, dev, runner)
+            install(root, venv, dev, runner, gpu)
     return venv_python(venv)
 
 
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dev", action="store_true", help="also what the tests need")
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
+    parser.add_argument("--gpu", action="store_true", help="also what needs an NVIDIA card")
     parser.add_argument(
         "--no-window", action="store_true", help="for a computer without a screen: no Tk is needed"
     )
@@ -199,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        python = bootstrap(options.into, options.dev, window=not options.no_window)
+        python = bootstrap(options.into, options.dev, window=not options.no_window, gpu=options.gpu)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

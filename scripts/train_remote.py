@@ -148,7 +148,8 @@ def start(options: argparse.Namespace) -> int:
     if options.run is not None and not RUN_ID.fullmatch(options.run):
         raise UserError(f"{options.run} is not the name of a run", "--run")
     run = options.run or starting.new_name(config)
-    folder = (options.to or Path(config.workspace_dir).absolute().parent / run).absolute()
+    before = records.find(run).folder if run in records.known() else None
+    folder = (options.to or before or Path(config.workspace_dir).absolute().parent / run).absolute()
     there = dict(_assigned(text) for text in options.there)
     if not there:  # the data are looked at here, before anything is copied
         for line in look_at_data(config):

@@ -12,7 +12,7 @@ from modules.util.program_files import ROOT
 
 PARTS = ("modules", "scripts", "resources", "training_presets")
 FILES = ("requirements.txt", "requirements-gpu.txt", "constraints.txt", "LICENSE", "NOTICE")
-REQUIREMENTS = ("requirements.txt", "constraints.txt")
+REQUIREMENTS = ("requirements.txt", "requirements-gpu.txt", "constraints.txt")
 WINDOW_ONLY = ("customtkinter", "tkinterdnd2", "desktop-notifier")
 """Packages that a computer without a screen does not need."""
 

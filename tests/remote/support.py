@@ -58,7 +58,7 @@ def write_light(folder: Path, remote: RemoteConfig, **changes: Any) -> Path:
 def small_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copies a program of four files, whose trainer obeys commands and trains nothing."""
     texts = {"scripts/train.py": TRAINER, "scripts/runctl.py": CONTROL}
-    for name in ("requirements.txt", "constraints.txt"):
+    for name in ("requirements.txt", "requirements-gpu.txt", "constraints.txt"):
         texts[name] = (ROOT / name).read_text(encoding="utf-8")
     for name, text in texts.items():
         path = folder / name

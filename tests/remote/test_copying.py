@@ -23,7 +23,8 @@ from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from scripts.train_remote import main
-from tests.remote.support import begin, write_light
+from tests.remote.support import begin, newest, write_light
+from tests.runner.support import wait_until
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.child
@@ -140,6 +141,17 @@ def test_two_starts_at_once_copy_the_same_files(server, remote, program, tmp_pat
     assert len(store) == 1 and store[0].stat().st_nlink == 3
 
 
+def test_a_run_that_is_started_again_keeps_its_folder_here(server, remote, program, tmp_path):
+    config = ["--config-path", str(write_light(tmp_path / "job", remote))]
+    assert main(["start", *config, "--run", "run-1", "--to", str(tmp_path / "mine")]) == 0
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    wait_until(run.trainer)
+    assert main(["send", "stop", "--wait"]) == 0
+    assert main(["start", *config, "--run", "run-1", "--set", "continue_last_backup=true"]) == 0
+    assert newest().folder == tmp_path / "mine" and not (tmp_path / "job" / "run-1").exists()
+    assert json.loads(run.config_path.read_text())["continue_last_backup"] is True
+
+
 def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
     config = write_light(tmp_path / "job", remote)
     begin(config)
@@ -203,13 +215,19 @@ def test_an_environment_is_set_up_where_there_is_none(server, remote, program, t
         "(place / '.venv' / 'bin').mkdir(parents=True)\n"
         f"(place / '.venv' / 'bin' / 'python').symlink_to({remote.python!r})\n"
     )
+    card = server.home / "bin" / "nvidia-smi"  # as on a computer with a card
+    card.parent.mkdir()
+    card.write_text("#!/bin/sh\n")
+    card.chmod(0o755)
+    server.environment["PATH"] += f"{os.pathsep}{card.parent}"
     files = {**starting.program_files(), "scripts/bootstrap.py": program / "scripts" / "bootstrap.py"}
     monkeypatch.setattr(starting, "program_files", lambda: files)
     config = load_config(write_light(tmp_path / "job", remote), ["remote.python="])
     lines: list[str] = []
     task = starting.Start(starting.Wanted(config.remote, config, "run-1"), lines.append)
     asyncio.run(persistently(config.remote, lambda _: None, lines.append, task.work))
-    assert "['--no-window', '--into'] ['constraints.txt', 'requirements.txt']" in lines
+    names = ["constraints.txt", "requirements-gpu.txt", "requirements.txt"]
+    assert f"['--gpu', '--no-window', '--into'] {names}" in lines
     launch = json.loads((server.home / "tastemaker" / "runs" / "run-1" / "launch.json").read_text())
     assert launch["command"][0].startswith(str(server.home / "tastemaker" / "environments"))
 

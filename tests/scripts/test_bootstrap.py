@@ -145,6 +145,22 @@ def test_dev_adds_its_file_and_covers_the_program(root):
         assert runner.commands == []
 
 
+def test_a_card_adds_its_file(root):
+    (root / "requirements-gpu.txt").write_text("bitsandbytes==1\n")
+    bootstrap.bootstrap(root, False, Runner())
+    for commands in (["probe", "pip"], []):
+        runner = Runner()
+        bootstrap.bootstrap(root, False, runner, gpu=True)
+        assert runner.kinds() == commands
+    assert bootstrap.requirement_files(root, False, True)[-1].name == "requirements-gpu.txt"
+
+
+def test_a_computer_without_a_screen_needs_no_tk():
+    check_python((3, 11, 2), has_module=lambda name: name != "tkinter", window=False)
+    with pytest.raises(SetupError, match="lacks venv:"):
+        check_python((3, 11, 2), has_module=lambda name: name == "ensurepip", window=False)
+
+
 @pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt"])
 def test_changed_requirements_are_installed_into_the_same_environment(root, name):
     bootstrap.bootstrap(root, False, Runner())

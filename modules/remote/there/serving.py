@@ -147,7 +147,8 @@ class FarSide:
         """Set up the program's environment, telling what happens; its interpreter."""
         place = Owned(self.root, local=True).folder(request["into"])
         script = self.root / request["program"] / "scripts" / "bootstrap.py"
-        line = [sys.executable, str(script), "--no-window", "--into", str(place)]
+        card = ["--gpu"] if shutil.which("nvidia-smi") else []
+        line = [sys.executable, str(script), *card, "--no-window", "--into", str(place)]
         with subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process:
