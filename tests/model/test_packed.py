@@ -28,6 +28,7 @@ FAMILIES = (
     "FLUX_2_DEV",
     "QWEN_21",
     "HI_DREAM_FULL",
+    "ANIMA",
 )
 # of random weights, through all layers
 NEAR = {"FLOAT_8": 0.12, "INT_8": 0.05, "NFLOAT_4": 0.6}
