@@ -21,6 +21,7 @@ from modules.util.config.load import check_config
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError
 from modules.util.published_models import find_published
+from scripts.convert_model import main as convert
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images
 from tests.tiny.hidream import sized_as_asked
@@ -242,6 +243,13 @@ def test_encoder_and_tokenizer_come_from_a_folder_of_their_own(entry: object, tm
     )
     whole = tiny_setup(KEY).load(str(base), part_sources={"text_encoder_4": str(tiny_folder(KEY))})
     assert_same(tiny_model(KEY), whole)
+
+
+def test_a_folder_with_all_parts_can_be_written(tmp_path: Path) -> None:
+    base, llama = without_llama(tmp_path / "base", None), llama_alone(tmp_path / "llama")
+    words = ["checkpoint", str(base), str(tmp_path / "whole"), "--to", "DIFFUSERS", "--family", KEY]
+    assert convert([*words, "--part", f"text_encoder_4={llama}"]) == 0
+    assert_same(tiny_model(KEY), tiny_setup(KEY).load(str(tmp_path / "whole")))
 
 
 def test_a_file_needs_the_tokenizer_next_to_it(tmp_path: Path) -> None:
