@@ -22,6 +22,7 @@ _FAMILIES = {
     "STABLE_CASCADE_1": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
     "FLUX_FILL_DEV_1": ("FLUX_DEV_1", "it takes an image with a hole"),
     "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
+    "LTX_2": ("FLUX_DEV_1", "it makes videos"),
 }
 """Families that are not supported: the nearest one, and why."""
 _METHODS = {

@@ -83,6 +83,7 @@ def test_a_preset_that_is_not_offered_is_refused_with_the_reason(
     assert not target.exists()
     error = capsys.readouterr().err
     assert "model_type" in error
+    assert "is not supported: " in error
     assert "nearest: " in error
     with pytest.raises(UserError):
         import_file(source)
