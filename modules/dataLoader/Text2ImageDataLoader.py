@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, TypeVar
 
 import psutil
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
-from modules.dataLoader.long_prompts import told_of_cut_prompts
+from modules.dataLoader.long_prompts import told_of
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
 from modules.dataLoader.mixin.DataLoaderTextsMixin import TextTask
 from modules.dataLoader.progress import in_threads
+from modules.dataLoader.source import TOGETHER
 from modules.dataLoader.unused_words import check_words_are_used
+from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.nodes.CachedTensors import content_key
+from modules.util.collector import no_search_for_cycles
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,48 +35,60 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
 
     def prepare(self) -> None:
         self.check_pair_masks()
+        prompts = list(self.all_prompts())
         if not self.validation:
-            check_words_are_used(self.model, self.all_prompts())
+            check_words_are_used(self.model, prompts)
         if self.latents is not None:
             self.latents_of = self.latent_identity()
             self._prepare_latents()
         if self.texts is not None:
             self.texts_of = self.text_identity()
-            self._prepare_texts()
+            self._prepare_texts(prompts)
         if self.rank == 0:
-            told = told_of_cut_prompts(self.setup, self.model, list(self.all_prompts()))
-            if told:
+            if told := told_of(self.cut_prompts(prompts), len(prompts)):
                 _log.warning("%s", told)
+            self.prompts.flush()
 
     def keep_texts(self, encoders: str) -> None:
         self.trains_text = False
         self.texts = self.text_cache()
         self.dataset = self._make_dataset()
         self.texts_of = content_key(self.text_identity(), encoders)
-        self._prepare_texts()
+        self._prepare_texts(list(self.all_prompts()))
 
     def _prepare_latents(self) -> None:
         assert self.latents is not None
         self._digest_files()
         self.keep_outlines()
-        tasks: list[EncodeTask] = []
-        total = len(self.units) * len(self.sides)
-        for done, task in enumerate(self.encode_tasks(), 1):
-            if task is not None:
-                tasks.append(task)
-            if done % 256 == 0:
-                self._report("looking through the cache", min(done, total), total)
-        # equal sizes together
-        tasks.sort(key=lambda task: (task.size, task.unit, task.visit, task.side))
+        tasks = self._latent_tasks()
         missing = set(self.latents.missing(task.key for task in tasks))
         try:
-            self._encode_latents([task for task in self._share(tasks) if task.key in missing])
+            self.fill([task for task in self._share(tasks) if task.key in missing])
             self.keep_masks(slice(self.rank, None, self.world_size))
             self.latents.compact()
         finally:
             self.latents.close()
         self._wait_for_others()
         self.latents.rescan()
+
+    @no_search_for_cycles()
+    def _latent_tasks(self) -> list[EncodeTask]:
+        """Images to encode, equal sizes together."""
+        assert self.latents is not None
+        tasks: list[EncodeTask] = []
+        total = len(self.units) * len(self.sides)
+        for done, task in enumerate(self.encode_tasks(self._needs_no_task(self.latents)), 1):
+            if task is not None:
+                tasks.append(task)
+            if done % 256 == 0:
+                self._report("looking through the cache", min(done, total), total)
+        return sorted(tasks, key=lambda task: (task.size, task.unit, task.visit, task.side))
+
+    def _needs_no_task(self, cache: ContentCache) -> Container[str]:
+        """Keys that are left out of the tasks at once; several processes divide all tasks, so that their shares do not
+        depend on what another one has written in the meantime.
+        """
+        return cache if self.world_size == 1 else ()
 
     def _share(self, everything: Sequence[T]) -> Sequence[T]:
         """What this process encodes: every W-th one, cached or not, so that it does not matter what other processes
@@ -82,13 +97,15 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         return everything[self.rank :: self.world_size]
 
     def _digest_files(self) -> None:
-        paths = list(dict.fromkeys(path for item in self.units.items() for path in item.paths))
-        for done, _ in enumerate(in_threads(self.files.digest, paths, self.threads, 256), 1):
+        paths = self.files.without_digest(path for item in self.units.items() for path in item.paths)
+        digests = in_threads(self.files.digest, paths, self.threads, 256, TOGETHER)
+        for done, _ in enumerate(digests, 1):
             if done % 64 == 0 or done == len(paths):
                 self._report("reading images", done, len(paths))
         self.files.flush()
 
-    def _encode_latents(self, tasks: Sequence[EncodeTask]) -> None:
+    def fill(self, tasks: Sequence[EncodeTask]) -> None:
+        """Encode images and put them into the cache."""
         assert self.latents is not None
         if not tasks:
             return
@@ -107,9 +124,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         largest = max(task.size[0] * task.size[1] * BYTES_OF_A_PIXEL for task in tasks)
         return int(max(1, min(MOST_AHEAD, psutil.virtual_memory().available // (10 * largest))))
 
-    def _prepare_texts(self) -> None:
+    def _prepare_texts(self, prompts: Sequence[str]) -> None:
         assert self.texts is not None
-        tasks = self.text_tasks()
+        tasks = self.text_tasks(prompts, self._needs_no_task(self.texts))
         missing = set(self.texts.missing(tasks))
         try:
             self._encode_texts({key: tasks[key] for key in self._share(list(tasks)) if key in missing})

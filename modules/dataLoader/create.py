@@ -11,6 +11,7 @@ from modules.dataLoader.likes import split_unequal_pairs
 from modules.dataLoader.progress import Progress
 from modules.dataLoader.source import collect_source, leave_out_identical, raise_faults
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
+from modules.util.collector import no_search_for_cycles
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,7 @@ def sides_multiple(setup: BaseModelSetup, model: Model) -> int:
     return math.lcm(setup.spec.size_multiple, model.latent_factor)
 
 
+@no_search_for_cycles()
 def create_data_loader(
     config: TrainConfig,
     model: Model,

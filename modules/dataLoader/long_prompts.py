@@ -14,10 +14,14 @@ def told_of_cut_prompts(
     setup: BaseModelSetup, model: Model, prompts: Sequence[str], what: str = "prompts"
 ) -> str:
     """How many prompts are truncated, and the longest of them; empty if none is."""
-    cut = setup.cut_prompts(model, prompts)
+    return told_of(setup.cut_prompts(model, prompts), len(prompts), what)
+
+
+def told_of(cut: Sequence[str], count: int, what: str = "prompts") -> str:
+    """The same, of prompts that are known to be truncated, out of ``count``."""
     if not cut:
         return ""
     return (
-        f"{len(cut)} of {len(prompts)} {what} are longer than the text encoders read, and their ends have no effect; "
+        f"{len(cut)} of {count} {what} are longer than the text encoders read, and their ends have no effect; "
         f"the longest begins: {max(cut, key=len)[:80]}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 Progress = Callable[[str, int, int], bool | None]
@@ -25,22 +26,36 @@ def report(progress: Progress | None, what: str, done: int, total: int) -> None:
 
 
 def in_threads(
-    function: Callable[[T], R], values: Iterable[T], threads: int, ahead: int | None = None
+    function: Callable[[T], R],
+    values: Iterable[T],
+    threads: int,
+    ahead: int | None = None,
+    together: int = 1,
 ) -> Iterator[R]:
-    """``map`` in the order of ``values``, at most ``ahead`` results waiting; 0 threads works in place."""
+    """``map`` in the order of ``values``, about ``ahead`` results waiting at most; 0 threads works in place.
+
+    Args:
+        together: how many values a thread is given at once. Handing one over takes longer than to look at a file; but
+            what a thread has begun is finished when the work is cancelled.
+    """
     if threads < 1:
         yield from map(function, values)
         return
-    limit = ahead or 4 * threads
-    waiting: collections.deque[Future[R]] = collections.deque()
+    limit = max(1, (ahead or 4 * threads * together) // together)
+    waiting: collections.deque[Future[list[R]]] = collections.deque()
+
+    def several(some: list[T]) -> list[R]:
+        return [function(one) for one in some]
+
+    rest = iter(values)
     with ThreadPoolExecutor(threads, thread_name_prefix="data") as pool:
         try:
-            for value in values:
-                waiting.append(pool.submit(function, value))
+            while some := list(islice(rest, together)):
+                waiting.append(pool.submit(several, some))
                 if len(waiting) >= limit:
-                    yield waiting.popleft().result()
+                    yield from waiting.popleft().result()
             while waiting:
-                yield waiting.popleft().result()
+                yield from waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()

@@ -500,7 +500,8 @@ def check_files(
 
     bad: dict[str, DataError] = {}
     report(progress, what, 0, len(paths))
-    for done, (path, fault) in enumerate(in_threads(one, paths, threads, 64 * max(1, threads)), 1):
+    ahead = 64 * max(1, threads)
+    for done, (path, fault) in enumerate(in_threads(one, paths, threads, ahead, TOGETHER), 1):
         if fault is not None:
             bad[path] = fault
         if done % 64 == 0 or done == len(paths):
@@ -548,6 +549,8 @@ def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = 
     return faults
 
 
+TOGETHER = 16
+"""Files that a thread looks at in one go."""
 MAX_EPOCH_ITEMS = 10_000_000
 
 

@@ -47,6 +47,7 @@ class Pipeline:
         self._output = Output(outputs)
         self.modules: list[Any] = [*_flatten(modules), self._output]
         self._check()
+        self._given = {name for module in self.modules for name in module.get_outputs()}
         for index, module in enumerate(self.modules):
             _init(module, self, seed, index)
 
@@ -81,7 +82,7 @@ class Pipeline:
         Raises:
             PipelineError: no module gives ``name``.
         """
-        if not any(name.split(".")[0] in module.get_outputs() for module in self.modules):
+        if name.split(".")[0] not in self._given:
             raise PipelineError(f"no module gives {name!r}")
         return self._output._get_previous_item(variation, name, index)
 

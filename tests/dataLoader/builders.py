@@ -36,6 +36,7 @@ class AveragingModel:
         self.prompt_weighting = False
         self.layer_skips: dict[str, int] = {}
         self.prompt_length = 0
+        self.prompt_chunks = 1
         self.masks_padding: bool | None = None
         self.text_encoders = ("text_encoder",)
         self.images_encoded: list[int] = []

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +83,19 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
 
     # -- pipeline ------------------------------------------------------------------------------------------
 
+    _plans: dict[str, PlanImage]
+
     def modules(self) -> list[Any]:
         """The modules after the first one."""
+        self._plans = {}
         return [*(self._side_modules(side) for side in self.sides), *self.pair_mask_modules()]
 
     def _side_modules(self, side: str) -> list[Any]:
+        self._plans[side] = PlanImage(
+            self.rules, self.files, side, cached=self.latents is not None, outlines=self.outlines()
+        )
         made: list[Any] = [
-            PlanImage(
-                self.rules, self.files, side, cached=self.latents is not None, outlines=self.outlines()
-            ),
+            self._plans[side],
             LoadPixels(self.files, side),
             ChoosePrompt(self.rules, side, cached=self.texts is not None),
         ]
@@ -163,16 +167,23 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
 
     latents_of: str
 
-    def encode_tasks(self) -> Iterator[EncodeTask | None]:
-        """Every image of every variation, cached or not; ``None`` for one with the same content as an earlier one."""
-        known: set[str] = set()
+    def encode_tasks(self, known: Container[str]) -> Iterator[EncodeTask | None]:
+        """Every image of every variation; ``None`` for one with the same content as an earlier one, or that is known.
+
+        Args:
+            known: keys that need no task.
+        """
+        begun: set[str] = set()
         for unit, entry in enumerate(self.units.entries):
             for side in self.sides:
                 item: Item = getattr(entry, side[:-1]) if side else entry
                 for visit in range(self._distinct_visits(item)):
-                    for task in self._encoded(side, unit, visit):
-                        yield None if task.key in known else task
-                        known.add(task.key)
+                    for task in self._encoded(side, unit, visit, known):
+                        if task is None or task.key in begun or task.key in known:
+                            yield None
+                        else:
+                            begun.add(task.key)
+                            yield task
 
     def _distinct_visits(self, item: Item) -> int:
         """After how many visits an image looks as before."""
@@ -180,16 +191,25 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         drawn = self.setup.spec.inpainting and not self.masked
         return math.lcm(variations, self.masks) if drawn else variations
 
-    def _encoded(self, side: str, unit: int, visit: int) -> Iterator[EncodeTask]:
+    def _encoded(
+        self, side: str, unit: int, visit: int, known: Container[str]
+    ) -> Iterator[EncodeTask | None]:
         """What is kept of a visit."""
+        entry = self.units.entries[unit]
+        item: Item = getattr(entry, side[:-1]) if side else entry
+        # most of a start without changes: what the pipeline would say, without the way through it
+        crop, transform = self._plans[side].plan(item, entry.id, visit)
+        key = self.latent_key(item, transform)
+        if not (self.setup.spec.inpainting or self.setup.spec.sources):
+            yield None if key in known else EncodeTask(key, side, unit, visit, crop)
+            return
 
         def get(name: str) -> Any:
             return self.dataset.pipeline.get(f"{side}{name}", visit, unit)
 
-        task = EncodeTask(get("latent_key"), side, unit, visit, get("crop"))
+        task = EncodeTask(key, side, unit, visit, crop)
         yield task
         if self.setup.spec.inpainting and self.masked:
-            item, transform = get("item"), get("transform")
             own, white = self.both_masks(item, transform)
             found = self.source.conditions.get(item.id)
             for mask, condition in ((own, "" if found is None else found.mask), (white, "")):

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from modules.dataLoader.source import UnitSet
 from modules.model.batch import NO_SOURCES, Conditioning, Sources
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.cache.PromptIndex import PromptIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
 from modules.pipeline.nodes.sources import SourcePlan, load_source
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
     from modules.util.config.TrainConfig import TrainConfig
+
+PROMPT_INDEX = "prompts.sqlite"
+PROMPTS_EDITION = "1"
+"""Raised whenever prompts are divided into chunks in another way."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class DataLoaderTextsMixin:
         Args:
             plans: the images the encoder is shown: their contents, what is done to them and their order count.
         """
-        chunks = self._chunks_of(prompt) if self.setup.spec.chunks_prompts else 0
+        chunks = self.prompts.chunks(prompt, self._chunks_of) if self.setup.spec.chunks_prompts else 0
         rules = [f"{chunks} chunks"] if chunks else []
         if self.model.words is not None and self.model.words.found_in(prompt):
             rules.append(f"embeddings {self._words_digest}")
@@ -119,19 +125,39 @@ class DataLoaderTextsMixin:
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
 
     @cached_property
-    def _chunks_of(self) -> Callable[[str], int]:
-        """In how many chunks a prompt is read; asked at every visit."""
-        return lru_cache(maxsize=1 << 16)(partial(self.setup.chunk_count, self.model))
+    def prompts(self) -> PromptIndex:
+        """How prompts are read, known from earlier starts where anything is kept."""
+        words = [] if self.model.words is None else self.model.words.words
+        lengths = [f"{word.placeholder}: {word.tokens}" for word in words]
+        reader = content_key(
+            "reading prompts", PROMPTS_EDITION, self.setup.spec.key, self.text_identity(),
+            f"{self.model.prompt_chunks} chunks", *lengths,
+        )  # fmt: skip
+        path = Path(self.config.cache_dir) / PROMPT_INDEX if self.config.latent_caching else None
+        return PromptIndex(path, reader)
+
+    def _chunks_of(self, prompt: str) -> int:
+        return self.setup.chunk_count(self.model, prompt)
+
+    def cut_prompts(self, prompts: Sequence[str]) -> list[str]:
+        """Those of the prompts whose end no text encoder gets to see."""
+        return self.prompts.cut(prompts, partial(self.setup.cut_prompts, self.model))
 
     @cached_property
     def _words_digest(self) -> str:
         """Of the embeddings, which do not change as long as texts are kept."""
         return "" if self.model.words is None else self.model.words.digest()
 
-    def text_tasks(self) -> dict[str, TextTask]:
-        """All that is kept of prompts, by its key."""
+    def text_tasks(self, prompts: Iterable[str], known: Container[str]) -> dict[str, TextTask]:
+        """All that is kept of prompts, by its key.
+
+        Args:
+            prompts: all that the units can have.
+            known: keys that need no task.
+        """
         if not self.setup.spec.sees_sources:
-            return {self.text_key(prompt): TextTask(prompt) for prompt in self.all_prompts()}
+            keys = ((self.text_key(prompt), prompt) for prompt in prompts)
+            return {key: TextTask(prompt) for key, prompt in keys if key not in known}
         made: dict[str, TextTask] = {}
         for unit, entry in enumerate(self.units.entries):
             for side in self.sides:

@@ -32,6 +32,7 @@ from modules.util.owned_files import Owned
 _log = logging.getLogger(__name__)
 
 Tensors = dict[str, torch.Tensor]
+Entries = dict[str, dict[str, int]]
 
 FORMAT = "1"
 SHARD_BYTES = 64 << 20
@@ -39,6 +40,7 @@ SHARD_ENTRIES = 1024
 FLUSH_SECONDS = 20.0
 OPEN_SHARDS = 128
 _MAX_HEADER = 64 << 20
+_FIRST = '{"__metadata__":'
 _VERIFIED = "verified.json"
 # files of other names in the folder are not ours, and so are never removed
 _SHARD = re.compile(r"cache-\d{8}-[0-9a-f]{32}\.safetensors")
@@ -71,7 +73,7 @@ class ContentCache:
     def __len__(self) -> int:
         return len(self._where) + len(self._pending)
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._where or key in self._pending
 
     def missing(self, keys: Iterable[str]) -> list[str]:
@@ -94,8 +96,9 @@ class ContentCache:
         path = self.folder / name
         try:
             stat = path.stat()
-            entries = _read_header(path)
-            if self._verified.get(name) != [stat.st_size, stat.st_mtime_ns]:
+            known = self._verified.get(name) == [stat.st_size, stat.st_mtime_ns]
+            entries = _read_header(path, known)
+            if not known:
                 _verify(path, entries)
                 self._verified[name] = [stat.st_size, stat.st_mtime_ns]
         except FileNotFoundError:
@@ -284,8 +287,12 @@ def _checksum(tensor: torch.Tensor) -> int:
     return zlib.crc32(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-def _read_header(path: Path) -> dict[str, dict[str, int]]:
-    """Key -> part -> checksum of a shard; ``ValueError`` if it is not whole or not ours."""
+def _read_header(path: Path, known: bool) -> Entries:
+    """Key -> part -> checksum of a shard; ``ValueError`` if it is not whole or not ours.
+
+    Args:
+        known: the file was found whole before and has not changed; then only the sums are read, which have all names.
+    """
     size = path.stat().st_size
     with path.open("rb") as stream:
         start = stream.read(8)
@@ -294,18 +301,25 @@ def _read_header(path: Path) -> dict[str, dict[str, int]]:
         (length,) = struct.unpack("<Q", start)
         if length > min(size - 8, _MAX_HEADER):
             raise ValueError("its header is cut off")
-        header = json.loads(stream.read(length))
-    meta = header.pop("__metadata__", {})
+        text = stream.read(length).decode()
+    # the facts about the file come first
+    if known and text.startswith(_FIRST):
+        meta, names = json.JSONDecoder().raw_decode(text, len(_FIRST))[0], None
+    else:
+        names = json.loads(text)
+        meta = names.pop("__metadata__", {})
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise ValueError("it is of another format")
-    end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    if size != 8 + length + end:
-        raise ValueError(f"it has {size} bytes instead of {8 + length + end}")
-    sums = json.loads(meta["sums"])
+    sums: dict[str, int] = json.loads(meta["sums"])
+    if names is not None:
+        end = max((tensor["data_offsets"][1] for tensor in names.values()), default=0)
+        if size != 8 + length + end:
+            raise ValueError(f"it has {size} bytes instead of {8 + length + end}")
+        sums = {name: sums[name] for name in names}
     entries: dict[str, dict[str, int]] = {}
-    for name in header:
+    for name, total in sums.items():
         key, _, part = name.partition("/")
-        entries.setdefault(key, {})[part] = int(sums[name])
+        entries.setdefault(key, {})[part] = int(total)
     return entries
 
 

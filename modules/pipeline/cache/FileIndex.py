@@ -2,34 +2,28 @@
 
 A row is believed as long as path, length, inode and the times of the last modification and change are the same, so a
 second start reads no image. The time of change is the file system's own: programs that set the modification time back
-cannot set that. The rows lie in one SQLite file; losing it costs time, never correctness.
+cannot set that.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import sqlite3
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
+from modules.pipeline.cache.FactsFile import FactsFile, Row
 from modules.pipeline.nodes.images import load_rgb, read_size
-from modules.util.errors import DataError, UserError
-from modules.util.files.Database import Database
-from modules.util.owned_files import Owned
+from modules.util.errors import DataError
 
-_log = logging.getLogger(__name__)
-
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS facts (path TEXT PRIMARY KEY, length INTEGER, mtime_ns INTEGER, "
-    "ctime_ns INTEGER, inode INTEGER, checked_ns INTEGER, width INTEGER, height INTEGER, digest TEXT, decodes INTEGER)"
-)
-_COLUMNS = "path, length, mtime_ns, ctime_ns, inode, checked_ns, width, height, digest, decodes"
+_COLUMNS = (
+    "path TEXT", "length INTEGER", "mtime_ns INTEGER", "ctime_ns INTEGER", "inode INTEGER", "checked_ns INTEGER",
+    "width INTEGER", "height INTEGER", "digest TEXT", "decodes INTEGER",
+)  # fmt: skip
 # a file changed twice within the clock step of its file system looks unchanged: trust only older files
 _RACY_NS = 2_000_000_000
 
@@ -72,57 +66,32 @@ class FileIndex:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = None if path is None else Path(path)
+        self._file = FactsFile(path, "file index", "facts", _COLUMNS)
         self._rows: dict[str, _Row] = {}
         self._fresh: set[str] = set()
-        self._seen: set[str] = set()
+        self._seen: dict[str, _Row] = {}
         self._lock = threading.Lock()
-        if self._path is not None:
-            self._load()
-
-    def _load(self) -> None:
-        assert self._path is not None
-        if not self._path.is_file():
-            return
-        try:
-            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection:
-                # a file of an earlier version has another table, which knew less
-                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
-                    for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM facts"):
-                        self._rows[path] = _Row(*values)
-        except (sqlite3.Error, TypeError) as error:
-            _log.warning("the file index %s is damaged and is made again (%s)", self._path, error)
+        if not self._file.read(self._keep):
             self._rows.clear()
-            try:
-                Owned(self._path.parent, local=True).remove(self._path.name)
-            except (OSError, UserError):
-                self._path = None
+
+    def _keep(self, row: Row) -> None:
+        self._rows[row[0]] = _Row(*row[1:])
 
     def flush(self) -> None:
         """Write what is new to the file."""
         with self._lock:
             fresh, self._fresh = self._fresh, set()
             rows = [(path, *_values(self._rows[path])) for path in sorted(fresh)]
-        if not rows or self._path is None:
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection, connection:
-                connection.execute(_SCHEMA)
-                connection.executemany(
-                    f"INSERT OR REPLACE INTO facts ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", rows
-                )
-        except (sqlite3.Error, OSError) as error:
-            _log.warning("the file index %s cannot be written (%s)", self._path, error)
-            self._path = None
+        self._file.write(rows)
 
     def _row(self, path: str) -> _Row:
         """The valid row of a file, or a new empty one. This object looks at each file once."""
-        with self._lock:
-            if path in self._seen:
-                return self._rows[path]
+        # asked several times for each item of a run: a dictionary needs no lock to be read
+        known = self._seen.get(path)
+        if known is not None:
+            return known
         try:
-            stat = Path(path).stat()
+            stat = os.stat(path)  # noqa: PTH116
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
         if not S_ISREG(stat.st_mode):
@@ -133,8 +102,7 @@ class FileIndex:
                 row = _Row(*_identity(stat), time.time_ns())
                 self._rows[path] = row
                 self._fresh.add(path)
-            self._seen.add(path)
-            return self._rows[path]
+            return self._seen.setdefault(path, self._rows[path])
 
     def check_unchanged(self, path: str) -> None:
         """``DataError`` if the file has changed since it was looked at."""
@@ -173,6 +141,11 @@ class FileIndex:
                 row.digest = digest
                 self._fresh.add(path)
         return row.digest
+
+    def without_digest(self, paths: Iterable[str]) -> list[str]:
+        """Those of the paths, each once, whose file has to be read to know its digest."""
+        unique = dict.fromkeys(paths)
+        return [path for path in unique if (row := self._seen.get(path)) is None or not row.digest]
 
     def same_content(self, path: str, other: str) -> bool:
         """Whether two files hold the same bytes; reads them only if their lengths agree."""

@@ -13,12 +13,9 @@ CACHE_FORMAT = "2"
 
 def content_key(*parts: str) -> str:
     """A cache key: the digest of everything an entry is made from."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        hasher.update(f"{len(raw)}:".encode())
-        hasher.update(raw)
-    return hasher.hexdigest()
+    raws = [part.encode("utf-8", "surrogatepass") for part in parts]
+    joined = b"".join([b"%d:%b" % (len(raw), raw) for raw in raws])
+    return hashlib.blake2b(joined, digest_size=16).hexdigest()
 
 
 class CachedTensors(Node):

@@ -7,7 +7,7 @@ from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.loss_masks.MaskOutlines import MaskOutlines
 from modules.pipeline.Node import Node
-from modules.pipeline.nodes.transforms import crop_geometry
+from modules.pipeline.nodes.transforms import Transform, crop_geometry
 from modules.pipeline.Rules import Rules
 
 
@@ -44,6 +44,19 @@ class PlanImage(Node):
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
         name: str = self._get_previous_item(variation, "name", index)
+        crop, transform = self.plan(item, name, variation)
+        return {
+            f"{self._side}crop": crop,
+            f"{self._side}transform": transform,
+            f"{self._side}geometry": crop_geometry(self._files.size(item.path), transform),
+        }
+
+    def plan(self, item: Item, name: str, variation: int) -> tuple[tuple[int, int], Transform]:
+        """``crop`` and ``transform`` of a visit, without a pipeline around it.
+
+        Args:
+            name: the item's id, or the pair's.
+        """
         rules = self._rules[item.concept]
         size = self._files.size(item.path)
         crop = rules.crop(size, name, variation)
@@ -51,8 +64,4 @@ class PlanImage(Node):
         if self._outlines is not None and rules.aims_at_masks:
             white = self._outlines.of(item)
             transform = rules.aim(transform, white, size, name, variation, self._cached)
-        return {
-            f"{self._side}crop": crop,
-            f"{self._side}transform": transform,
-            f"{self._side}geometry": crop_geometry(size, transform),
-        }
+        return crop, transform

@@ -12,7 +12,7 @@ from modules.pipeline.Item import Item
 from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, complete_prompt, read_lines
 from modules.util.counted import counted
 from modules.util.errors import DataError, list_offenders
-from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, key_of_relative
 
 MASK_SUFFIXES = ("-masklabel", "-condlabel")
 """Stems of files that belong to an image next to them and are not trained on themselves."""
@@ -37,24 +37,39 @@ def image_paths(folder: Path, subfolders: bool) -> Iterator[Path]:
 
     Links are followed; a folder that is reached twice, as in a loop of links, is entered once.
     """
+    return (folder / relative for relative in image_names(folder, subfolders))
+
+
+def image_names(folder: Path, subfolders: bool) -> Iterator[str]:
+    """The same as paths below the folder, with ``/``. Text, because a path object takes longer to make than a small
+    caption to read.
+    """
     seen: set[str] = set()
-    pending = [folder]
+    pending = [""]
     while pending:
-        current = pending.pop()
+        below = pending.pop()
+        current = folder / below
         real = os.path.realpath(current)
         if real in seen:
             continue
         seen.add(real)
         with os.scandir(current) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                name = entry.name
+                if name.startswith("."):
                     continue
-                path = Path(entry.path)
-                if path.suffix.lower() in IMAGE_EXTENSIONS and not entry.is_dir():
-                    if not path.stem.lower().endswith(MASK_SUFFIXES):
-                        yield path
+                stem, suffix = split_suffix(name)
+                if suffix.lower() in IMAGE_EXTENSIONS and not entry.is_dir():
+                    if not stem.lower().endswith(MASK_SUFFIXES):
+                        yield below + name
                 elif subfolders and entry.is_dir():
-                    pending.append(path)
+                    pending.append(f"{below}{name}/")
+
+
+def split_suffix(name: str) -> tuple[str, str]:
+    """Stem and suffix of a file's name, as ``pathlib`` divides it."""
+    dot = name.rfind(".")
+    return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")
 
 
 def collect_items(concept: Any, index: int, tag: str) -> Found:
@@ -76,16 +91,15 @@ def collect_items(concept: Any, index: int, tag: str) -> Found:
         found.faults.append(DataError(f"{name}: the folder {concept.path} {what}", hint="check the path"))
         return found
     try:
-        unsorted = image_paths(folder, concept.include_subdirectories)
-        paths = sorted(unsorted, key=lambda path: path.relative_to(folder).as_posix())
+        names = sorted(image_names(folder, concept.include_subdirectories))
     except OSError as error:
         found.faults.append(DataError(f"{name}: {error.filename} cannot be read ({error.strerror})"))
         return found
-    if not paths:
+    if not names:
         hint = "switch on 'include subdirectories' if they are deeper" if _deeper(concept, folder) else None
         found.faults.append(DataError(f"{name}: there are no images in {concept.path}", hint=hint))
         return found
-    _read_captions(concept, index, tag, folder, paths, found)
+    _read_captions(concept, index, tag, folder, names, found)
     return found
 
 
@@ -96,8 +110,8 @@ def _deeper(concept: Any, folder: Path) -> bool:
         return False
 
 
-def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list[Path], found: Found) -> None:
-    source = str(concept.text.prompt_source)
+def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list[str], found: Found) -> None:
+    source, ending = str(concept.text.prompt_source), str(concept.text.caption_extension)
     shared: tuple[str, ...] = ()
     if source == "concept":
         try:
@@ -107,35 +121,38 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
             return
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
     missing: list[str] = []
-    for path in paths:
-        relative = path.relative_to(folder).as_posix()
-        if not relative.isprintable() or not _encodable(str(path)):
+    # a folder "." is not part of the paths in it
+    start = str(folder / "_")[:-1]
+    usable = _encodable(start)
+    for relative in names:
+        path, key = start + relative.replace("/", os.sep), key_of_relative(relative)
+        if not usable or not relative.isprintable():
             found.faults.append(
                 DataError(f"concept {tag!r}: {relative!a} is not a usable file name", hint="rename the file")
             )
-            found.broken.add(dpo_pair_key(path, folder))
+            found.broken.add(key)
             continue
         prompts = shared
         if source == "filename":
-            prompts = (path.stem.strip(),)
+            prompts = (split_suffix(relative.rpartition("/")[2])[0].strip(),)
         elif source == "sample":
             try:
-                prompts = read_lines(path.with_suffix(concept.text.caption_extension))
+                prompts = read_lines(split_suffix(path)[0] + ending)
             except FileNotFoundError:
                 if not concept.text.missing_caption:
                     missing.append(relative)
-                    found.broken.add(dpo_pair_key(path, folder))
+                    found.broken.add(key)
                     continue
                 prompts = (concept.text.missing_caption,)
             except DataError as error:
                 found.faults.append(error)
-                found.broken.add(dpo_pair_key(path, folder))
+                found.broken.add(key)
                 continue
-        prompts = tuple(complete_prompt(prompt, concept.text) for prompt in prompts)
         # many images share a caption: keep one copy of it
-        prompts = known.setdefault(prompts, prompts)
+        completed = tuple([complete_prompt(prompt, concept.text) for prompt in prompts])
+        prompts = known.setdefault(completed, completed)
         found.empty_captions += prompts == ("",)
-        found.items.append(Item(str(path), f"{tag}/{relative}", dpo_pair_key(path, folder), index, prompts))
+        found.items.append(Item(path, f"{tag}/{relative}", key, index, prompts))
     if missing:
         found.faults.append(
             DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +19,7 @@ MAX_CAPTION_BYTES = 1 << 20
 MAX_CONCEPT_PROMPT_BYTES = 16 << 20
 
 
-def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...]:
+def read_lines(path: str | Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...]:
     """The alternatives of a caption file: its lines, stripped, without the empty ones.
 
     An empty file is one empty prompt: somebody put it there.
@@ -36,14 +37,14 @@ def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...
     if len(data) > max_bytes:
         raise DataError(f"the caption {path} is larger than {max_bytes} bytes")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise DataError(
             f"the caption {path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8"
         ) from error
     if "\0" in text:
         raise DataError(f"the caption {path} contains NUL bytes and is not text")
-    return tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
+    return tuple([stripped for line in text.splitlines() if (stripped := line.strip())]) or ("",)
 
 
 def complete_prompt(prompt: str, settings: Any) -> str:

@@ -7,7 +7,7 @@ same pixels share one cache entry and any change of settings makes a new one.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -18,6 +18,17 @@ from modules.util.rng import python_random
 
 VERSION = 1
 """Raised whenever the same ``Transform`` gives other pixels than before."""
+
+_AMOUNTS = {
+    name: (f"enable_fixed_{name}", f"enable_random_{name}", f"random_{name}_max_{unit}")
+    for name, unit in (
+        ("rotate", "angle"),
+        ("brightness", "strength"),
+        ("contrast", "strength"),
+        ("saturation", "strength"),
+        ("hue", "strength"),
+    )
+}
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -51,8 +62,10 @@ class Transform:
 
     def text(self) -> str:
         """The same text for transforms that do the same to the image, on every machine."""
-        *looks, focus, _ = astuple(self)
-        return f"{VERSION}:{(*looks, *([focus] if focus else []))!r}"
+        looks = (
+            self.size, self.flip, self.angle, self.offset, self.brightness, self.contrast, self.saturation, self.hue,
+        )  # fmt: skip
+        return f"{VERSION}:{looks if self.focus is None else (*looks, self.focus)!r}"
 
 
 def decide_transform(
@@ -72,10 +85,11 @@ def decide_transform(
         return python_random(f"augment/{name}", seed, item, variation)
 
     def amount(name: str) -> float:
-        top = float(getattr(augment, f"random_{name}_max_{'angle' if name == 'rotate' else 'strength'}"))
-        if getattr(augment, f"enable_fixed_{name}"):
-            return top
-        if getattr(augment, f"enable_random_{name}"):
+        fixed, random, maximum = _AMOUNTS[name]
+        if getattr(augment, fixed):
+            return float(getattr(augment, maximum))
+        if getattr(augment, random):
+            top = float(getattr(augment, maximum))
             return stream(name).uniform(-top, top)
         return 0.0
 

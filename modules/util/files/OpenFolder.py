@@ -18,6 +18,7 @@ _HANDLES = {os.open, os.stat, os.unlink, os.rmdir, os.rename, os.mkdir, os.link}
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINKS
 _PLAIN = _NO_LINKS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_PIECE = 1 << 12
 
 _observer: Observer | None = None
 
@@ -67,11 +68,22 @@ def read_plain(path: str | os.PathLike[str], limit: int) -> bytes:
         OSError: it cannot be read, or is not a plain file (a FIFO would block for ever, a device have no end).
     """
     handle = os.open(path, os.O_RDONLY | (_PLAIN & ~_NO_LINKS))
-    with os.fdopen(handle, "rb") as stream:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, f"it is a {kind_of(mode)}, not a file", os.fspath(path))
-        return stream.read(limit)
+    try:
+        known = os.fstat(handle)
+        if not stat.S_ISREG(known.st_mode):
+            raise OSError(errno.EINVAL, f"it is a {kind_of(known.st_mode)}, not a file", os.fspath(path))
+        pieces: list[bytes] = []
+        # a caption is read in one piece: an object for a stream would take longer than its bytes
+        left = known.st_size
+        while limit > 0 and (piece := os.read(handle, min(limit, max(left + 1, _PIECE)))):
+            pieces.append(piece)
+            limit, left = limit - len(piece), left - len(piece)
+            # a file of the system says it has no bytes, whatever it has
+            if left == 0:
+                break
+        return b"".join(pieces)
+    finally:
+        os.close(handle)
 
 
 class OpenFolder:

@@ -36,7 +36,12 @@ SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
 
 def dpo_pair_key(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> str:
     """What matches chosen to rejected: the path below ``root`` with ``/`` separators, extension dropped."""
-    relative = os.path.relpath(os.fspath(path), os.fspath(root)).replace("\\", "/")
+    return key_of_relative(os.path.relpath(os.fspath(path), os.fspath(root)))
+
+
+def key_of_relative(relative: str) -> str:
+    """The same of a path that is relative to the root already."""
+    relative = relative.replace("\\", "/")
     stem, dot, extension = relative.rpartition(".")
     return stem if dot and "/" not in extension and stem else relative
 

@@ -1,0 +1,94 @@
+"""A table of what was once found out, in an SQLite file. Losing it costs time, never correctness."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import UserError
+from modules.util.files.Database import Database
+from modules.util.owned_files import Owned
+
+_log = logging.getLogger(__name__)
+Row = tuple[Any, ...]
+
+
+class FactsFile:
+    """Rows of one table.
+
+    Args:
+        path: the file; ``None`` keeps nothing. A damaged file is replaced by an empty one, one that cannot be written
+            is no longer used; both with a warning.
+        what: its name in warnings.
+        table: its name; another version of the program has another one.
+        columns: names with types; the first ``key`` of them are the key.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        what: str,
+        table: str,
+        columns: Sequence[str],
+        key: int = 1,
+    ) -> None:
+        self._path = None if path is None else Path(path)
+        self._what, self._table, self._columns, self._key = what, table, tuple(columns), key
+        self._names = ", ".join(column.partition(" ")[0] for column in columns)
+
+    def read(self, keep: Callable[[Row], None], condition: str = "", *values: object) -> bool:
+        """Whether all rows that meet a condition could be read. Without a file or such a table there are none.
+
+        Args:
+            keep: called with each row. What it was called with is not to be believed if the file turns
+                out to be damaged.
+            condition: in SQL, with ``?`` for each of the values.
+        """
+        if self._path is None or not self._path.is_file():
+            return True
+        where = f" WHERE {condition}" if condition else ""
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection:
+                known = "SELECT 1 FROM sqlite_master WHERE name = ?"
+                # a file of an earlier version has another table, which knew less
+                if connection.execute(known, (self._table,)).fetchone():
+                    found = f"SELECT {self._names} FROM {self._table}{where}"
+                    for row in connection.execute(found, values):
+                        keep(row)
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self._set_aside(error)
+            return False
+        return True
+
+    def _set_aside(self, reason: object) -> None:
+        """Begin again with an empty file."""
+        assert self._path is not None
+        _log.warning("the %s %s is damaged and is made again (%s)", self._what, self._path, reason)
+        try:
+            Owned(self._path.parent, local=True).remove(self._path.name)
+        except (OSError, UserError):
+            self._path = None
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Add rows; each takes the place of the one with the same key."""
+        rows = list(rows)
+        if not rows or self._path is None:
+            return
+        key = ", ".join(self._names.split(", ")[: self._key])
+        schema = f"CREATE TABLE IF NOT EXISTS {self._table} ({', '.join(self._columns)}, PRIMARY KEY ({key}))"
+        places = ",".join("?" * len(self._columns))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection, connection:
+                connection.execute(schema)
+                connection.executemany(
+                    f"INSERT OR REPLACE INTO {self._table} ({self._names}) VALUES ({places})", rows
+                )
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("the %s %s cannot be written (%s)", self._what, self._path, error)
+            self._path = None

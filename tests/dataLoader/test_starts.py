@@ -1,0 +1,119 @@
+"""What a start on known data does again: nothing. What it does after a change: as much as was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.progress import in_threads
+from modules.model.batch import ImageBatch
+from modules.pipeline.nodes.CachedTensors import content_key
+from modules.pipeline.nodes.transforms import Transform
+from modules.util.rng import digest64
+from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, loader, write_image
+
+COUNT = 40
+
+
+class AskedSetup(AveragingSetup):
+    """Says what its tokenizer is asked."""
+
+    spec = AveragingSetup.spec.__class__(**{**AveragingSetup.spec.__dict__, "chunks_prompts": True})
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def chunk_count(self, model: Any, prompt: str) -> int:
+        self.asked.append(prompt)
+        return 0
+
+    def cut_prompts(self, model: Any, prompts: Sequence[str]) -> list[str]:
+        self.asked.extend(prompts)
+        return super().cut_prompts(model, prompts)
+
+
+def start(made: Any) -> tuple[BaseDataLoader, AveragingModel, AskedSetup]:
+    model, setup = AveragingModel(), AskedSetup()
+    return loader(made, model, setup=setup), model, setup
+
+
+def latents(own: BaseDataLoader) -> dict[str, torch.Tensor]:
+    found = {}
+    for batch in own.batches():
+        assert isinstance(batch, ImageBatch)
+        found.update(zip(batch.ids, batch.latents_BChw, strict=True))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(COUNT):
+        write_image(tmp_path / "data" / f"{number:02d}.png", seed=number)
+    return tmp_path
+
+
+def test_without_a_change_nothing_is_encoded_and_no_tokenizer_is_asked(folder: Path) -> None:
+    made = config(folder, [concept(folder / "data")])
+    first, model, setup = start(made)
+    assert sum(model.images_encoded) == COUNT and len(setup.asked) == 2 * COUNT
+    before = latents(first)
+    again, model, setup = start(made)
+    assert not model.images_encoded and not model.texts_encoded and not setup.asked
+    after = latents(again)
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_of_one_changed_image_one_is_encoded(folder: Path) -> None:
+    made = config(folder, [concept(folder / "data")])
+    before = latents(start(made)[0])
+    write_image(folder / "data" / "07.png", seed=1000, caption=None)
+    own, model, setup = start(made)
+    assert sum(model.images_encoded) == 1 and not model.texts_encoded and not setup.asked
+    after = latents(own)
+    assert [name for name in before if not torch.equal(before[name], after[name])] == ["data/07.png"]
+
+
+def test_of_one_changed_caption_one_is_encoded(folder: Path) -> None:
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    (folder / "data" / "07.txt").write_text("a fox in the snow", encoding="utf-8")
+    _, model, setup = start(made)
+    assert not model.images_encoded and model.texts_encoded == [["a fox in the snow"]]
+    assert setup.asked == ["a fox in the snow"] * 2
+
+
+def test_of_one_added_image_one_is_encoded(folder: Path) -> None:
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    write_image(folder / "data" / "new.png", seed=500)
+    own, model, _ = start(made)
+    assert sum(model.images_encoded) == 1 and len(own) == COUNT + 1
+
+
+def test_names_of_cached_entries_and_random_streams_are_those_of_ever() -> None:
+    """Another way to the same digests would encode everything again, and train other numbers."""
+    assert content_key("2", "latents", "é", "\udc80") == "a6989b424674953c7c3247bd4b648391"
+    assert digest64("augment/crop", 123, "images/1.png", 0, True, 1.5, b"x") == 15931056243369672170
+    plain = Transform((64, 80), offset=(0.25, 0.5))
+    assert plain.text() == "1:((64, 80), False, 0.0, (0.25, 0.5), 1.0, 1.0, 1.0, 0.0)"
+    aimed = Transform((64, 80), True, 3.0, focus=(0.5, 0.25, 1.0), shrink=(0.5, 0.5))
+    assert aimed.text() == "1:((64, 80), True, 3.0, (0.5, 0.5), 1.0, 1.0, 1.0, 0.0, (0.5, 0.25, 1.0))"
+
+
+@pytest.mark.parametrize(
+    ("threads", "ahead", "together"), [(0, None, 1), (2, None, 3), (3, 5, 16), (2, 1, 1)]
+)
+def test_work_in_threads_keeps_its_order(threads: int, ahead: int | None, together: int) -> None:
+    assert list(in_threads(lambda n: n * n, range(50), threads, ahead, together)) == [
+        n * n for n in range(50)
+    ]
+
+
+def test_an_error_in_a_thread_arrives() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(in_threads(lambda n: 1 // n, [3, 2, 1, 0, 1], 2, together=2))
