@@ -51,12 +51,14 @@ MAY_WRITE = {
     "modules/remote/growing.py": "opens the lock of a folder that mirrors a run, which stays empty",
     "modules/project/share/metadata.py": "writes an adapter to the temporary path its caller has of the door",
     "modules/curation/intake/duplicates.py": "a database, which keeps itself whole; losing it costs time",
-    "modules/pipeline/cache/FileIndex.py": "a database, which keeps itself whole; losing it costs time",
+    "modules/pipeline/cache/FactsFile.py": "a database, which keeps itself whole; losing it costs time",
     "modules/curation/exchange/importing.py": "unpacks images into a scratch folder of the system",
     "scripts/bootstrap.py": "runs before the program's packages are there; writes its lock and its stamp in .venv",
     "scripts/make_demo.py": "fills a new folder with images that are drawn",
     "scripts/demo/training.py": "a trainer's output goes to the demo's log",
     "scripts/benchmarks/captions.py": "images to measure on, in a scratch folder",
+    "scripts/benchmarks/data.py": "images to measure on, in a scratch folder",
+    "scripts/benchmarks/scale.py": "images to measure on, in a scratch folder",
     "scripts/benchmarks/curation.py": "images to measure on, in a scratch folder",
 }
 
