@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import psutil
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.collector import no_search_for_cycles
 from modules.dataLoader.long_prompts import told_of
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
@@ -16,7 +17,6 @@ from modules.dataLoader.source import TOGETHER
 from modules.dataLoader.unused_words import check_words_are_used
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.nodes.CachedTensors import content_key
-from modules.util.collector import no_search_for_cycles
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader, open_file_index
+from modules.dataLoader.collector import no_search_for_cycles
 from modules.dataLoader.likes import split_unequal_pairs
 from modules.dataLoader.progress import Progress
 from modules.dataLoader.source import collect_source, leave_out_identical, raise_faults
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
-from modules.util.collector import no_search_for_cycles
 
 if TYPE_CHECKING:
     import torch
