@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+
+CLOSE_SECONDS = 3.0
 
 
 @cache
@@ -68,7 +71,8 @@ class Server:
         self._loop.run_until_complete(self._listen())
         self._ready.set()
         self._loop.run_forever()
-        self._loop.run_until_complete(self._close())
+        with contextlib.suppress(TimeoutError):  # what does not end by then ends with the tests
+            self._loop.run_until_complete(asyncio.wait_for(self._close(), CLOSE_SECONDS))
         self._loop.close()
 
     async def _listen(self, port: int = 0) -> None:
@@ -122,7 +126,7 @@ class Server:
         child = await asyncio.create_subprocess_shell(
             process.command if self.limit is None else f"ulimit -f {self.limit // 512}; {process.command}",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            env=self.environment, cwd=self.home,
+            env=self.environment, cwd=self.home, start_new_session=True,
         )  # fmt: skip
         given = asyncio.ensure_future(self._give(process, child))
         try:
@@ -135,7 +139,7 @@ class Server:
         finally:
             given.cancel()
             with contextlib.suppress(ProcessLookupError):
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
             await child.wait()
 
     async def _give(self, process: Any, child: Any) -> None:
