@@ -71,8 +71,7 @@ class Server:
         self._loop.run_until_complete(self._listen())
         self._ready.set()
         self._loop.run_forever()
-        with contextlib.suppress(TimeoutError):  # what does not end by then ends with the tests
-            self._loop.run_until_complete(asyncio.wait_for(self._close(), CLOSE_SECONDS))
+        self._loop.run_until_complete(self._close())
         self._loop.close()
 
     async def _listen(self, port: int = 0) -> None:
@@ -114,11 +113,11 @@ class Server:
         self._acceptor.close()
         for connection in list(self._connections):
             connection.abort()
-        await self._acceptor.wait_closed()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # what does not end by then ends with the tests
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
     async def _command(self, process: Any) -> None:
         """Give a command to a real shell, and its end of the connection to the command."""
