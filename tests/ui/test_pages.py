@@ -69,3 +69,10 @@ def test_the_window_imports_no_page_before_it_is_opened():
     )
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert made.stdout.split() == [f"modules.ui.pages.{name}" for name in ("Page", "PageSpec", "registry")]
+
+
+def test_the_number_of_a_page_is_the_one_people_know() -> None:
+    numbered = [page.key for page in PAGES if not page.key_name]
+    assert numbered == [
+        "project", "model", "data", "training", "lora", "rlhf", "sampling", "backup", "tools", "run", "runs",
+    ]  # fmt: skip
