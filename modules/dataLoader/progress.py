@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -44,14 +44,11 @@ def in_threads(
     limit = max(1, (ahead or 4 * threads * together) // together)
     waiting: collections.deque[Future[list[R]]] = collections.deque()
 
-    def several(some: list[T]) -> list[R]:
-        return [function(one) for one in some]
-
     rest = iter(values)
     with ThreadPoolExecutor(threads, thread_name_prefix="data") as pool:
         try:
             while some := list(islice(rest, together)):
-                waiting.append(pool.submit(several, some))
+                waiting.append(pool.submit(_each, function, some))
                 if len(waiting) >= limit:
                     yield from waiting.popleft().result()
             while waiting:
@@ -59,3 +56,7 @@ def in_threads(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _each(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
+    return [function(one) for one in values]

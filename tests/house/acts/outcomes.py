@@ -147,7 +147,8 @@ def watched() -> Iterator[Work]:
 
     class Pool(ThreadPoolExecutor):
         def submit(self, function: Any, *rest: Any, **named: Any) -> Any:
-            sent[0] += function.__name__ == "reading"
+            if len(rest) == 2 and getattr(rest[0], "__name__", "") == "reading":
+                sent[0] += len(rest[1])
             return super().submit(function, *rest, **named)
 
     def reading(self: Any, *rest: Any, **named: Any) -> Any:
