@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+
+from modules.dataLoader.collector import no_search_for_cycles
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT_SUFFIXES = {
@@ -52,20 +52,9 @@ def parsed(code: str, name: str = "modules.x") -> Source:
     return Source(ROOT / f"{name.replace('.', '/')}.py", name, ast.parse(code), code)
 
 
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Without looking for garbage: making a million nodes that all stay takes three times as long with it."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
-
-
+# making a million nodes that all stay takes three times as long with a search for cycles
 @cache
-@no_collection()
+@no_search_for_cycles()
 def _sources(folder: str) -> tuple[Source, ...]:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from vulture import Vulture
 
+from modules.dataLoader.collector import no_search_for_cycles
 from tests.house.exceptions import breaches
-from tests.source_tree import ROOT, no_collection, nodes, sources
+from tests.source_tree import ROOT, nodes, sources
 
 REGISTERING = re.compile(
     r"(register|REWARDS\.register|model_setup|STEPS\.register|online_loss|preference_loss|rule|choosing"
@@ -42,7 +43,7 @@ def unused(folders: Iterable[Path]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     search = Vulture()
-    with no_collection():
+    with no_search_for_cycles():
         search.scavenge([str(folder) for folder in folders])
     for item in search.get_unused_code():
         path = Path(item.filename)

@@ -198,9 +198,8 @@ def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
         owned, stays = Owned(run.path, local=True), []
         for one, _ in contents(root, name):
             same = fetched.get(one) == digest_of(owned.plain_file(one))
-            if (
-                same and one not in GROWING
-            ):  # events say how the run ended: they stay as long as anything does
+            # events say how the run ended: they stay as long as anything does
+            if same and one not in GROWING:
                 owned.remove(one)
             elif not same and not one.rpartition("/")[2].startswith(".tastemaker-"):
                 stays.append(one)
