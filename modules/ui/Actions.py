@@ -1,4 +1,4 @@
-"""What the bars and the keys of the main window do."""
+"""The actions behind the toolbars and keys of the main window."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Actions:
-    """Each is done by a button, a menu or a key.
+    """Callbacks for the buttons, menus and keys of the main window.
 
     Args:
-        zoom: one size up (1), down (-1), or back to 100 % (0).
+        zoom: scale up one level (1), down one level (-1), or back to 100 % (0).
         start: start training.
-        order: give the run a command by its name.
-        pause_or_resume: whichever fits.
+        order: send the run a command by name.
+        pause_or_resume: pause or resume, depending on the state of the run.
         toggle_problems: open or close the list of problems.
-        show_pages: one for each page that has no key of its own, in order.
-        show_by_key: the others, by their keys as Tk writes them.
+        show_pages: one per page without a key of its own, in sidebar order.
+        show_by_key: the other pages, by Tk key name.
         turn_page: to the next page (1) or the previous one (-1).
-        scroll: the page in front, by a screen down (1) or up (-1).
+        scroll: scroll the current page one screen down (1) or up (-1).
     """
 
     new: Action

@@ -1,4 +1,4 @@
-"""Images in a window of their own, nearly as large as the screen; the arrow keys lead from one to the next."""
+"""A window that shows images nearly as large as the screen. The arrow keys move between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.tk_support import on_event, place_over, tie
 
 SHARE = 0.9
-"""Of the screen."""
+"""Share of the screen."""
 MIN_SIZE = (320, 240)
 BUDGET = 256 * 2**20
 BEFORE, AFTER = "\u2190", "\u2192"
@@ -23,19 +23,19 @@ BEFORE, AFTER = "\u2190", "\u2192"
 
 @dataclass(frozen=True)
 class ShownImage:
-    """One image: its file, and what to say about it."""
+    """One image: its file and the text shown with it."""
 
     path: Path
     caption: str = ""
 
 
 class ImageWindow(tk.Toplevel):
-    """Shows one of several images; it is decoded in a thread, and so are its neighbours.
+    """Show one of several images. It and its neighbours are decoded in a thread.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         images: at least one.
-        index: which comes first.
+        index: the image to show first.
         parent: the window it belongs to.
     """
 
@@ -83,11 +83,11 @@ class ImageWindow(tk.Toplevel):
 
     @property
     def shown(self) -> ShownImage:
-        """The image that is looked at."""
+        """The image being shown."""
         return self.images[self.index]
 
     def go(self, step: int) -> None:
-        """To another image; the first and the last are the ends."""
+        """Move to another image, stopping at the first and the last."""
         index = max(0, min(len(self.images) - 1, self.index + step))
         if index != self.index:
             self.index = index

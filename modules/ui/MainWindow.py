@@ -69,13 +69,13 @@ _GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
 
 
 class MainWindow(ctk.CTk):  # type: ignore[misc]
-    """The window with everything in it.
+    """The main window of the program.
 
     Args:
         store: the settings folder.
-        model: the config's class.
-        presets: where presets are.
-        control: the run that is watched.
+        model: class of the config.
+        presets: folder of the presets.
+        control: the watched run.
         dry_run: the command line of a dry run, see ``DryRun``.
     """
 
@@ -89,7 +89,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     ) -> None:
         self.store = store
         self.memory, said = store.load_window()
-        # Left to itself, customtkinter asks the desktop for its appearance thirty times a second.
+        # By default, customtkinter asks the desktop for its appearance thirty times a second.
         ctk.set_appearance_mode("Dark" if is_dark(self.memory.appearance) else "Light")
         super().__init__(className=NAME)
         self.withdraw()
@@ -152,7 +152,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.show_page(self.memory.page)
         self._set_icon()
 
-    # CTk would resize the window with its content; here the content alone is scaled.
+    # CTk would resize the window along with its content. Here only the content is scaled.
     def _set_scaling(self, new_widget_scaling: float, new_window_scaling: float) -> None:
         return
 
@@ -176,7 +176,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         )  # fmt: skip
 
     def _build(self) -> None:
-        """The frame around the pages, at the present scale."""
+        """Build the frame around the pages at the current scale."""
         ui, files, actions = self.ui, self.files, self.actions
         self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
@@ -232,7 +232,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     # -- pages -----------------------------------------------------------------------------------------------
 
     def show_page(self, key: str) -> None:
-        """Bring a page to the front; build it the first time."""
+        """Bring a page to the front, building it on first use."""
         specs = {spec.key: spec for spec in self.pages}
         spec = specs.get(key) or self.pages[0]
         if spec.key == self.page:
@@ -253,7 +253,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.autosave.soon()
 
     def turn_page(self, step: int) -> None:
-        """To the next page (1) or the previous one (-1); the ends are joined."""
+        """Move to the next page (1) or the previous one (-1), wrapping around at the ends."""
         keys = [page.key for page in self.pages]
         self.show_page(keys[(keys.index(self.page) + step) % len(keys)])
 
@@ -262,7 +262,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         return self._built[self.page]
 
     def jump(self, path: str) -> None:
-        """Go to the row of a field; where its row is hidden, say what shows it."""
+        """Go to the row of a field. If the row is hidden, say what would show it."""
         setting = self.state_.settings.get(path) or self.state_.settings.get(path.partition("[")[0])
         if setting is None:
             self.say(words.NO_ROW.format(path=path))
@@ -316,12 +316,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.title(f"{name}{' *' if self.state_.is_modified() else ''} \u2013 {NAME}")
 
     def undo(self) -> None:
-        """Take back the last edit."""
+        """Undo the last edit."""
         title = self.state_.undo()
         self.say(words.UNDONE.format(title=title) if title else words.NOTHING_TO_UNDO)
 
     def redo(self) -> None:
-        """Do it again."""
+        """Redo the last undone edit."""
         title = self.state_.redo()
         self.say(words.REDONE.format(title=title) if title else words.NOTHING_TO_REDO)
 
@@ -334,7 +334,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     # -- messages --------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """A line at the bottom."""
+        """Show a line at the bottom."""
         self.bottom_bar.say(text)
 
     def _warn(self, text: str) -> None:
@@ -380,7 +380,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     # -- view ------------------------------------------------------------------------------------------------
 
     def open_view(self) -> None:
-        """Choose appearance and size."""
+        """Ask for appearance and size."""
         open_view_dialog(self.ui, self.memory.appearance, self.memory.scale, self.set_view)
 
     def set_view(self, appearance: str, scale: int) -> None:
@@ -395,7 +395,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.autosave.soon()
 
     def zoom(self, step: int) -> None:
-        """One size up (1), down (-1), or back to 100 % (0)."""
+        """Scale up one level (1), down one level (-1), or back to 100 % (0)."""
         wanted = [size for size in SCALES if (size - self.memory.scale) * step > 0]
         scale = (
             100 if step == 0 else (min(wanted) if step > 0 else max(wanted)) if wanted else self.memory.scale
@@ -406,7 +406,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     # -- the end ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[Session, WindowMemory]:
-        """What is remembered."""
+        """The state to restore at the next start."""
         self.memory.maximized = _is_maximized(self)
         if not self.memory.maximized:
             self.memory.geometry = tk.Tk.wm_geometry(self)
@@ -428,7 +428,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             self.runs.attach(session.run)
 
     def ask_quit(self) -> None:
-        """Close; while training is live, say first that it continues."""
+        """Close the window. If training is running, first say that it will continue."""
         run = self.control.run
         if self.control.is_live and run is not None:
             question = words.CLOSE_WHILE_TRAINING.format(folder=run.path)
@@ -439,8 +439,8 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self._close_tools()
 
     def _close_tools(self) -> None:
-        """Close the windows of tools, which save what is typed or painted there first, then this one. A tool that
-        stays open, because something cannot be saved, keeps this window open too.
+        """Close the tool windows, then this one. Tools first save what was typed or painted in them. A tool
+        that stays open because it cannot save keeps this window open too.
         """
         from modules.ui.widgets.ToolHost import ToolHost
 
@@ -452,7 +452,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             tool.close(lambda: self.after_idle(self._close_tools))
 
     def quit_window(self) -> None:
-        """Save the session and close; a run continues by itself."""
+        """Save the session and close. A run continues on its own."""
         self.autosave.now()
         self.after_cancel(self._telling)
         self.check.close()
@@ -479,7 +479,7 @@ def _is_maximized(window: tk.Tk) -> bool:
 
 
 def _on_screen(geometry: str, width: int, height: int) -> str:
-    """A remembered geometry, shrunk and moved so that all of it is on a screen of that size."""
+    """Shrink and move a remembered geometry so that it fits on a screen of that size."""
     found = _GEOMETRY.fullmatch(geometry)
     if found is None:
         return f"{min(DEFAULT_SIZE[0], width)}x{min(DEFAULT_SIZE[1], height)}"
@@ -492,9 +492,9 @@ def _on_screen(geometry: str, width: int, height: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Open the window; returns when it is closed."""
+    """Open the window. Return when it is closed."""
     options = parser().parse_args(argv)
-    if options.settings_dir is not None:  # also for the trainers that are started here
+    if options.settings_dir is not None:  # also for the trainers started from here
         os.environ[FOLDER_VARIABLE] = str(Path(options.settings_dir).absolute())
     store = SessionStore(settings_folder())
     _log_to(store.log_path)

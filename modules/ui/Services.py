@@ -1,4 +1,4 @@
-"""The parts of the main window that pages and dialogs call, each by what is used of it."""
+"""The parts of the main window that pages and dialogs call, as protocols of the methods they use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from modules.ui.state.SessionStore import SessionStore, WindowMemory
 
 
 class ConfigFiles(Protocol):
-    """Opening and importing configs; ``FileActions`` is it."""
+    """Opens and imports configs; implemented by ``FileActions``."""
 
     def load(self, path: Path) -> bool: ...
     def ask_import(self) -> None: ...
 
 
 class Checker(Protocol):
-    """What is known of problems; ``StartCheck`` is it."""
+    """Reports problems; implemented by ``StartCheck``."""
 
     forecast: Forecast
 
@@ -35,13 +35,13 @@ class Checker(Protocol):
 
 
 class RunCommands(Protocol):
-    """What can be done with the run; ``RunActions`` is it."""
+    """Acts on the run; implemented by ``RunActions``."""
 
     def attach(self, folder: str) -> None: ...
 
 
 class QueueWatch(Protocol):
-    """The queue and its news; ``QueueWork`` is it."""
+    """The queue and its changes; implemented by ``QueueWork``."""
 
     runner: QueueRunner
     entries: list[QueueEntry]
@@ -52,21 +52,21 @@ class QueueWatch(Protocol):
 
 @dataclass
 class Services:
-    """Handed to everything in the main window as ``Ui.services``.
+    """Services shared by everything in the main window, as ``Ui.services``.
 
     Args:
         store: the settings folder.
-        memory: what the window remembers between starts.
-        tooltips: texts next to the pointer.
-        runs: the run that is watched.
+        memory: state that the window keeps between starts.
+        tooltips: texts shown next to the pointer.
+        runs: the watched run.
         files: opens and imports configs.
         check: problems of the settings.
         run_actions: watches another run.
-        queue: the runs that wait for their turn.
+        queue: the queued runs.
         tensorboard: all curves in the browser.
-        home: the taste project that is open.
+        home: the open taste project.
         show_page: brings the page with a key to the front.
-        remember: writes ``memory`` soon.
+        remember: schedules saving ``memory``.
     """
 
     store: SessionStore

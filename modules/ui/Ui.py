@@ -1,4 +1,4 @@
-"""What pages and forms share: the window, its looks, the settings being edited, a place for messages."""
+"""Objects that pages and forms share: window, theme, the settings being edited, status line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _no_jump(path: str) -> None:
 
 @dataclass
 class Ui:
-    """Handed to everything in the main window.
+    """Shared objects, passed to everything in the main window.
 
     Args:
         root: the window.
         theme: colours, fonts, scale.
         state: the settings being edited.
-        pump: calls from worker threads.
+        pump: runs calls from worker threads on the Tk thread.
         chooser: asks for folders and files.
         status: shows a line at the bottom.
         jump: goes to the row of a field.
@@ -42,7 +42,7 @@ class Ui:
     status: Callable[[str], None] = lambda text: None
     jump: Callable[[str], None] = _no_jump
     services: Services = field(init=False)
-    """The parts of the window; set as soon as there are any."""
+    """The services of the window; set once they exist."""
 
     def error(self, error: BaseException) -> None:
         """Show an exception in a dialog."""
@@ -54,5 +54,7 @@ class Ui:
         done: Callable[[T], object],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Run ``work`` in a thread, then ``done`` with its result here; a failure is shown or handed on."""
+        """Run ``work`` in a thread, then call ``done`` here with its result. A failure goes to ``failed`` or
+        is shown.
+        """
         run_in_thread(self.pump, work, done, failed or self.error)

@@ -13,17 +13,17 @@ from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import chosen_line, make_modal, place_over
 
 FRAME = 60
-"""Height that the desktop takes for itself, at 100 %."""
+"""Height of the title bar of the desktop, at 100 %."""
 
 
 class Dialog(tk.Toplevel):
     """A modal window with a body and a row of buttons; Escape closes it.
 
     Args:
-        ui: what parts share.
-        title: of the window.
-        width, height: at 100 %; 0 for what it needs.
-        scrolls: the body scrolls where it is higher than the screen has room for.
+        ui: shared objects of the window.
+        title: title of the window.
+        width, height: size at 100 %; 0 fits the content.
+        scrolls: the body scrolls if it is higher than the screen.
     """
 
     def __init__(self, ui: Ui, title: str, width: int = 0, height: int = 0, scrolls: bool = False) -> None:
@@ -51,7 +51,7 @@ class Dialog(tk.Toplevel):
         self.protocol("WM_DELETE_WINDOW", self.cancel)
 
     def add_button(self, text: str, command: Callable[[], object], accent: bool = False) -> ttk.Button:
-        """A button at the right end."""
+        """Add a button at the right end."""
         style = "Accent.TButton" if accent else "TButton"
         button = ttk.Button(self.foot, text=text, style=style, command=command)
         button.bind("<Return>", lambda _event: button.invoke())
@@ -59,7 +59,7 @@ class Dialog(tk.Toplevel):
         return button
 
     def see(self, widget: tk.Misc) -> None:
-        """Scroll until a widget of the body is in sight."""
+        """Scroll until a widget of the body is visible."""
         if self._body_scroll is not None:
             self.update_idletasks()
             self._body_scroll.see(widget)
@@ -69,7 +69,7 @@ class Dialog(tk.Toplevel):
         self.destroy()
 
     def present(self, focus: tk.Misc | None = None) -> None:
-        """Show it over the middle of the main window, within the screen, and keep the input."""
+        """Show it centred over the main window, within the screen, and grab the input."""
         if self._body_scroll is not None:
             self.update_idletasks()
             room = self.winfo_screenheight() - self.foot.winfo_reqheight() - self.ui.theme.px(FRAME)
@@ -82,12 +82,12 @@ class Dialog(tk.Toplevel):
 
 
 class Question(Dialog):
-    """A question whose buttons do what they say; nothing waits for the answer. Escape presses the last button.
+    """A question that does not block the caller. Each button runs its action; Escape presses the last one.
 
     Args:
-        ui: what parts share.
-        title: of the window.
-        question: above the buttons.
+        ui: shared objects of the window.
+        title: title of the window.
+        question: text above the buttons.
     """
 
     def __init__(self, ui: Ui, title: str, question: str) -> None:
@@ -96,7 +96,7 @@ class Question(Dialog):
         self._buttons: list[ttk.Button] = []
 
     def offer(self, label: str, act: Callable[[], object]) -> None:
-        """A button that closes the window and acts; Enter presses the first one."""
+        """Add a button that closes the window and runs ``act``. Enter presses the first one."""
 
         def take() -> None:
             self.destroy()
@@ -109,12 +109,12 @@ class Question(Dialog):
         self._buttons[-1].invoke()
 
     def present(self, focus: tk.Misc | None = None) -> None:
-        """Show it with the input on its first button."""
+        """Show it with the focus on its first button."""
         super().present(focus or self._buttons[0])
 
 
 def ask_text(ui: Ui, title: str, question: str, text: str = "") -> str | None:
-    """A line of text, or ``None`` when the person changed their mind."""
+    """Ask for a line of text; ``None`` if cancelled."""
     answer: list[str] = []
     dialog = Dialog(ui, title, width=420)
     ttk.Label(dialog.body, text=question).pack(anchor="w")
@@ -136,7 +136,7 @@ def ask_text(ui: Ui, title: str, question: str, text: str = "") -> str | None:
 
 
 def ask_choice(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int | None:
-    """The position of the chosen label."""
+    """Ask for one of several labels and return its position; ``None`` if cancelled."""
     answer: list[int] = []
     dialog = Dialog(ui, title, width=420)
     ttk.Label(dialog.body, text=question).pack(anchor="w")
@@ -162,12 +162,12 @@ def ask_choice(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int 
 
 
 def confirm(ui: Ui, title: str, question: str, yes: str, no: str = "Cancel") -> bool:
-    """Whether the person agrees."""
+    """Ask a yes-or-no question. Return whether the person agrees."""
     return ask_buttons(ui, title, question, (yes, no)) == 0
 
 
 def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int | None:
-    """Which button was pressed; the first is the one Enter presses."""
+    """Ask with one button per label and return the position of the one pressed. Enter presses the first."""
     answer: list[int] = []
     dialog = Dialog(ui, title, width=460)
     ttk.Label(dialog.body, text=question, wraplength=ui.theme.px(430), justify="left").pack(anchor="w")
@@ -186,7 +186,7 @@ def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int
 
 
 def show_notes(ui: Ui, title: str, head: str, lines: Sequence[str]) -> Dialog:
-    """A list to read and copy."""
+    """Show a list to read and copy."""
     dialog = Dialog(ui, title, width=680, height=420)
     label = ttk.Label(dialog.body, text=head, wraplength=ui.theme.px(640), justify="left")
     label.pack(anchor="w", pady=(0, ui.theme.px(8)))

@@ -11,7 +11,7 @@ SCROLL_THEMSELVES = ("Text", "Listbox", "Treeview")
 
 
 def bind_keys(window: tk.Tk, actions: Actions) -> None:
-    """Bind everything."""
+    """Bind all keys."""
     zoom, order, turn = actions.zoom, actions.order, actions.turn_page
     bound: dict[str, Action] = {
         "<Control-f>": actions.search,
@@ -44,11 +44,11 @@ def bind_keys(window: tk.Tk, actions: Actions) -> None:
     for number, show in enumerate(actions.show_pages[:10], 1):
         bound[f"<Control-Key-{number % 10}>"] = show
     bound |= {f"<{key}>": show for key, show in actions.show_by_key.items()}
-    # on X11 Ctrl+Y also means paste, which would be an edit and leave nothing to do again
+    # on X11 Ctrl+Y also means paste, which would be an edit and leave nothing to redo
     window.event_delete("<<Paste>>", "<Control-Key-y>", "<Control-Lock-Key-Y>")
     for sequence, action in bound.items():
         window.bind(sequence, partial(_do, action))
-        for kind in ("TEntry", "TCombobox", "Text"):  # their own meanings of these keys give way
+        for kind in ("TEntry", "TCombobox", "Text"):  # these replace the default bindings of the keys
             if sequence in window.bind_class(kind):
                 window.unbind_class(kind, sequence)
     for sequence, step in (("<Prior>", -1), ("<Next>", 1)):

@@ -1,4 +1,4 @@
-"""The options of the window, apart from it, so that ``--help`` need not load it."""
+"""The command line options of the window, kept separate so that ``--help`` need not load it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parser() -> argparse.ArgumentParser:
-    """What ``train_ui.py`` understands."""
+    """The parser of ``train_ui.py``."""
     made = argparse.ArgumentParser(
         prog="train_ui.py", description="Tastemaker: teach image models your taste."
     )

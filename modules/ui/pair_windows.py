@@ -1,4 +1,4 @@
-"""The pair tool, opened from the main window: what it has finished can be trained on at once."""
+"""Opens the pair tool from the main window, so that finished pairs can be trained on immediately."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from modules.util.errors import UserError
 
 
 def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
-    """The pair tool in a window of its own.
+    """Open the pair tool in a window of its own.
 
     Args:
-        source: folder with images to begin with; empty for the one it remembers.
+        source: initial folder with images; empty for the last one used.
     """
     from modules.ui.curation.windows import open_pair_tool
 

@@ -1,4 +1,4 @@
-"""The arena of a project for a window: votes are given on a worker thread, the window gets snapshots to draw."""
+"""The arena of a project for a window. Votes run on a worker thread; the window gets snapshots to draw."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 
 @dataclass(frozen=True)
 class ArenaShot:
-    """The arena at one moment.
+    """State of the arena at one moment.
 
     Args:
         ballot: the open question; ``None`` at the end.
-        votes, left: given, and questions that could still be asked.
-        standing: how it stands, without names.
-        because: why it has ended: ``decided``, ``votes`` or ``images``; empty before.
+        votes, left: votes given, and questions that can still be asked.
+        standing: the current standing, without names.
+        because: why it ended (``decided``, ``votes`` or ``images``); empty while it is open.
     """
 
     ballot: Ballot | None
@@ -35,13 +35,13 @@ class ArenaShot:
 
 @dataclass(frozen=True)
 class ArenaResult:
-    """What the votes say, with names.
+    """Result of the votes, with names.
 
     Args:
-        told: as ``Tally.to_dict`` has it.
+        told: as returned by ``Tally.to_dict``.
         voted: the votes.
-        because: as in the snapshot.
-        automatic: what automatic judges said of the same contestants, in sentences.
+        because: as in ``ArenaShot``.
+        automatic: verdicts of automatic judges on the same contestants, as sentences.
     """
 
     told: dict[str, Any]
@@ -51,12 +51,12 @@ class ArenaResult:
 
 
 class ArenaController:
-    """Everything that touches the votes runs on ``worker``.
+    """Controls an arena. Everything that touches the votes runs on ``worker``.
 
     Args:
-        folder: of the project.
+        folder: the project folder.
         between, count: as for ``taste.py compare``.
-        changed: gets every new snapshot, on the Tk thread.
+        changed: called on the Tk thread with every new snapshot.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ArenaController:
         self._open = ExitStack()
         self._arena: Arena | None = None
         self.waiting = 0
-        """How many snapshots are still to come: what is on the screen is then old."""
+        """Number of snapshots still to come. While it is above 0, the screen is out of date."""
 
     def start(self) -> None:
         """Open the votes."""
@@ -122,11 +122,11 @@ class ArenaController:
         self._do(lambda: self._opened().answer(side, skipped))
 
     def undo(self) -> None:
-        """Take the last vote back."""
+        """Undo the last vote."""
         self._do(lambda: self._opened().undo())
 
     def result(self, done: Callable[[ArenaResult], None]) -> None:
-        """What the votes say; it tells the names."""
+        """Pass the result, names included, to ``done``."""
 
         def work() -> ArenaResult:
             arena = self._opened()
@@ -140,5 +140,5 @@ class ArenaController:
         self._worker.submit(work, done, self._failed)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Close the votes; then ``done`` on the Tk thread."""
+        """Close the votes, then call ``done`` on the Tk thread."""
         self._worker.submit(self._open.close, lambda _result: done(), self._failed)

@@ -1,4 +1,4 @@
-"""The arena in a window of its own: voting, then the result."""
+"""The window of the arena: voting, then the result."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WIDTH, HEIGHT, ROOM = 1180, 760, 0.94
 
 
 class ArenaWindow(ToolHost):
-    """All pages of the arena.
+    """Shows the pages of the arena.
 
     Args:
-        folder: of the project.
+        folder: the project folder.
         between, count: as for ``taste.py compare``.
-        next_round: begins the next round; called when everything is closed.
+        next_round: begins the next round; called once everything is closed.
     """
 
     name = words.NAME
@@ -65,7 +65,7 @@ class ArenaWindow(ToolHost):
             self.page.show(self._shot)
 
     def show_result(self) -> None:
-        """Names, figures and all votes."""
+        """Show names, figures and all votes."""
         self.controller.result(self._show_result)
 
     def _show_result(self, result: ArenaResult) -> None:
@@ -90,7 +90,7 @@ class ArenaWindow(ToolHost):
 def open_arena_window(
     parent: tk.Misc, theme: Theme, folder: Path, between: str, count: int, next_round: Callable[[], None]
 ) -> tk.Toplevel:
-    """The arena of a project; its images have to be made."""
+    """Open the arena of a project. Its images must exist already."""
     window = tk.Toplevel(parent)
     theme.on_change(lambda: window.configure(background=theme.palette.back), window)
     screen = (window.winfo_screenwidth(), window.winfo_screenheight())

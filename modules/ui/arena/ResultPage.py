@@ -1,4 +1,4 @@
-"""The end of an arena: a sentence, the interval, and all votes as a picture."""
+"""The result of an arena: a sentence, the interval, and all votes with their images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CELL = 130
 
 @dataclass(frozen=True)
 class ResultActions:
-    """Where the page leads.
+    """Callbacks of the result page.
 
     Args:
         more: back to voting; ``None`` when there is no further question.
-        close: ends.
+        close: closes the arena.
         next_round: begins the next round of the project.
     """
 
@@ -37,7 +37,7 @@ class ResultActions:
 
 
 class ResultPage(ttk.Frame):
-    """Tells the names."""
+    """Shows the result, names included."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ResultPage(ttk.Frame):
         return label
 
     def _interval(self, card: ttk.Frame, share: float, interval: list[float], name: str) -> None:
-        """From 0 to 100 %: the interval as a band, the share as a line, one half dashed."""
+        """Draw 0 to 100 %: the interval as a band, the share as a line, 50 % as a dashed line."""
         px, palette = self.theme.px, self.theme.palette
         wide, high = px(BAR_WIDTH), px(BAR_HEIGHT)
         canvas = tk.Canvas(
@@ -129,9 +129,9 @@ class ResultPage(ttk.Frame):
         self.grid_.set_marks(marks)
 
     def arrived(self, key: Key) -> None:
-        """An image got ready; from the pump."""
+        """Handle a decoded image; called by the pump."""
         self.grid_.arrived(key[0])
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """Arrow keys move through the votes."""
+        """Move through the votes with the arrow keys."""
         return self.grid_.move_cursor(key)

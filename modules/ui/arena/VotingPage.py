@@ -1,4 +1,4 @@
-"""The page where one votes: two images, no names, the keys of the pair tool."""
+"""The voting page: two images, no names, the keys of the pair tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNDO_KEYS = ("Control-z", "BackSpace")
 
 
 class VotingPage(ttk.Frame):
-    """Asks about two images; the keys of the pair tool for two images act on it (``Answering``).
+    """Asks about two images. It implements ``Answering``, so the pair tool's keys for two images act on it.
 
     Args:
         leave: shows the result.
@@ -109,26 +109,26 @@ class VotingPage(ttk.Frame):
         self.prefetcher.want([(path, box) for path in self.shot.ballot.show for box in boxes])
 
     def arrived(self, key: Key) -> None:
-        """An image got ready; from the pump."""
+        """Handle a decoded image; called by the pump."""
         for view in self.views:
             view.arrived(key[0])
 
     def tell_standing(self) -> None:
-        """How it stands, without names; until the next vote."""
+        """Show the current standing, without names, until the next vote."""
         if self.shot is not None:
             self.standing.configure(text=self.shot.standing)
 
     def show_keys(self) -> None:
-        """All keys."""
+        """List all keys."""
         keys = [
             (", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in self.actions
         ]
         show_keys(self, self.theme, [*keys, *words.LOOKING_KEYS])
 
-    # --- hands --------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether the person sees what is asked about."""
+        """Whether the images in question are on the screen."""
         return self.shot is not None and all(
             view.shown == view.path or self.prefetcher.failure(view.path) is not None
             for view in self.views
@@ -136,7 +136,7 @@ class VotingPage(ttk.Frame):
         )
 
     def run(self, action: Action) -> None:
-        """Do something, unless the screen is out of date."""
+        """Run an action, unless the screen is out of date."""
         if not self.controller.waiting and (self.ready() or not action.judges) and self.shot is not None:
             action.run()
 
@@ -145,30 +145,30 @@ class VotingPage(ttk.Frame):
             self.better(place)
 
     def better(self, place: int) -> None:
-        """The image at this place is better."""
+        """Vote for the image at this place."""
         self.controller.answer(1 - place if self._swapped else place)
 
     def equal(self) -> None:
-        """The images are equally good."""
+        """Vote that the images are equally good."""
         self.controller.answer(None)
 
     def poor(self) -> None:
-        """Both are poor, which is a tie here."""
+        """Vote that both images are poor, which counts as a tie here."""
         self.controller.answer(None)
 
     def skip(self) -> None:
-        """Say nothing; it is not asked again."""
+        """Skip the question. It is not asked again."""
         self.controller.answer(None, skipped=True)
 
     def undo(self) -> None:
-        """Take the last vote back."""
-        self.prefetcher.forget_all()  # the question after it may be another one under the same name
+        """Undo the last vote."""
+        self.prefetcher.forget_all()  # the next question may be a different one under the same name
         for view in self.views:
             view.forget()
         self.controller.undo()
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """A key was pressed; ``True`` if it meant something here."""
+        """Handle a key press. Return ``True`` if the key is used here."""
         name = key.lower() if len(key) == 1 else key
         name = f"Control-{name}" if control else name
         for action in self.actions:
@@ -186,7 +186,7 @@ class VotingPage(ttk.Frame):
         return True
 
     def on_release(self, key: str) -> None:
-        """A key was let go."""
+        """Handle a key release."""
         if key.lower() == "f":
             self._swap(False)
 

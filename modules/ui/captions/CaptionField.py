@@ -1,4 +1,4 @@
-"""The caption of one image, to be written."""
+"""The text field for the caption of one image."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LONGEST_NAME = 40
 
 @dataclass(frozen=True)
 class FieldActions:
-    """What the field asks for.
+    """Callbacks of the field.
 
     Args:
-        save: what was typed is to be saved.
-        step: show the image this number of places on, and stay in the field.
-        leave: give the keys back to the grid.
+        save: saves the typed text.
+        step: shows the image this many places ahead and keeps the focus in the field.
+        leave: returns the focus to the grid.
     """
 
     save: Callable[[], None]
@@ -30,7 +30,7 @@ class FieldActions:
 
 
 class CaptionField(ttk.Frame):
-    """A text with the name of its image above it."""
+    """A text field below the name of its image."""
 
     def __init__(self, parent: tk.Misc, theme: Theme, actions: FieldActions) -> None:
         super().__init__(parent)
@@ -60,28 +60,28 @@ class CaptionField(ttk.Frame):
 
     @property
     def typed(self) -> str:
-        """What it holds, without spaces around it."""
+        """The typed text, stripped."""
         return self.box.get("1.0", "end").strip()
 
     @property
     def changed(self) -> bool:
-        """Whether something was typed since it was shown or saved."""
+        """Whether the text differs from what was last shown or saved."""
         return self.name is not None and self.typed != self._saved
 
     def show(self, name: str | None, title: str, text: str | None, fault: str = "") -> None:
-        """Put up a caption.
+        """Show a caption.
 
         Args:
-            name: of its file; ``None`` for no image.
-            text: ``None`` while it is not read yet.
-            fault: why it cannot be changed.
+            name: name of the caption file; ``None`` for no image.
+            text: the caption; ``None`` until it is read.
+            fault: why the caption cannot be edited.
         """
         same_image, self._shown = name == self._shown, name
         self.name = name if text is not None and not fault else None
         self._saved = (text or "").strip()
         self._title.configure(text=elide_middle(title, LONGEST_NAME))
         self.box.configure(state="normal")
-        # what was undone here must not bring back what another image said
+        # undo must not bring back the caption of another image
         if self.typed != self._saved or not self._saved or not same_image:
             self.box.delete("1.0", "end")
             self.box.insert("1.0", self._saved)
@@ -93,7 +93,7 @@ class CaptionField(ttk.Frame):
         self._set_state()
 
     def lock(self, on: bool) -> None:
-        """Let nothing be typed while captions are changed by something else, which would be overwritten."""
+        """Block typing while another action changes captions; it would overwrite the typed text."""
         self._locked = on
         self._set_state()
 
@@ -101,7 +101,7 @@ class CaptionField(ttk.Frame):
         self.box.configure(state="disabled" if self._locked or self.name is None else "normal")
 
     def saved(self, text: str) -> None:
-        """This is what is saved, or on its way."""
+        """Note the text that is saved or being saved."""
         self._saved = text.strip()
 
     def _step(self, step: int) -> str:
@@ -109,7 +109,7 @@ class CaptionField(ttk.Frame):
         return "break"
 
     def _drop(self) -> str:
-        # in a field that takes nothing this does nothing
+        # has no effect while the field is disabled
         self.box.delete("1.0", "end")
         self.box.insert("1.0", self._saved)
         self._actions.leave()

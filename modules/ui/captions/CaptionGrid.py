@@ -1,4 +1,4 @@
-"""Thumbnails with their captions below; several can be selected."""
+"""A grid of thumbnails with captions and multiple selection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_WRAPPED = 4000
 
 
 def wrapped(text: str, width: int, lines: int, measure: Callable[[str], int]) -> str:
-    """A text wrapped at a width in pixels, cut after ``lines`` lines with an ellipsis."""
+    """Wrap a text at a width in pixels. After ``lines`` lines it ends with an ellipsis."""
     made: list[str] = []
     waiting = text.split()
     while waiting and len(made) < lines:
@@ -38,7 +38,7 @@ def wrapped(text: str, width: int, lines: int, measure: Callable[[str], int]) ->
 
 
 def _cut(word: str, width: int, measure: Callable[[str], int]) -> str:
-    """As much of a long word as fits."""
+    """The part of a long word that fits."""
     low, high = 1, min(len(word), 400)
     if len(word) == high and measure(word) <= width:
         return word
@@ -52,9 +52,9 @@ class CaptionGrid(ThumbGrid):
     """The grid of the editor.
 
     Args:
-        shown: the images; the page changes it and says so with ``renew``.
-        chosen: called with a place and whether Shift and Ctrl were held when it was clicked.
-        opened: called after a double click.
+        shown: the images; after changing it, the page calls ``renew``.
+        chosen: called on a click with the place and whether Shift and Ctrl were held.
+        opened: called on a double click.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class CaptionGrid(ThumbGrid):
         theme.on_change(self.renew, self)
 
     def renew(self) -> None:
-        """Draw again after images, captions, selection or looks have changed."""
+        """Redraw after a change of images, captions, selection or theme."""
         self.foot = LINES * self._small.metrics("linespace") + self._theme.px(8)
         if self.winfo_exists():
             self._take_selection()
             self.redraw()
 
     def follow(self) -> None:
-        """The cursor or the selection has moved: bring it in sight."""
+        """Scroll the cursor into view after the cursor or selection moved."""
         self._take_selection()
         self.see_cursor()
 
@@ -91,22 +91,22 @@ class CaptionGrid(ThumbGrid):
         self.cursor, self._selected = self._list.cursor, self._list.chosen
 
     def put_up(self, keep_place: bool = False) -> None:
-        """Other images are shown."""
+        """Show other images."""
         self._selected = self._list.chosen
         self.show(self._list.pictures(self.masks), (), keep_place)
         if self.cursor != self._list.cursor:
             self.follow()
 
     def on_screen(self) -> range:
-        """Places of which any part is in sight."""
+        """The places that are at least partly visible."""
         return self._visible()
 
     def is_drawn(self, place: int) -> bool:
-        """Whether an image is on the screen, rather than on its way to it."""
+        """Whether an image is drawn, not just being loaded."""
         return (self.paths[place], self._box()) in self._photos
 
     def in_sight(self) -> list[Key]:
-        """The images in sight and a screen before and after them: of thousands the rest can wait."""
+        """The images in view and one screen before and after. With thousands of images, the rest can wait."""
         visible = self._visible()
         more = max(1, len(visible))
         after = range(visible.stop, min(len(self.paths), visible.stop + more))
@@ -147,11 +147,11 @@ class CaptionGrid(ThumbGrid):
         return (self._in_lines(text), palette.text) if text.strip() else (words.NO_CAPTION, palette.warning)
 
     def _in_lines(self, text: str) -> str:
-        """Measured once: a redraw has no time for it."""
+        """Wrap a text, cached because a redraw has no time to measure it."""
         key = (text, self.cell, self.foot)
         if key not in self._wrapped:
             if len(self._wrapped) >= MAX_WRAPPED:
                 self._wrapped.clear()
-            # what is far behind is not seen, whatever its width
+            # text this far along is not visible at any width
             self._wrapped[key] = wrapped(text[:400], self.cell - 2 * PAD - 4, LINES, self._small.measure)
         return self._wrapped[key]

@@ -1,4 +1,4 @@
-"""The images of a folder with their captions: which are shown, which are selected, what is typed. No Tk here."""
+"""The images of a folder with their captions: shown, selected, edited. No Tk here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from modules.ui.widgets.ImagePrefetcher import Masked, Shown
 
 
 class Listing(NamedTuple):
-    """What is in a folder.
+    """Contents of a folder.
 
     Args:
         images: in order.
-        names: of the caption file of each, there or not.
-        plain: what is shown of each.
-        masked: the same under its mask, where it has one.
+        names: caption file name of each image, whether it exists or not.
+        plain: what is shown for each image.
+        masked: the same, overlaid with its mask if it has one.
     """
 
     images: list[DataImage]
@@ -30,11 +30,11 @@ class Listing(NamedTuple):
 
 
 def list_folder(root: Path, subfolders: bool) -> Listing:
-    """Look what is in a folder; see ``list_captions`` for what it raises."""
+    """List the contents of a folder. Raises as ``list_captions`` does."""
     found = Listing([], [], [], [])
     for image, name in list_captions(root, subfolders):
         path = root / image.name
-        # training reads no other
+        # training reads no other images
         mask = mask_name(image) if mask_name(image) in image.masks else None
         found.images.append(image)
         found.names.append(name)
@@ -44,21 +44,21 @@ def list_folder(root: Path, subfolders: bool) -> Listing:
 
 
 class CaptionList:
-    """Images are known by number, what is shown by place."""
+    """Identifies images by number and what is shown by place."""
 
     def __init__(self) -> None:
         self._folder = Listing([], [], [], [])
         self.captions: dict[str, Caption] = {}
-        """What files say, by name; a worker thread puts new ones in."""
+        """Captions of files by name. A worker thread adds new ones."""
         self.drafts: dict[str, str] = {}
-        """What was typed and is not on the disk yet."""
+        """Typed captions that are not on disk yet."""
         self.shown: list[int] = []
         self.cursor = 0
         self._chosen: set[int] = set()
         self._anchor = 0
 
     def take(self, folder: Listing) -> None:
-        """Images were found; the one that was looked at stays, if it is still there."""
+        """Take over the images found. The image at the cursor stays selected if it still exists."""
         here = self.image
         self._folder = folder
         self.show(range(len(folder.images)))
@@ -67,13 +67,13 @@ class CaptionList:
                 self.go(place)
 
     def forget_others(self) -> None:
-        """Captions of images that are no longer there count no more."""
+        """Drop captions of images that no longer exist."""
         for name in self.captions.keys() - set(self.names):
             del self.captions[name]
 
     @property
     def names(self) -> list[str]:
-        """The caption file of each image, there or not."""
+        """The caption file name of each image, whether it exists or not."""
         return self._folder.names
 
     def show(self, numbers: Iterable[int]) -> None:
@@ -94,7 +94,7 @@ class CaptionList:
         return self.names[self.shown[self.cursor]] if self.shown else None
 
     def text(self, name: str) -> str | None:
-        """What is to be seen of a caption; ``None`` if there is none, or none yet."""
+        """The caption to show; ``None`` if it does not exist or is not read yet."""
         found = self.captions.get(name)
         return self.drafts.get(name, None if found is None else found.text)
 
@@ -108,9 +108,9 @@ class CaptionList:
         return [found[number] for number in self.shown]
 
     def has_mask(self, one: DataImage, root: Path) -> None:
-        """An image got a mask, or another one; nothing happens if it is no longer there."""
+        """Note a new mask of an image. Ignored if the image no longer exists."""
         for number, image in enumerate(self._folder.images):
-            # images of one name in different formats share a mask
+            # images of the same name in different formats share a mask
             if image.stem == one.stem:
                 self._folder.masked[number] = Masked(root / image.name, root / mask_name(one))
 
@@ -125,8 +125,8 @@ class CaptionList:
         """Move the cursor.
 
         Args:
-            extend: select from where the selection began to there.
-            toggle: select this one too, or no longer.
+            extend: select the range from the anchor of the selection to this place.
+            toggle: add this place to the selection or remove it.
         """
         self.cursor = max(0, min(place, len(self.shown) - 1))
         if extend:
@@ -136,23 +136,23 @@ class CaptionList:
         self._chosen = self._chosen ^ {self.cursor} if toggle else {self.cursor}
 
     def choose_all(self) -> None:
-        """Select all that are shown."""
+        """Select all images shown."""
         self._chosen = set(range(len(self.shown)))
 
     @property
     def chosen(self) -> set[int]:
-        """The places that are selected."""
+        """The selected places."""
         return {place for place in self._chosen if place < len(self.shown)}
 
     def meant(self, all_shown: bool) -> list[str]:
-        """Caption files of the selected images, or of all that are shown."""
+        """Caption files of the selected images, or of all images shown."""
         places = range(len(self.shown)) if all_shown else sorted(self.chosen)
         return list(dict.fromkeys(self.name_at(place) for place in places))
 
     # --- finding --------------------------------------------------------------------------------------------------
 
     def with_text(self, words: str) -> list[int]:
-        """Images whose caption or name contains a text, in capitals or not."""
+        """Images whose caption or name contains a text, ignoring case."""
         wanted = words.casefold()
         return self._where(
             lambda text: wanted in text.casefold(), lambda image: wanted in image.name.casefold()

@@ -1,4 +1,4 @@
-"""The caption editor: a grid of images, the caption of one of them, and changes of many."""
+"""The caption editor: a grid of images, the caption of one image, and bulk changes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from modules.util.errors import UserError
 
 SIDE = 350
 AT_ONCE = 500
-"""Captions that are read before the window hears of them."""
+"""Captions read before the window is notified."""
 GATHER_MS = 30
 SHOW_SECONDS = 0.1
 LONGEST_QUOTE = 300
 
 
 class CaptionsPage(ttk.Frame):
-    """All that happens to files happens on the worker, in the order it was asked for.
+    """The page of the caption editor. All file operations run on the worker, in the order requested.
 
     Args:
         root: the folder with the images.
@@ -116,7 +116,7 @@ class CaptionsPage(ttk.Frame):
     # --- reading --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read the folder; the images are shown before their captions are read."""
+        """Read the folder. Images are shown before their captions are read."""
         self.save()
         self._worker.submit(lambda: list_folder(self.root, self._subfolders), self._listed)
 
@@ -130,7 +130,7 @@ class CaptionsPage(ttk.Frame):
         self._read(0)
 
     def _read(self, start: int, generation: int | None = None) -> None:
-        """Read captions bit by bit, so that nothing the person does has to wait for all of them."""
+        """Read captions in batches, so that the person never waits for all of them."""
         if generation is None:
             self._generation = generation = self._generation + 1
             self.read = False
@@ -158,7 +158,7 @@ class CaptionsPage(ttk.Frame):
         self._worker.submit(work, done)
 
     def _count(self) -> None:
-        """Count tags away from the window, which a large folder would hold up."""
+        """Count tags on the worker, because a large folder would block the window."""
         self._worker.submit(
             # a list, because the window may drop captions meanwhile
             lambda: count_tags([one.text or "" for one in list(self.list.captions.values())]),
@@ -168,7 +168,7 @@ class CaptionsPage(ttk.Frame):
     # --- showing --------------------------------------------------------------------------------------------------
 
     def _put_up(self) -> None:
-        """Other images are shown."""
+        """Show other images."""
         self.grid_of_images.put_up()
         self._show_field()
         self._draw_counts()
@@ -201,7 +201,7 @@ class CaptionsPage(ttk.Frame):
         self._prefetcher.want(self.grid_of_images.in_sight())
 
     def arrived(self, key: Key) -> None:
-        """An image got ready; those that come together are drawn together."""
+        """Handle a decoded image. Images that arrive together are drawn together."""
         if not self._gathering and self.winfo_exists():
             self._gathering = True
             self.after(GATHER_MS, self._gathered)
@@ -217,7 +217,7 @@ class CaptionsPage(ttk.Frame):
     # --- one caption ----------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Save what was typed, in the background."""
+        """Save the typed text in the background."""
         name = self.field.name
         if name is None or not self.field.changed:
             return
@@ -252,7 +252,7 @@ class CaptionsPage(ttk.Frame):
         self._worker.submit(work, done, failed)
 
     def _ask_about(self, name: str, now: Caption) -> None:
-        """Another program has written the caption too."""
+        """Ask what to do with a caption that another program has changed too."""
         mine = self.list.drafts.get(name, "")
         self.list.captions[name] = now
         answered: list[bool] = []
@@ -284,7 +284,7 @@ class CaptionsPage(ttk.Frame):
         """Save everything, then close.
 
         Args:
-            stay: called where something could not be saved and the person does not want to lose it.
+            stay: called if something could not be saved and the person does not want to lose it.
         """
         if self.painter is not None and self.painter.winfo_exists():
             self.painter.close(lambda: self.finish(then, stay), stay)
@@ -307,7 +307,7 @@ class CaptionsPage(ttk.Frame):
     # --- many captions --------------------------------------------------------------------------------------------
 
     def change_many(self, edit: Edit) -> None:
-        """Change the selected captions, or those of all that are shown."""
+        """Change the captions of the selected images, or of all images shown."""
         self.save()
         names = self.list.meant(self.change.means_all)
         self._begin()
@@ -332,7 +332,7 @@ class CaptionsPage(ttk.Frame):
         self._watch()
 
     def _tell(self, done: int, total: int) -> None:
-        """From the worker: how many captions are written."""
+        """Report the number of captions written; called from the worker."""
         if self._stop.is_set():
             raise UserError(words.STOPPED)
         self._told = (done, total)
@@ -374,7 +374,7 @@ class CaptionsPage(ttk.Frame):
         self._read(0)
 
     def undo(self) -> None:
-        """Undo the last change of captions, of one or of many."""
+        """Undo the last change of one or many captions."""
         if self._busy:
             return
         self.save()
@@ -392,15 +392,15 @@ class CaptionsPage(ttk.Frame):
 
         self._worker.submit(lambda: undo_edit(self.root, PAINTING), done, self._not_changed)
 
-    # --- hands ----------------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------------
 
     def go(self, place: int, extend: bool = False, toggle: bool = False, editing: bool = False) -> None:
-        """Show another image; what was typed for this one is saved.
+        """Show another image. The text typed for the current one is saved.
 
         Args:
-            extend: select all up to there.
-            toggle: select it too, or no longer.
-            editing: stay in the field.
+            extend: extend the selection to this image.
+            toggle: add the image to the selection or remove it.
+            editing: keep the focus in the text field.
         """
         self.save()
         self.list.go(place, extend, toggle)
@@ -415,13 +415,13 @@ class CaptionsPage(ttk.Frame):
         self.winfo_toplevel().focus_set()
 
     def edit(self) -> None:
-        """Write the caption of the image at the cursor."""
+        """Edit the caption of the image at the cursor."""
         if self.field.name is not None:
             self.field.box.focus_set()
             self.field.box.mark_set("insert", "end")
 
     def look_for(self, by: str, wanted: str) -> None:
-        """Show the images that were asked for."""
+        """Show the images that match a search."""
         self.save()
         if by == words.WITHOUT:
             self.list.show(self.list.without_caption())
@@ -435,7 +435,7 @@ class CaptionsPage(ttk.Frame):
         self._put_up()
 
     def set_masks(self, on: bool) -> None:
-        """Show images under their masks, or without."""
+        """Show images with or without their masks."""
         self.grid_of_images.masks = on
         self.grid_of_images.put_up(keep_place=True)
         self._want()
@@ -458,7 +458,7 @@ class CaptionsPage(ttk.Frame):
             )
 
     def _painted(self, image: DataImage) -> None:
-        """An image has another mask."""
+        """Handle a changed mask."""
         self.list.has_mask(image, self.root)
         self._prefetcher.forget_all()
         self.grid_of_images.put_up(keep_place=True)
@@ -472,7 +472,7 @@ class CaptionsPage(ttk.Frame):
         self._draw()
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """A key was pressed outside texts; ``True`` if it meant something."""
+        """Handle a key pressed outside text fields. Return ``True`` if the key is used here."""
         name = key.removeprefix("KP_")
         name = name.lower() if len(name) == 1 else name
         with_control: dict[str, Callable[[], object]] = {

@@ -17,7 +17,7 @@ class CaptionsWindow(ToolHost):
 
     Args:
         root: the folder with the images.
-        subfolders: images of folders in it too.
+        subfolders: include the images of its subfolders.
     """
 
     name = words.TITLE

@@ -1,4 +1,4 @@
-"""What can be done to many captions at once."""
+"""Bulk changes of captions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ChangePanel(ttk.Frame):
 
     Args:
         change: called with an edit of captions.
-        refused: called with what is wrong with what was typed.
-        scope: called when other images are meant.
+        refused: called with what is wrong with the input.
+        scope: called when the choice between selected and shown images changes.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class ChangePanel(ttk.Frame):
 
     @property
     def means_all(self) -> bool:
-        """Whether all shown images are meant, not only the selected ones."""
+        """Whether the change applies to all images shown instead of the selected ones."""
         return self._all.get()
 
     def count(self, images: int) -> None:
-        """Show how many images are meant."""
+        """Show how many images would change."""
         self._title.configure(text=words.CHANGE.format(images=counted(images, words.IMAGE)))
 
     def fill(self, tag: str) -> None:
@@ -88,12 +88,12 @@ class ChangePanel(ttk.Frame):
         self._whole.set(True)
 
     def enable(self, on: bool) -> None:
-        """Let the buttons be pressed, or not while a change is under way."""
+        """Enable the buttons, or disable them while a change is running."""
         for button in (self.replace_button, *self.buttons):
             button.state(["!disabled"] if on else ["disabled"])
 
     def replace(self) -> None:
-        """Replace what is in the fields."""
+        """Replace the text in the fields."""
         if not self.replace_button.instate(["disabled"]):
             make = replacing_tag if self._whole.get() else replacing_text
             self._try(lambda: make(self.old.get(), self.new.get()))

@@ -1,4 +1,4 @@
-"""The row at the top: what is looked for, what is shown."""
+"""The search bar at the top of the caption editor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DELAY_MS = 150
 
 
 class FindBar(ttk.Frame):
-    """Looks while a person types.
+    """Searches while the person types.
 
     Args:
-        look: called with the way of finding (``words.FIND_BY``) and what is looked for.
+        look: called with the kind of search (``words.FIND_BY``) and the search text.
         masks: called when masks are switched on or off.
         paint: opens the mask of the image at the cursor.
         keys: shows the keys.
@@ -68,24 +68,24 @@ class FindBar(ttk.Frame):
         super().destroy()
 
     def say(self, text: str) -> None:
-        """How many images there are."""
+        """Show how many images were found."""
         self._place.configure(text=text)
 
     def focus(self) -> None:
-        """Let a person type what is looked for."""
+        """Focus the search field."""
         if self.by.get() == words.WITHOUT:
             self.by.set(words.BY_TEXT)
         self.entry.focus_set()
         self.entry.select_range(0, "end")
 
     def by_tag(self, tag: str) -> None:
-        """Look for a tag."""
+        """Search for a tag."""
         self.by.set(words.BY_TAG)
         self._write(tag)
         self._now()
 
     def clear(self) -> None:
-        """Nothing is looked for; all is shown already."""
+        """Clear the search without starting a new one."""
         self.by.set(words.BY_TEXT)
         self._write("")
         self._last = (words.BY_TEXT, "")

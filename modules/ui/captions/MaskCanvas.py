@@ -1,4 +1,4 @@
-"""An image under the mask that is being painted; only what changes is drawn again."""
+"""An image overlaid with the mask being painted. Only changed areas are redrawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.ui.widgets.ImagePrefetcher import COVER, COVERING
 from modules.ui.widgets.theme import Theme
 
 TILE = 256
-"""Screen pixels: what a brush passes over is drawn again in pieces of this size."""
+"""Screen pixels. The area a brush touches is redrawn in tiles of this size."""
 STEP = 1.25
 CLOSEST = 16.0
 MOVE = 60
@@ -20,10 +20,10 @@ CURSOR = "cursor"
 
 
 class MaskCanvas(tk.Canvas):
-    """Shows one image with its mask in red, as closely as wanted, and says where the mouse paints.
+    """Show one image with its mask in red at any zoom, and report where the mouse paints.
 
     Args:
-        press: called with a place in the image and whether it is to be learned, when a stroke begins.
+        press: called when a stroke begins, with a place in the image and whether it is to be learned.
         drag: called with the next place of the stroke.
         release: called at the end of the stroke.
         resize: called with 1 or -1 when the wheel is turned.
@@ -67,7 +67,7 @@ class MaskCanvas(tk.Canvas):
         self.bind("<MouseWheel>", lambda event: self._turned(event, 1 if event.delta > 0 else -1))
 
     def show(self, image: Image.Image | None, painting: Painting | None) -> None:
-        """Show another image, the whole of it; ``None`` shows nothing."""
+        """Show the whole of another image; ``None`` shows nothing."""
         self._image, self._painting = image, painting
         self.fit()
 
@@ -85,7 +85,7 @@ class MaskCanvas(tk.Canvas):
         self.redraw()
 
     def zoom(self, turn: int, at: tuple[int, int] | None = None) -> None:
-        """Look closer (1) or from farther away (-1); what is at a place of the screen stays there."""
+        """Zoom in (1) or out (-1). The point of the image at ``at`` keeps its place on the screen."""
         if self._image is None:
             return
         x, y = at or self._mouse or (self.winfo_width() // 2, self.winfo_height() // 2)
@@ -101,7 +101,7 @@ class MaskCanvas(tk.Canvas):
         self.redraw()
 
     def move_by(self, x: float, y: float) -> None:
-        """Move the image on the screen, as long as some of it stays in sight."""
+        """Move the image on the screen. Part of it always stays visible."""
         if self._image is None:
             return
         self._fitted = False
@@ -111,11 +111,11 @@ class MaskCanvas(tk.Canvas):
         self.redraw()
 
     def spot(self, x: float, y: float) -> Point:
-        """Where in the image a place of the screen is."""
+        """The point of the image at a place on the screen."""
         return (x - self._left) / self.factor, (y - self._top) / self.factor
 
     def on_screen(self, point: Point) -> tuple[int, int]:
-        """Where on the screen a place of the image is."""
+        """The place on the screen of a point of the image."""
         return round(point[0] * self.factor + self._left), round(point[1] * self.factor + self._top)
 
     def _configured(self) -> None:
@@ -138,7 +138,7 @@ class MaskCanvas(tk.Canvas):
         )
 
     def _source(self, screen: Area) -> tuple[float, float, float, float]:
-        """The part of the image that lies there."""
+        """The part of the image shown in a part of the screen."""
         assert self._image is not None
         width, height = self._image.size
         left, top = self.spot(screen.left, screen.top)
@@ -168,7 +168,7 @@ class MaskCanvas(tk.Canvas):
         self._draw_cursor()
 
     def draw_area(self, area: Area) -> None:
-        """Draw again what was painted, given in pixels of the image."""
+        """Redraw a painted area, given in image pixels."""
         if self._base is None or area.empty:
             return
         window = self._window()
@@ -203,7 +203,7 @@ class MaskCanvas(tk.Canvas):
             photo.paste(piece)
 
     def set_radius(self, radius: float) -> None:
-        """Show how large the brush is, in pixels of the image; 0 shows none."""
+        """Show the brush size, in image pixels; 0 hides it."""
         self._radius = radius
         self._draw_cursor()
 

@@ -1,4 +1,4 @@
-"""Painting the masks of the images of the caption editor."""
+"""The window that paints the masks of images in the caption editor."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from modules.ui.widgets.tk_support import place_over, show_error, tie
 LEARNED, HIDDEN = 255, 0
 SMALLEST, LARGEST = 1, 500
 FIRST_SHARE = 0.04
-"""Of the longer side: the size of the brush at the beginning."""
+"""Initial brush size, as a share of the longer side."""
 SHARE = 0.85
-"""Of the screen."""
+"""Share of the screen."""
 MIN_SIZE = (560, 400)
 CONTROL = 0x4
 
@@ -39,13 +39,13 @@ Then = Callable[[], None] | None
 
 
 class MaskWindow(tk.Toplevel):
-    """Paints one mask after the other. Each is saved when another image is shown and when the window is closed.
+    """Paints masks, one image at a time. A mask is saved when another image is shown or the window closes.
 
     Args:
-        worker: does all that happens to files.
+        worker: runs all file operations.
         root: the folder of the images.
-        images: those that can be gone to.
-        index: which comes first.
+        images: the images that can be shown.
+        index: the image to show first.
         saved: called with an image whose mask was written.
     """
 
@@ -72,7 +72,7 @@ class MaskWindow(tk.Toplevel):
         self._looks = 0
         self._saving = False
         self._waiting: list[tuple[Then, Then]] = []
-        """What is to be done when the mask that is being saved is on the disk."""
+        """What to do once the mask being saved is on disk."""
         self.canvas = MaskCanvas(self, theme, self._press, self._drag, self._release, self.change_size)
         self._build()
         self._bind_keys()
@@ -157,7 +157,7 @@ class MaskWindow(tk.Toplevel):
 
     @property
     def image(self) -> DataImage:
-        """The image whose mask is painted."""
+        """The image whose mask is being painted."""
         return self._images[self.index]
 
     def _open(self) -> None:
@@ -191,7 +191,7 @@ class MaskWindow(tk.Toplevel):
     _started = False
 
     def go(self, step: int) -> None:
-        """Save, and show another image."""
+        """Save, then show another image."""
         if not self._saving and not 0 <= self.index + step < len(self._images):
             return
 
@@ -209,17 +209,17 @@ class MaskWindow(tk.Toplevel):
     # --- painting ---------------------------------------------------------------------------------------------------
 
     def choose(self, tool: str) -> None:
-        """Take the brush, or fill areas."""
+        """Switch to the brush or to filling areas."""
         self.tool.set(tool)
         self._show_size()
 
     @property
     def radius(self) -> float:
-        """Of the brush, in pixels of the image."""
+        """Brush radius in image pixels."""
         return round(float(self.size_scale.get())) / 2
 
     def change_size(self, step: int) -> None:
-        """A larger brush (1), or a smaller one (-1), by a fifth and at least by one pixel."""
+        """Enlarge (1) or shrink (-1) the brush by a fifth, at least by one pixel."""
         size = round(float(self.size_scale.get()))
         self.size_scale.set(max(SMALLEST, min(LARGEST, size + step * max(1, round(size * 0.2)))))
         self._show_size()
@@ -273,32 +273,32 @@ class MaskWindow(tk.Toplevel):
             self._tell_state()
 
     def fill_all(self, level: int) -> None:
-        """Learn or hide the whole image."""
+        """Mark the whole image as learned or hidden."""
         self._at_once(lambda painting: painting.fill_all(level))
 
     def invert(self) -> None:
-        """Learn what was hidden, and hide what was learned."""
+        """Swap learned and hidden areas."""
         self._at_once(lambda painting: painting.invert())
 
     def undo(self) -> None:
-        """Take back the last stroke."""
+        """Undo the last stroke."""
         self._at_once(lambda painting: painting.undo())
 
     def redo(self) -> None:
-        """Make it again."""
+        """Redo the last undone stroke."""
         self._at_once(lambda painting: painting.redo())
 
     # --- saving -----------------------------------------------------------------------------------------------------
 
     def save(self, then: Then = None, failed: Then = None) -> None:
-        """Write the mask if it was changed; what is painted in the meantime is written before ``then`` is called.
+        """Write the mask if it changed. Strokes painted meanwhile are also written before ``then`` is called.
 
         Args:
-            then: called when all of it is on the disk.
-            failed: called where it could not be written, after the person has been told.
+            then: called when everything is on disk.
+            failed: called if writing failed, after the person was told.
         """
         if self._saving:
-            # what the file is by then is not known before
+            # what the file will hold is known only after this save
             self._waiting.append((then, failed))
             return
         opened = self.opened
@@ -338,7 +338,7 @@ class MaskWindow(tk.Toplevel):
         self._worker.submit(lambda: save_painting(self.root_folder, one, levels, digest), done, wrong)
 
     def _wishes(self, first: tuple[Then, Then] | None) -> list[tuple[Then, Then]]:
-        """A mask is no longer being saved: what was to be done after it."""
+        """End the current save and return the callbacks that waited for it."""
         wishes = [*([first] if first is not None else []), *self._waiting]
         self._saving, self._waiting = False, []
         return wishes
@@ -350,7 +350,7 @@ class MaskWindow(tk.Toplevel):
         then: Then,
         failed: Then,
     ) -> None:
-        """Another program has written the mask too."""
+        """Ask what to do with a mask that another program has changed too."""
         answered: list[bool] = []
 
         def write_mine() -> None:
@@ -374,11 +374,11 @@ class MaskWindow(tk.Toplevel):
         window.bind("<Destroy>", closed, add="+")
 
     def close(self, then: Then = None, stay: Then = None) -> None:
-        """Save, and close.
+        """Save, then close.
 
         Args:
-            then: called when the window is gone.
-            stay: called where it stays, because the mask could not be saved.
+            then: called when the window is closed.
+            stay: called if it stays open because the mask could not be saved.
         """
 
         def end() -> None:

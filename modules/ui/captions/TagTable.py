@@ -1,4 +1,4 @@
-"""The tags of a folder with how many captions have them."""
+"""The tags of a folder and how many captions have each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from modules.ui.texts import captions as words
 from modules.ui.widgets.theme import Theme
 
 MOST = 500
-"""Rows that are shown; captions in sentences have thousands of different parts."""
+"""Maximum number of rows; captions written as sentences yield thousands of different parts."""
 
 
 class TagTable(ttk.Frame):
     """A list of tags, the most frequent first.
 
     Args:
-        picked: called with the tag that was selected.
-        opened: called with the tag whose images are wanted.
+        picked: called with the selected tag.
+        opened: called with the tag whose images should be shown.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TagTable(ttk.Frame):
             self.table.bind(event, lambda _event: self._open())
 
     def show(self, tags: Sequence[tuple[str, int]]) -> None:
-        """Put up tags with their counts."""
+        """Show tags with their counts."""
         if tags == self._tags:
             return
         chosen = self.tag
@@ -70,12 +70,12 @@ class TagTable(ttk.Frame):
 
     @property
     def tag(self) -> str | None:
-        """The tag that is selected."""
+        """The selected tag."""
         chosen = self.table.selection()
         return self._tags[int(chosen[0])][0] if chosen else None
 
     def _begin(self) -> str | None:
-        """Tk's own keys move from a row that has the focus, and at first none has."""
+        """Select a first row: Tk's own keys move from the focused row, and initially no row has the focus."""
         rows = self.table.get_children()
         if self.table.focus() or not rows:
             return None
@@ -84,7 +84,7 @@ class TagTable(ttk.Frame):
         return "break"
 
     def _pick(self) -> None:
-        """A tag was selected; after new counts the same one is selected again."""
+        """Handle the selection of a tag. After new counts, the same tag is selected again."""
         tag = self.tag
         if tag is not None and tag != self._last:
             self._last = tag

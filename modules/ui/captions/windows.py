@@ -1,4 +1,4 @@
-"""Opening the caption editor: as a program, or from another window."""
+"""Opens the caption editor, as a program or from another window."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from modules.util.files.user_folder import settings_folder
 
 
 def open_captions(parent: tk.Misc, theme: Theme, root: Path) -> tk.Toplevel:
-    """The editor on a folder in a window of its own."""
+    """Open the editor for a folder in a window of its own."""
     window = new_window(parent, theme)
     CaptionsWindow(window, theme, root, window.destroy).pack(fill="both", expand=True)
     return window
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The editor as a program; returns when its window is closed."""
+    """Run the editor as a program. Return when its window is closed."""
     parser = argparse.ArgumentParser(prog="caption_editor.py", description=words.ABOUT_PROGRAM)
     parser.add_argument("folder", type=Path, help="the folder with the images")
     parser.add_argument("--subfolders", action="store_true", help="images of folders in the folder too")

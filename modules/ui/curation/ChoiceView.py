@@ -1,4 +1,4 @@
-"""What every way of choosing has in common: actions with keys, images to get ready, a snapshot to show."""
+"""What all views of the choosing page share: actions with keys, images to decode, a snapshot to show."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from modules.ui.widgets.theme import Theme
 
 @dataclass(frozen=True)
 class Action:
-    """Something a person can do, by key or by button.
+    """An action with a key, a button or both.
 
     Args:
-        label: what the button says.
+        label: text of the button.
         keys: Tk key names; the first is shown on the button.
-        run: what it does.
-        main: it is what one does here most.
-        judges: it says something about the images, so they must be on the screen.
-        queues: it need not wait until earlier answers are saved.
+        run: performs the action.
+        main: it is the most frequent action here.
+        judges: it rates the images, so they must be on the screen.
+        queues: it does not wait until earlier answers are saved.
     """
 
     label: str
@@ -44,23 +44,23 @@ class Action:
 
 FLIP_MS = 900
 MOST_SHOWN = 4
-"""Sources of one edit that are shown at once; no model takes more."""
+"""Maximum number of sources of one edit shown at once; no model takes more."""
 
 
 class Comparing(Enum):
-    """What is shown in the place of an edit."""
+    """What is shown in place of an edit."""
 
     SOURCE = "source"
     DIFFERENCE = "difference"
 
 
 def sources_at_scale(group: ImageGroup) -> list[Shown]:
-    """The sources of a group, at the scale of its images; they are of one shape, so the first stands for all."""
+    """The sources of a group, scaled like its first image. All its images have one shape."""
     return [Compared(group.path(0), source.path) for source in group.sources[:MOST_SHOWN] if group.files]
 
 
 def source_captions(group: ImageGroup, blind: bool) -> list[str]:
-    """What stands on the sources of a group."""
+    """The captions on the sources of a group."""
     names = [source.path.name for source in group.sources]
     numbers = [""] if len(names) == 1 else [f" {number}" for number in range(1, len(names) + 1)]
     return [
@@ -87,12 +87,12 @@ KEY_NAMES = {
 
 
 def key_name(key: str) -> str:
-    """How a Tk key name is written for people."""
+    """A Tk key name as written for people."""
     return KEY_NAMES.get(key, key.upper() if len(key) == 1 else key)
 
 
 def action_button(parent: tk.Misc, theme: Theme, action: Action, run: Callable[[], object]) -> ttk.Button:
-    """A low button that says its key; the keyboard has the keys, so it takes no focus."""
+    """Make a low button that shows its key. It takes no focus, because the keyboard has the keys."""
     style = "Compact.Accent.TButton" if action.main else "Compact.TButton"
     padding = (theme.px(9), theme.px(1))
     theme.style.configure(style, padding=padding)
@@ -102,11 +102,11 @@ def action_button(parent: tk.Misc, theme: Theme, action: Action, run: Callable[[
 
 @dataclass
 class ViewContext:
-    """What views share.
+    """Objects that views share.
 
     Args:
         blind: hide file names and ratings.
-        want: decode what the view needs now; it has another size or shows something else.
+        want: decodes what the view needs now; called after its size or content changed.
     """
 
     theme: Theme
@@ -118,7 +118,7 @@ class ViewContext:
 
 
 class ChoiceView(ttk.Frame):
-    """What the middle of the choosing page shows. Subclasses fill ``actions`` and draw in ``draw``.
+    """The middle of the choosing page. Subclasses fill ``actions`` and draw in ``draw``.
 
     It is the ``Board`` on which the keys of a way of choosing act.
     """
@@ -135,7 +135,7 @@ class ChoiceView(ttk.Frame):
 
     @property
     def controller(self) -> PairController:
-        """Where answers go."""
+        """The controller that receives answers."""
         return self.context.controller
 
     @property
@@ -147,7 +147,7 @@ class ChoiceView(ttk.Frame):
 
     @property
     def group_state(self) -> GroupState:
-        """Its state."""
+        """State of the open group."""
         assert self.shot is not None
         assert self.shot.state is not None
         return self.shot.state
@@ -158,14 +158,14 @@ class ChoiceView(ttk.Frame):
         return self.controller.options.session.mode.way
 
     def take_keys(self, keys: Sequence[WayKey[Board]]) -> None:
-        """Offer what a way of choosing offers."""
+        """Use the keys of a way of choosing."""
         self.actions = [
             Action(key.label, key.keys, partial(key.do, self), key.main, key.judges, key.queues)
             for key in keys
         ]
 
     def offered(self) -> list[Action]:
-        """What a person can do here now."""
+        """The actions available now."""
         difference = Action(words.DIFFERENCE, ("x",), self.toggle_difference)
         return [*self.actions, difference] if self.has_sources else self.actions
 
@@ -179,15 +179,15 @@ class ChoiceView(ttk.Frame):
         self.controller.answer(tie=True)
 
     def poor(self) -> None:
-        """The images are equal and poor."""
+        """The images are equally poor."""
         self.controller.answer(both_bad=True)
 
     def skip(self) -> None:
-        """Say nothing about the images."""
+        """Skip the question."""
         self.controller.answer()
 
     def only_best(self) -> None:
-        """Answer with the image marked as best, and without a worst one."""
+        """Answer with the image marked as best and no worst one."""
 
     def mark_best(self) -> None:
         """Mark the image under the cursor as the best."""
@@ -196,23 +196,23 @@ class ChoiceView(ttk.Frame):
         """Mark the image under the cursor as the worst."""
 
     def judge(self, good: bool | None) -> None:
-        """The image is good, bad, or neither."""
+        """Rate the image as good, bad or neither."""
         self.controller.judge(good)
 
     def like(self) -> None:
-        """Like the image under the cursor, or take that mark off."""
+        """Like the image under the cursor, or remove the mark."""
 
     def dislike(self) -> None:
-        """Dislike the image under the cursor, or take that mark off."""
+        """Dislike the image under the cursor, or remove the mark."""
 
     def next_prompt(self) -> None:
-        """This prompt is done."""
+        """Finish this prompt."""
         self.controller.next_group()
 
     # --- showing ------------------------------------------------------------------------------------------------
 
     def prompt(self) -> tuple[str, str, str]:
-        """Whose images these are: prompt, shape, and why it is shown again."""
+        """The prompt, the shape of its images, and why it is shown again."""
         return self.group.prompt, self.group.aspectratio, self.group_state.again
 
     def show(self, shot: Snapshot) -> None:
@@ -221,40 +221,40 @@ class ChoiceView(ttk.Frame):
         self.draw()
 
     def draw(self) -> None:
-        """Bring the widgets in line with ``shot``."""
+        """Update the widgets to match ``shot``."""
         raise NotImplementedError
 
     def wanted(self) -> list[Key]:
-        """What to decode, most urgent first."""
+        """The images to decode, most urgent first."""
         raise NotImplementedError
 
     def arrived(self, path: Shown) -> None:
-        """An image got ready."""
+        """Handle a decoded image."""
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Whether the person can see what is asked about."""
+        """Whether the images in question are on the screen."""
         return True
 
     def shows_images(self) -> bool:
-        """Whether the person can see what is asked about, and not sources or differences in its place."""
+        """Whether the images themselves are on the screen, rather than their sources or differences."""
         return self.comparing is None and self.ready()
 
     def may_judge(self) -> bool:
-        """Whether an answer would be about what is on the screen."""
+        """Whether an answer now would apply to what is on the screen."""
         return self.shot is not None and not self.controller.waiting and self.shows_images()
 
     # --- edits and their sources ---
 
     @property
     def has_sources(self) -> bool:
-        """Whether any images on the screen are edits."""
+        """Whether any image on the screen is an edit."""
         shot = self.shot
         groups = [] if shot is None else [shot.group, *(one.group for one in shot.strips)]
         return any(group is not None and group.sources for group in groups)
 
     def in_place(self, group: ImageGroup, path: Path) -> Shown:
-        """What is shown in the place of an image of a group."""
+        """What is shown in place of an image of a group."""
         if self.comparing is None or not group.sources:
             return path
         if self.comparing is Comparing.DIFFERENCE:
@@ -262,7 +262,7 @@ class ChoiceView(ttk.Frame):
         return Compared(path, group.sources[self._turn % len(group.sources)].path)
 
     def flip(self, on: bool) -> None:
-        """Show the sources in the place of the images, several ones in turn, or stop doing so."""
+        """Show the sources in place of the images, cycling through several, or stop doing so."""
         if on and self._turning is None and self.has_sources:
             self._turn = -1
             self._next_source()
@@ -276,24 +276,24 @@ class ChoiceView(ttk.Frame):
         self.compare(Comparing.SOURCE)
 
     def stop_flipping(self) -> None:
-        """End the turns; what is on the screen stays."""
+        """Stop cycling through sources. What is on the screen stays."""
         if self._turning is not None:
             self.after_cancel(self._turning)
             self._turning = None
 
     def toggle_difference(self) -> None:
-        """Show how the images differ from their first source, or the images again."""
+        """Show how the images differ from their first source, or show the images again."""
         other = None if self.comparing is Comparing.DIFFERENCE else Comparing.DIFFERENCE
         if self.has_sources:
             self.compare(other)
 
     def show_images(self) -> None:
-        """Another question shows images, and not what was shown in the place of earlier ones."""
+        """Show images again when the question changes."""
         self.stop_flipping()
         self.comparing = None
 
     def compare(self, how: Comparing | None) -> None:
-        """Show sources or differences in the place of the images, or the images."""
+        """Show sources, differences or the images themselves."""
         self.comparing = how
         self.draw()
         self.context.want()
@@ -304,17 +304,17 @@ class ChoiceView(ttk.Frame):
         super().destroy()
 
     def on_key(self, key: str, shift: bool) -> bool:
-        """A key that is in no action; ``True`` if it meant something."""
+        """Handle a key that belongs to no action. Return ``True`` if it is used here."""
         return False
 
     def flicker(self, on: bool) -> None:
-        """Show the images in each other's place, or stop doing so."""
+        """Alternate the images in the same place, or stop doing so."""
 
     def zoom_by(self, direction: int) -> None:
-        """One step closer (1) or away (-1)."""
+        """Zoom one level in (1) or out (-1)."""
 
     def caption(self, index: int, label: str = "") -> str:
-        """What stands on an image: nothing that could sway a person in blind mode."""
+        """The caption of an image. In blind mode it holds nothing that could bias the person."""
         if self.context.blind:
             return label
         rating = self.group_state.standing.ratings[index]

@@ -1,4 +1,4 @@
-"""The page where pairs are picked: question, keys, prompt, progress."""
+"""The page where pairs are picked: question, actions, prompt, progress."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from modules.util.counted import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
 FLICKER_RELEASE_MS = 60
-"""A key held down arrives as releases and presses in turn; a release that lasts is a real one."""
+"""A held key arrives as alternating releases and presses. A release that lasts this long is a real one."""
 
 
 class ChoosingPage(ttk.Frame):
-    """One session on the screen.
+    """Shows one session.
 
     Args:
         leave: called for the export page.
@@ -133,7 +133,7 @@ class ChoosingPage(ttk.Frame):
         self.action_row.grid(row=1, column=0, columnspan=3, sticky="ew", padx=px(10), pady=(0, px(6)))
 
     def _fit_top(self) -> None:
-        """Where the window is too narrow, buttons give way to the counts; their keys stay."""
+        """If the window is too narrow, hide buttons in favour of the counts. Their keys still work."""
         px, font = self.theme.px, self.theme.fonts["text"]
         taken = font.measure(str(self.count_label.cget("text"))) + self.place_label.winfo_reqwidth() + px(40)
         room = self.winfo_width() - taken
@@ -185,7 +185,7 @@ class ChoosingPage(ttk.Frame):
         return self.controller.options.session.mode.way
 
     def _common_actions(self, phase: Phase, taken: Sequence[Action]) -> list[Action]:
-        """What goes with the actions of the view; a key that these have keeps their meaning."""
+        """Actions shown next to those of the view. A key that the view uses keeps the view's meaning."""
         if self.ranking:
             return [self.undo]
         keys = {key for action in taken for key in action.keys}
@@ -316,7 +316,7 @@ class ChoosingPage(ttk.Frame):
             self.certainty_bar.grid_remove()
             return
         text = words.SURE.format(share=shot.state.certainty)
-        # sure of the order, and not yet that these two are the best and the worst there are
+        # the order is certain, but not yet that these two are the best and the worst
         more = words.SAVED_AT if shot.state.certainty < options.threshold else words.LOOKING_FOR_CLEARER
         long = more.format(sure=text, share=options.threshold) if self.way.stops_when_certain else text
         bold, font = self.theme.fonts["bold"], self.theme.fonts["text"]
@@ -326,7 +326,7 @@ class ChoosingPage(ttk.Frame):
         self.certainty_bar.show(2 * shot.state.certainty - 1)
 
     def _draw_taste(self, shot: Snapshot) -> None:
-        """How well the taste is known, as far as it was measured, and what to do next."""
+        """Show how well the taste is known, as far as measured, and what to do next."""
         self.gauge.look(shot.counts.liked, shot.counts.disliked, shot.counts.looked_at)
         self.certainty_label.configure(text=self.gauge.text)
         self.certainty_bar.grid()
@@ -350,7 +350,7 @@ class ChoosingPage(ttk.Frame):
     # --- decoding ahead -----------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
-        """Soon, when the images have their places."""
+        """Decode images ahead once they have their places."""
         if self._prefetching is None:
             self._prefetching = self.after_idle(self._prefetch_now)
 
@@ -367,14 +367,14 @@ class ChoosingPage(ttk.Frame):
         super().destroy()
 
     def arrived(self, key: Key) -> None:
-        """An image got ready; from the pump."""
+        """Handle a decoded image; called by the pump."""
         if self.view is not None and self.winfo_exists():
             self.view.arrived(key[0])
 
-    # --- hands --------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
     def run(self, action: Action) -> None:
-        """Do something, unless the screen is out of date."""
+        """Run an action, unless the screen is out of date."""
         if (self.controller.waiting and not action.queues) or (
             action.judges and self.view is not None and not self.view.shows_images()
         ):
@@ -382,7 +382,7 @@ class ChoosingPage(ttk.Frame):
         action.run()
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """A key was pressed; ``True`` if it meant something here."""
+        """Handle a key press. Return ``True`` if the key is used here."""
         name = key.lower() if len(key) == 1 else key
         if control:
             name = f"Control-{name}"
@@ -410,7 +410,7 @@ class ChoosingPage(ttk.Frame):
         return False
 
     def on_release(self, key: str) -> None:
-        """A key was let go."""
+        """Handle a key release."""
         if self._held and key.lower() == self._held and self._release is None:
             self._release = self.after(FLICKER_RELEASE_MS, self._let_go)
 
@@ -425,7 +425,7 @@ class ChoosingPage(ttk.Frame):
             (self.view.flicker if name == "f" else self.view.flip)(True)
 
     def _let_go(self) -> None:
-        """No key is held any more."""
+        """Reset the state of held keys."""
         if self._release is not None:
             self.after_cancel(self._release)
         self._held, self._release = "", None
@@ -434,27 +434,27 @@ class ChoosingPage(ttk.Frame):
             self.view.flip(False)
 
     def toggle_prompt(self) -> None:
-        """Fold the prompt away or show it again."""
+        """Collapse or expand the prompt."""
         if self.prompt_box.winfo_ismapped():
             self.prompt_box.grid_remove()
         else:
             self.prompt_box.grid()
 
     def toggle_blind(self) -> None:
-        """Hide names and ratings, or show them."""
+        """Hide or show names and ratings."""
         self.context.blind = not self.context.blind
         if self.view is not None:
             self.view.draw()
 
     def show_keys(self) -> None:
-        """All keys of what is on the screen."""
+        """List all keys of the current view."""
         shown = [*self._actions, *self.switches]
         keys = [(", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in shown]
         edits = words.SOURCE_KEYS if self.view is not None and self.view.has_sources else ()
         show_keys(self, self.theme, [*keys, *edits, *words.LOOKING_KEYS])
 
     def show_ranking(self, on: bool) -> None:
-        """All images from best to worst, or back to the questions."""
+        """Show all images from best to worst, or return to the questions."""
         self.ranking = on
         if self.shot is not None:
             self.show_snapshot(self.shot)

@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class DPOCurationWindow(ToolHost):
-    """All pages of the pair tool.
+    """Shows the pages of the pair tool.
 
     Args:
-        settings: folder in which it remembers its fields.
-        looks: appearance and scale, where the tool itself offers them.
-        train: sets up training on the pairs of a folder, where there is a main window.
+        settings: folder in which the fields are saved.
+        looks: appearance and scale, if the tool itself offers them.
+        train: sets up training on the pairs of a folder; only with a main window.
     """
 
     name = words.PAIR_TOOL
@@ -51,7 +51,7 @@ class DPOCurationWindow(ToolHost):
         self._shot: Snapshot | None = None
 
     def show_start(self) -> None:
-        """The page that asks for folders; ends the present session."""
+        """Show the start page and end the current session."""
 
         def ended() -> None:
             page = StartPage(
@@ -76,7 +76,7 @@ class DPOCurationWindow(ToolHost):
         self.show_start()
 
     def start(self, options: PickingOptions) -> None:
-        """Start picking, or continue where it stopped."""
+        """Start picking, or continue an earlier session."""
         self._save()
         self.controller = PairController(
             options, self.worker, self._changed, self._verb_failed, self.pump.post
@@ -96,7 +96,7 @@ class DPOCurationWindow(ToolHost):
         self.failed(error)
 
     def show_choosing(self) -> None:
-        """The page where pairs are picked."""
+        """Show the page where pairs are picked."""
         controller = self.controller
         assert controller is not None
         page = ChoosingPage(
@@ -108,7 +108,7 @@ class DPOCurationWindow(ToolHost):
             controller.refresh()
 
     def show_export(self) -> None:
-        """The page that finalises."""
+        """Show the page that finalises pairs."""
         controller = self.controller
         if controller is None or self._shot is None:
             return
@@ -129,7 +129,7 @@ class DPOCurationWindow(ToolHost):
         self.show(page, words.EXPORT_OF.format(name=options.output.name))
 
     def _train(self) -> None:
-        """Hand the finalised pairs to the main window, and end."""
+        """Pass the finalised pairs to the main window and close."""
         controller, train = self.controller, self.train
         assert controller is not None and train is not None
         output, closed = controller.options.output, self._when_closed
@@ -142,7 +142,7 @@ class DPOCurationWindow(ToolHost):
         self.close()
 
     def show_review(self, output: Path) -> None:
-        """Walk through the finalised pairs of a folder; the session continues afterwards."""
+        """Review the finalised pairs of a folder. The session continues afterwards."""
         options = None if self.controller is None else self.controller.options
 
         def back() -> None:

@@ -1,4 +1,4 @@
-"""The last page of the pair tool: what was made, finalising, and how consistent the answers are."""
+"""The last page of the pair tool: the pairs made, finalising, and how consistent the answers are."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MAX_LISTED = 2000
 
 @dataclass(frozen=True)
 class ExportActions:
-    """Where the page leads.
+    """Callbacks of the page.
 
     Args:
-        back: to the choosing page.
-        review: to the review of the finalised pairs.
-        restart: to the start page.
+        back: returns to the choosing page.
+        review: opens the review of the finalised pairs.
+        restart: returns to the start page.
         train: sets up training on the pairs; ``None`` where there is no window for that.
     """
 
@@ -45,11 +45,11 @@ class ExportActions:
 
 
 class ExportPage(ttk.Frame):
-    """Sorts the pairs into train and validation.
+    """Splits the pairs into training and validation.
 
     Args:
         chooser: asks for folders.
-        actions: where the page leads.
+        actions: callbacks of the page.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ExportPage(ttk.Frame):
         button(words.OTHER_FOLDERS, actions.restart)
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """Escape goes back."""
+        """Return to the choosing page on Escape."""
         if key == "Escape":
             self._back()
             return True
@@ -212,7 +212,7 @@ class ExportPage(ttk.Frame):
     # --- doing --------------------------------------------------------------------------------------------------
 
     def finalise(self) -> None:
-        """Sort into train and validation and write concepts.json."""
+        """Split the pairs into training and validation and write concepts.json."""
         try:
             percentage = float(self.percentage.get())
         except ValueError:
@@ -269,7 +269,7 @@ class ExportPage(ttk.Frame):
 
 
 def relative(path: Path, root: Path) -> str:
-    """``path`` below ``root``, or as it is."""
+    """``path`` relative to ``root``, or unchanged if it is elsewhere."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 

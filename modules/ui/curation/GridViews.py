@@ -1,4 +1,4 @@
-"""All images of a group at once: a question about all of them, and the review of a ranking."""
+"""Views of all images of a group at once: a question about all of them, and the review of a ranking."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from modules.ui.widgets.tk_support import BAD, GOOD
 from modules.util.counted import counted
 
 SMALLEST = 150
-"""Side of an image's place at 100 % below which the grid scrolls instead."""
+"""Minimum side of an image's place at 100 %. Below it, the grid scrolls."""
 
 
 class GridView(ChoiceView):
-    """A grid whose arrow keys move a cursor."""
+    """A grid with a cursor moved by the arrow keys."""
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, context)
@@ -35,11 +35,11 @@ class GridView(ChoiceView):
         self._own_size = False
 
     def make_grid(self) -> ThumbGrid:
-        """The grid with what its clicks do."""
+        """Make the grid with its click handlers."""
         raise NotImplementedError
 
     def fit(self) -> None:
-        """Make the images as large as there is room for, unless the person has chosen a size."""
+        """Make the images as large as fits, unless the person has chosen a size."""
         if not self._own_size:
             self.grid_of_images.fit_cells(self.context.theme.px(SMALLEST))
         self.show_sources()
@@ -49,7 +49,7 @@ class GridView(ChoiceView):
         return None if self.shot is None else self.shot.group
 
     def show_sources(self) -> None:
-        """Put up the sources, as large as the images."""
+        """Show the sources at the size of the images."""
         group = self.group_in_sight()
         if group is not None:
             self.sources.show(group, self.grid_of_images.cell)
@@ -73,7 +73,7 @@ class GridView(ChoiceView):
 
 
 class SelectView(GridView):
-    """Click the best, right-click the worst; with both the pair is saved."""
+    """Left click marks the best image, right click the worst. With both marked, the pair is saved."""
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, context)
@@ -123,7 +123,7 @@ class SelectView(GridView):
         self.mark(worst=self.grid_of_images.cursor)
 
     def mark(self, best: int | None = None, worst: int | None = None) -> None:
-        """Mark an image by its position in the grid; a second time takes the mark off."""
+        """Mark images by their positions in the grid. Marking an image again removes the mark."""
         if not self.may_judge():
             return
         if best is not None:
@@ -141,10 +141,10 @@ class SelectView(GridView):
 
 
 class RankedView(GridView):
-    """The images from best to worst: put them in order, say how many pairs, export in one go.
+    """The images from best to worst. The person adjusts the order, sets the number of pairs and exports.
 
     Args:
-        leave: back to the questions.
+        leave: returns to the questions.
     """
 
     def __init__(self, parent: tk.Misc, context: ViewContext, leave: Callable[[], None]) -> None:
@@ -193,13 +193,13 @@ class RankedView(GridView):
         self.hint = words.RANKED_HINT.format(pairs=counted(self.count, words.PAIR))
 
     def set_count(self, count: int) -> None:
-        """How many pairs to export."""
+        """Set the number of pairs to export."""
         self.count = max(1, min(count, len(self.order) // 2))
         self.draw()
         self.event_generate("<<HintChanged>>")
 
     def move(self, start: int, end: int) -> None:
-        """Put the image at ``start`` to ``end``."""
+        """Move the image at ``start`` to ``end``."""
         self.order.insert(end, self.order.pop(start))
         self.grid_of_images.cursor = end
         self.draw()

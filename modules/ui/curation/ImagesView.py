@@ -1,4 +1,4 @@
-"""Images next to each other: questions of one, two, four or more, and the pair that was saved."""
+"""Views of images next to each other: questions about one, two, four or more, and the saved pair."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FLICKER_MS = 350
 
 
 class ImagesView(ChoiceView):
-    """Images next to each other that zoom and move together, those that they were made from on their left.
+    """Images next to each other that zoom and pan together, with their sources on the left.
 
     Args:
-        places: at most this many images at once.
-        sources: and this many sources, in places of the same size.
+        places: maximum number of images at once.
+        sources: maximum number of sources, shown at the same size.
     """
 
     def __init__(self, parent: tk.Misc, context: ViewContext, places: int, sources: int = 0) -> None:
@@ -64,10 +64,10 @@ class ImagesView(ChoiceView):
         self._flickering: str | None = None
 
     def clicked(self, place: int) -> None:
-        """An image was clicked."""
+        """Handle a click on an image."""
 
     def labels(self) -> list[str]:
-        """What stands on the places."""
+        """The labels of the places."""
         return [""] * len(self.views)
 
     @property
@@ -110,13 +110,13 @@ class ImagesView(ChoiceView):
         keys = [*first, *self._wanted_sources(), *keys]
         different = list(dict.fromkeys(boxes))
         keys += [(self.group.path(i), box) for i in asked + others for box in different]
-        if self.context.zoom.used:  # who zooms, zooms again: it should not wait for a decode
+        if self.context.zoom.used:  # someone who zooms once zooms again, and should not wait for a decode
             keys += [(self.group.path(i), None) for i in asked]
         keys += [(path, box) for path in self.shot.coming for box in different]
         return keys
 
     def _wanted_sources(self) -> list[Key]:
-        """The sources, and what else a key may show in the place of an image."""
+        """The sources, and whatever else a key may show in place of an image."""
         shown = sources_at_scale(self.group)
         keys: list[Key] = [(path, view.box) for path, view in zip(shown, self.sources, strict=False)]
         for source in self.group.sources[:1]:
@@ -164,8 +164,8 @@ class ImagesView(ChoiceView):
 class QuestionView(ImagesView):
     """The question of a way of choosing.
 
-    Of two images, a click says which is better. Of more, the first digit or click marks the best and the second the
-    worst one.
+    With two images, a click picks the better one. With more, the first digit or click marks the best image
+    and the second the worst.
     """
 
     def __init__(self, parent: tk.Misc, context: ViewContext, places: int, sources: int = 0) -> None:
@@ -234,7 +234,7 @@ class QuestionView(ImagesView):
 
 
 class ContinueView(ImagesView):
-    """After a pick: the pair that was saved, and whether to keep scoring this prompt."""
+    """The pair saved by a pick, and the question whether to keep scoring this prompt."""
 
     def __init__(self, parent: tk.Misc, context: ViewContext, sources: int = 0) -> None:
         super().__init__(parent, context, 2, sources)

@@ -1,4 +1,4 @@
-"""A picking session for a window: verbs run on a worker thread, the window gets snapshots to draw."""
+"""A picking session for a window. Actions run on a worker thread; the window gets snapshots to draw."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
 
 PAUSE_SECONDS = 30.0
-"""A longer wait between two answers is a break and does not count as work."""
+"""A longer wait between two answers is a break and does not count as working time."""
 LOOK_AHEAD = 2
 Question = tuple[str, int, tuple[tuple[str, int, int], ...]]
-"""The open group and how many events it has, and of every prompt of the page its key, images and events."""
+"""The open group with its number of events, and the key, images and events of every prompt of the page."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a window shows of a session at one moment.
+    """State of a session at one moment, as a window shows it.
 
     Args:
         group, state: ``None`` while searching and when no group is left.
-        pairs: what the open group has given so far.
-        finished: groups done.
-        seconds_left: ``None`` until there is something to judge by.
+        pairs: pairs of the open group so far.
+        finished: number of finished groups.
+        seconds_left: ``None`` until it can be estimated.
         coming: images worth decoding ahead.
-        strips: the prompts of the page, the open one first, where several are shown at once.
+        strips: the prompts of the page, the open one first, if several are shown at once.
         note: one sentence about what just happened, if it needs one.
     """
 
@@ -61,7 +61,7 @@ class Snapshot:
 
     @property
     def question(self) -> Question | None:
-        """What tells what is asked about from another question; ``None`` where nothing is asked about."""
+        """An identifier of the open question; ``None`` if nothing is asked."""
         if self.group is None or self.state is None:
             return None
         strips = ((one.group.key, len(one.group.files), one.state.events) for one in self.strips)
@@ -70,7 +70,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class PickingOptions:
-    """What the start page asks for."""
+    """The input of the start page."""
 
     source: Path
     output: Path
@@ -85,9 +85,9 @@ class PairController:
     """The session behind the choosing page.
 
     Args:
-        worker: everything that touches the store runs on it.
-        changed: gets every new snapshot, on the Tk thread.
-        failed: gets what went wrong, on the Tk thread; the session is as before.
+        worker: runs everything that touches the store.
+        changed: called on the Tk thread with every new snapshot.
+        failed: called on the Tk thread with an error; the session is unchanged.
         post: runs a call on the Tk thread, from any thread.
     """
 
@@ -118,11 +118,13 @@ class PairController:
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the folder and begin to search."""
+        """Open the folder and start searching."""
         self._submit(self._open)
 
     def _submit(self, work: Callable[[], str], verb: bool = True) -> None:
-        """``waiting`` counts the verbs whose snapshot is still to come: what is on the screen is then old."""
+        """Run an action on the worker. ``waiting`` counts actions without a snapshot yet, so above 0 the
+        screen is outdated.
+        """
         self.waiting += verb
 
         def run() -> Snapshot | None:
@@ -178,9 +180,10 @@ class PairController:
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask for a snapshot of how things stand, with the next group if one was waited for.
+        """Request a snapshot of the current state, with the next group if one was waited for.
 
-        The open prompt of a page takes in images found since; a question of other ways of choosing stays as it is.
+        On a page of prompts, the open prompt takes in images found since. A question of any other way of
+        choosing stays as it is.
         """
 
         def work() -> str:
@@ -195,7 +198,7 @@ class PairController:
         self._submit(work, verb=False)
 
     def close(self, done: Callable[[], None] | None = None) -> None:
-        """Stop searching and close the store, on the worker; then ``done`` on the Tk thread."""
+        """Stop searching and close the store on the worker, then call ``done`` on the Tk thread."""
 
         def work() -> None:
             self._closed = True
@@ -226,19 +229,19 @@ class PairController:
     def answer(
         self, best: int | None = None, worst: int | None = None, tie: bool = False, both_bad: bool = False
     ) -> None:
-        """Answer the open question; nothing given is a skip."""
+        """Answer the open question; without arguments it is skipped."""
         self._verb(lambda session: session.answer(best, worst, tie, both_bad))
 
     def judge(self, good: bool | None) -> None:
-        """TRIAGE: good, bad, or neither."""
+        """TRIAGE: rate the image as good, bad or neither."""
         self._verb(lambda session: session.judge(good))
 
     def choose(self, best: int, worst: int) -> None:
-        """SELECT: export these two."""
+        """SELECT: export these two images as a pair."""
         self._verb(lambda session: session.choose(best, worst))
 
     def toggle(self, key: str, name: str, like: bool) -> None:
-        """GRID: like or dislike an image of the page, or take that mark off."""
+        """GRID: like or dislike an image of the page, or remove that mark."""
 
         def work() -> str:
             self._count_time()
@@ -248,10 +251,10 @@ class PairController:
         self._submit(work)
 
     def see(self, key: str, names: Sequence[str]) -> None:
-        """GRID: these images of the page were on the screen long enough."""
+        """GRID: record that these images of the page were on the screen long enough."""
 
         def work() -> str:
-            # the person may have gone to the next page meanwhile: then that page's images have another key
+            # the person may have moved to the next page meanwhile; its images have another key
             with suppress(Refused):
                 self._open_sheet().see(key, names)
             return self._note
@@ -259,7 +262,7 @@ class PairController:
         self._submit(work, verb=False)
 
     def close_page(self, drawn: Mapping[str, Collection[str]]) -> None:
-        """GRID: save what was drawn of this page, by prompt and image, and show the next one."""
+        """GRID: save which prompts and images of this page were drawn, then show the next page."""
 
         def work() -> str:
             self._count_time()
@@ -276,7 +279,9 @@ class PairController:
         return self._sheet
 
     def comparisons(self, done: Callable[[list[Preferred]], None]) -> None:
-        """What a taste can learn from all marks of the folder, of images that are there; files are absolute."""
+        """Everything a taste can learn from the marks of the folder, limited to existing images; paths are
+        absolute.
+        """
 
         def work() -> list[Preferred]:
             root = self.options.source
@@ -289,7 +294,7 @@ class PairController:
         self._worker.submit(work, done)
 
     def pick_now(self) -> None:
-        """Export best over worst as the ranking stands, if the answers say anything."""
+        """Export best over worst by the current ranking, if the answers support one."""
         self._verb(lambda session: session.pick_now())
 
     def export_ranked(self, order: Sequence[int], count: int) -> None:
@@ -301,15 +306,15 @@ class PairController:
         self._verb(lambda session: session.go_on())
 
     def next_group(self) -> None:
-        """This prompt is done."""
+        """Finish this prompt."""
         self._verb(lambda session: session.finish_group())
 
     def undo(self) -> None:
-        """Take the last step back, in whatever group it was."""
+        """Undo the last action, in whatever group it was."""
         self._submit(self._undo)
 
     def open(self, key: str) -> None:
-        """Show a prompt that is done once more."""
+        """Show a finished prompt again."""
 
         def work() -> str:
             self._count_time()
@@ -365,7 +370,7 @@ class PairController:
     # --- at the end ---------------------------------------------------------------------------------------------
 
     def faults(self) -> list[ScanFault]:
-        """The files that were left out so far."""
+        """The files left out so far."""
         return [] if self._ahead is None else list(self._ahead.faults)
 
     def _open_store(self) -> CurationStore:
@@ -376,7 +381,9 @@ class PairController:
     def finalise(
         self, percentage: float, done: Callable[[tuple[int, int, int]], None], failed: Failed
     ) -> None:
-        """Sort the pairs into train and val; ``done`` gets how many are in each, and how many have no prompt."""
+        """Split the pairs into train and val. ``done`` gets the number in each and the number without a
+        prompt.
+        """
 
         def work() -> tuple[int, int, int]:
             store = self._open_store()
@@ -391,17 +398,17 @@ class PairController:
         self._worker.submit(work, done, failed)
 
     def export_other(self, kind: str, target: Path, done: Callable[[int], None], failed: Failed) -> None:
-        """Copy the finalised pairs in a form other programs read; ``done`` gets how many."""
+        """Copy the finalised pairs in a format of other programs. ``done`` gets their number."""
         writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
         self._worker.submit(lambda: writer(self._open_store().output_dir, target), done, failed)
 
     def marked(self) -> tuple[int, int]:
-        """How many images are liked and disliked."""
+        """The number of liked and of disliked images."""
         counts = self._open_walk().counts
         return counts.liked, counts.disliked
 
     def statistics(self, done: Callable[[tuple[AnswerStatistics, list[Pair]]], None]) -> None:
-        """How consistent the answers are, and all pairs."""
+        """Compute how consistent the answers are; also returns all pairs."""
 
         def work() -> tuple[AnswerStatistics, list[Pair]]:
             store = self._open_store()

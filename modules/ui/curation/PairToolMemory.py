@@ -15,16 +15,16 @@ MAX_RECENT = 12
 
 @dataclass
 class PairToolMemory:
-    """The fields of the start page as they were left.
+    """The fields of the start page as last used.
 
     Args:
         certainty: percent.
-        near_duplicates: bits; -1 keeps near-identical images apart.
+        near_duplicates: tolerance in bits; -1 does not group near-duplicates.
         validation: percent.
         sources: ComfyUI's input folder, or the source of all images; empty for neither.
         edits: all images are edits.
         recent: (source, output) of earlier sessions, newest first.
-        folder: what was chosen last when a folder was asked for.
+        folder: the folder chosen last in a dialog.
     """
 
     source: str = ""
@@ -43,7 +43,7 @@ class PairToolMemory:
 
     @classmethod
     def load(cls, folder: Path) -> PairToolMemory:
-        """What of the file makes sense; the rest keeps its default."""
+        """Read the valid values of the file. The rest keep their defaults."""
         made = cls()
         path = folder / FILE_NAME
         if not path.exists():
@@ -64,10 +64,10 @@ class PairToolMemory:
         return made
 
     def save(self, folder: Path) -> None:
-        """Raises ``OSError`` when the folder cannot be written."""
+        """Write the file. Raises ``OSError`` if the folder is not writable."""
         write_json(folder / FILE_NAME, asdict(self))
 
     def remember(self) -> None:
-        """Put the present folders at the top of the recent ones."""
+        """Put the current folders at the top of the recent ones."""
         pair = [self.source, self.output]
         self.recent = [pair, *(other for other in self.recent if other != pair)][:MAX_RECENT]

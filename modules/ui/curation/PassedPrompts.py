@@ -1,4 +1,4 @@
-"""The prompts that gave no pair, each of which can be opened again."""
+"""The prompts that gave no pair. Each can be opened again."""
 
 from __future__ import annotations
 

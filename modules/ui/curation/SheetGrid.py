@@ -1,4 +1,4 @@
-"""Thumbnails of several prompts, one below the other, each below its prompt."""
+"""Thumbnails of several prompts in sections, each below its prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import shade
 
 LARGEST_HIDDEN = 0.25
-"""An image is in view if no more than this share of its height is hidden."""
+"""An image is in view if at most this share of its height is hidden."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Section:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where images and sections are, in pixels.
+    """Positions of images and sections, in pixels.
 
     Args:
-        tops: upper edge of each section, and the lower one of the last.
-        corners: left and top of every image's place.
+        tops: upper edge of each section, then the lower edge of the last one.
+        corners: left and top of each image's place.
     """
 
     tops: list[int]
@@ -47,22 +47,22 @@ class _Plan:
 
 
 class SheetGrid(ThumbGrid):
-    """A grid in sections. Positions count through all of them."""
+    """A grid in sections. Positions count through all sections."""
 
     sections: Sequence[Section] = ()
     heading = 26
-    """Height of a section's title, in pixels."""
+    """Height of a section's title in pixels."""
     _planned: tuple[tuple[Any, ...], _Plan] | None = None
 
     def show_sections(self, sections: Sequence[Section], captions: Sequence[str], keep_place: bool) -> None:
-        """Put up these sections in this order."""
+        """Show these sections in this order."""
         self.sections = list(sections)
         self.show([path for one in sections for path in one.paths], captions, keep_place)
 
     # --- geometry -----------------------------------------------------------------------------------------------
 
     def _plan(self) -> _Plan:
-        """Where everything is; worked out again only when the page, its width or the size of images is another."""
+        """Compute the layout; cached until the sections, the width or the image size change."""
         columns = self.columns()
         key = (columns, self.cell, self.heading, tuple(len(one.paths) for one in self.sections))
         if self._planned is None or self._planned[0] != key:
@@ -89,7 +89,7 @@ class SheetGrid(ThumbGrid):
         return None
 
     def in_view(self) -> list[int]:
-        """Images a person can judge: they are drawn, and hardly anything of them is hidden."""
+        """The images a person can judge: drawn, and almost fully visible."""
         if not self.canvas.winfo_viewable():
             return []
         top, height = self.canvas.canvasy(0), self.canvas.winfo_height()
@@ -103,7 +103,7 @@ class SheetGrid(ThumbGrid):
         return found
 
     def is_drawn(self, index: int) -> bool:
-        """Whether an image is on the screen, rather than on its way to it."""
+        """Whether an image is drawn, not just being loaded."""
         return (self.paths[index], self._box()) in self._photos
 
     def has_failed(self, index: int) -> bool:
@@ -111,7 +111,7 @@ class SheetGrid(ThumbGrid):
         return self._prefetcher.failure(self.paths[index]) is not None
 
     def on_screen(self) -> range:
-        """Images of which any part is in sight, drawn or not."""
+        """Images that are at least partly visible, drawn or not."""
         return self._visible() if self.canvas.winfo_viewable() else range(0)
 
     # --- drawing and hands --------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""A page of many prompts: like and dislike what stands out; what is looked at for a second counts as seen."""
+"""A page of many prompts. The person likes and dislikes what stands out; an image in view for a second counts
+as seen."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ LOOK_MS = 200
 CELL, HEADING = 170, 26
 """Side of an image's place and height of a title at 100 %."""
 SEEN = ("#5a5a5a", "#b0b0b0")
-"""Frame of an image that was seen and has no mark, on dark and on light."""
+"""Frame colours of an image that was seen but not marked, for dark and light themes."""
 Image = tuple[str, str]
-"""Key of the group and file."""
+"""Key of the group, and file."""
 
 
 class SheetView(GridView):
-    """Marks go to the store at once and are drawn when they are on the disk."""
+    """Shows the page. Marks are saved immediately and drawn once they are on disk."""
 
     grid_of_images: SheetGrid
 
@@ -54,7 +55,7 @@ class SheetView(GridView):
         return grid
 
     def fit(self) -> None:
-        """Images keep their size; the page scrolls."""
+        """Keep the image size and let the page scroll."""
         self.show_sources()
 
     # --- showing ------------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ class SheetView(GridView):
         return self._images[place][0] if self._images else None
 
     def prompt(self) -> tuple[str, str, str]:
-        """That of the image under the cursor."""
+        """The prompt of the image under the cursor."""
         one = self._under_cursor()
         if one is None:
             return super().prompt()
@@ -136,7 +137,9 @@ class SheetView(GridView):
         self._follow()
 
     def ready(self) -> bool:
-        """Something of the page was drawn, or said to be no image: a key that is held down ends no page unseen."""
+        """Whether an image of the page was drawn or has failed. This keeps a held key from skipping an unseen
+        page.
+        """
         grid = self.grid_of_images
         settled = any(grid.is_drawn(i) or grid.has_failed(i) for i in grid.on_screen())
         return settled or not self._images
@@ -155,7 +158,7 @@ class SheetView(GridView):
     # --- seeing -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Note what has been in view for long enough."""
+        """Record images that have been in view long enough."""
         self._looking = self.after(LOOK_MS, self._look)
         now = time.monotonic()
         places = [] if self.comparing is not None else self.grid_of_images.in_view()

@@ -1,4 +1,4 @@
-"""The images that edits were made from, next to a grid of their results."""
+"""The sources of edits, next to the grid of their results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from modules.ui.widgets.ThumbGrid import PAD
 
 
 class SourcePane(ttk.Frame):
-    """Sources one below the other, each in a place as large as an image of the grid; empty where nothing is edited."""
+    """Sources one below the other, each as large as an image of the grid. Empty if nothing is edited."""
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, style="Back.TFrame")
         self._context = context
         font = context.theme.fonts["text"]
-        # the grid does not zoom into its images, so neither do these
+        # the grid does not zoom, so neither do the sources
         self.views = [ImageView(self, context.prefetcher, ZoomState(), font=font) for _ in range(MOST_SHOWN)]
         self._shown: Sequence[Shown] = ()
 
     def show(self, group: ImageGroup, cell: int) -> None:
-        """Put up the sources of a group; ``cell`` is the side of an image's place in the grid, in pixels."""
+        """Show the sources of a group; ``cell`` is the side of an image's place in the grid, in pixels."""
         side = cell - 2 * PAD
         self._shown = sources_at_scale(group)
         captions = source_captions(group, self._context.blind)
@@ -43,10 +43,10 @@ class SourcePane(ttk.Frame):
             self.grid_remove()
 
     def wanted(self) -> list[Key]:
-        """What to decode."""
+        """The sources to decode."""
         return [(path, view.box) for path, view in zip(self._shown, self.views, strict=False)]
 
     def arrived(self, path: Shown) -> None:
-        """An image got ready."""
+        """Handle a decoded image."""
         for view in self.views:
             view.arrived(path)

@@ -1,4 +1,4 @@
-"""The first page of the pair tool: which images, where to, and how to choose."""
+"""The first page of the pair tool: image folder, output folder and way of choosing."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class LooksLike(Protocol):
 
 @dataclass(frozen=True)
 class StartActions:
-    """What the page leads to.
+    """Callbacks of the page.
 
     Args:
-        start: gets valid options.
+        start: called with valid options.
         review: opens the review of an output folder.
-        looks: gets another appearance and scale.
+        looks: called with a new appearance and scale.
     """
 
     start: Callable[[PickingOptions], None]
@@ -63,9 +63,9 @@ class StartPage(ttk.Frame):
     """A form with one button that starts or continues a session.
 
     Args:
-        memory: filled in and, on a start, brought up to date.
+        memory: fills the form, and is updated on start.
         chooser: asks for folders.
-        looks: offered where there is no main window to set them.
+        looks: shown if there is no main window to set them.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class StartPage(ttk.Frame):
             (self.entries[empty[0]] if empty else self.go).focus_set()
 
     def folder_of(self, name: str) -> str:
-        """What is in a folder field."""
+        """The content of a folder field."""
         return (self.source if name == "source" else self.output).get().strip()
 
     def _dropped(self, name: str, paths: list[Path]) -> None:
@@ -217,7 +217,7 @@ class StartPage(ttk.Frame):
         return "break"
 
     def set_mode(self, mode: CurationMode) -> None:
-        """Choose a way of choosing."""
+        """Select a way of choosing."""
         self.mode = mode
         self._show_mode()
 
@@ -291,7 +291,7 @@ class StartPage(ttk.Frame):
     # --- the output folder --------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Suggest a folder next to the images until the person has chosen another one."""
+        """Suggest a folder next to the images until the person chooses another one."""
         before, self._suggested = self._suggested, suggested_output(self.source.get())
         if self.output.get().strip() in ("", before):
             self.output.set(self._suggested)
@@ -330,7 +330,7 @@ class StartPage(ttk.Frame):
     # --- starting -----------------------------------------------------------------------------------------------
 
     def show_error(self, name: str, message: str) -> None:
-        """Mark a field and say why; an empty message takes that away."""
+        """Mark a field and show the reason; an empty message removes the mark."""
         label = self.errors[name]
         label.configure(text=message)
         if message:
@@ -352,7 +352,7 @@ class StartPage(ttk.Frame):
         return None
 
     def submit(self) -> None:
-        """Start, or show what is wrong at the fields."""
+        """Start, or show what is wrong next to the fields."""
         for name in self.errors:
             self.show_error(name, "")
         certainty = self._read_number("threshold", self.certainty.get(), 50.1, 99.99, False)
@@ -383,7 +383,7 @@ class StartPage(ttk.Frame):
         self._actions.start(picking_options(memory))
 
     def _keep(self) -> None:
-        """Remember what needs no check."""
+        """Remember the fields that need no check."""
         memory = self.memory
         memory.source, memory.output = self.source.get(), self.output.get()
         memory.mode = self.mode.value
@@ -398,13 +398,15 @@ class StartPage(ttk.Frame):
 
 
 def suggested_output(source: str) -> str:
-    """The folder suggested for the pairs of a folder with images."""
+    """The output folder suggested for a folder with images."""
     folder = Path(source.strip())
     return str(folder.with_name(f"{folder.name}-pairs")) if folder.name else ""
 
 
 def edit_options(sources: str, edits: bool) -> EditOptions:
-    """Which images are edits, from what the form holds: a file is the source of all, anything else a folder."""
+    """Which images are edits, from the form. A file is the source of all images, anything else a folder of
+    sources.
+    """
     path = Path(sources.strip()).expanduser() if sources.strip() else None
     if path is not None and path.is_file():
         return EditOptions(edits, image=path)
@@ -412,19 +414,19 @@ def edit_options(sources: str, edits: bool) -> EditOptions:
 
 
 def wrapped_note(parent: tk.Misc, text: str) -> ttk.Label:
-    """A small text that breaks its lines where its place ends."""
+    """A small label that wraps to the available width."""
     label = ttk.Label(parent, text=text, style="Small.TLabel")
     wrap_to_width(label)
     return label
 
 
 def wrap_to_width(label: ttk.Label) -> None:
-    """Break the lines of a label where its place ends."""
+    """Wrap the text of a label to its available width."""
     label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)), add="+")
 
 
 def picking_options(memory: PairToolMemory) -> PickingOptions:
-    """The options of a session from what the form holds."""
+    """The options of a session, from the form."""
     settings = SessionSettings(CurationMode(memory.mode), memory.pairs_per_group, memory.certainty / 100)
     merge = memory.near_duplicates if memory.near_duplicates >= 0 else None
     return PickingOptions(

@@ -1,4 +1,4 @@
-"""How well a taste is known, measured in a separate process while a person keeps marking."""
+"""How well a taste is known, measured in a separate process while the person keeps marking."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from modules.util.errors import UserError
 from modules.util.program_files import ROOT
 
 AGAIN_AFTER = 5
-"""Measure again after this many further marks."""
+"""Measure again after this many more marks."""
 
 
 class TasteGauge:
-    """Accuracy of a head on prompts it did not learn from, and what to do next.
+    """Accuracy of a taste head on held-out prompts, and what to do next.
 
     Args:
         changed: called on the Tk thread when there is a new figure.
@@ -38,7 +38,7 @@ class TasteGauge:
 
     @property
     def share(self) -> float:
-        """For a bar: 0 while it is not better than guessing, 1 where it is always right."""
+        """Value of a progress bar: 0 while it is no better than guessing, 1 if it is always right."""
         return 0.0 if self.known is None else max(0.0, 2 * self.known.share - 1)
 
     @property
@@ -55,7 +55,7 @@ class TasteGauge:
         return words.WHAT_NEXT[step].format(known=known, more=more)
 
     def look(self, liked: int, disliked: int, seen: int) -> None:
-        """These are marked now: measure, if that is new, and nothing is being measured."""
+        """Measure again if there are enough new marks and no measurement is running."""
         self._counts = (liked, disliked, seen)
         marks = liked + disliked
         if not self._busy and can_measure(liked, seen) and abs(marks - self._measured_at) >= AGAIN_AFTER:

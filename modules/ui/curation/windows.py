@@ -1,4 +1,4 @@
-"""Opening the pair tool and the review: as a program, or from another window."""
+"""Opens the pair tool and the review, as a program or from another window."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def open_pair_tool(
     train: Callable[[Path], None] | None = None,
     options: PickingOptions | None = None,
 ) -> tk.Toplevel:
-    """The pair tool in a window of its own.
+    """Open the pair tool in a window of its own.
 
     Args:
-        source: folder with images to begin with.
-        settings: folder in which it remembers its fields.
-        train: sets up training on the pairs of a folder; without it the tool does not offer that.
-        options: begin to pick with these at once, instead of asking.
+        source: initial folder with images.
+        settings: folder in which the fields are saved.
+        train: sets up training on the pairs of a folder; without it, the tool has no such button.
+        options: start picking with these immediately, without the start page.
     """
     window = new_window(parent, theme)
     tool = DPOCurationWindow(window, theme, settings or settings_folder(), window.destroy, train=train)
@@ -50,11 +50,11 @@ def open_pair_tool(
 def open_review(
     parent: tk.Misc, theme: Theme, output: Path, resolution: int, closed: Callable[[], None] = lambda: None
 ) -> tk.Toplevel:
-    """The review of a folder of pairs in a window of its own.
+    """Open the review of a folder of pairs in a window of its own.
 
     Args:
         resolution: the training resolution whose crop buckets are compared.
-        closed: called when the person is done.
+        closed: called when the review is closed.
     """
     window = new_window(parent, theme)
 
@@ -68,7 +68,7 @@ def open_review(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The pair tool as a program of its own; returns when its window is closed."""
+    """Run the pair tool as a program of its own. Return when its window is closed."""
     parser = argparse.ArgumentParser(prog="train_ui.py --pair-tool", description=words.ABOUT_PROGRAM)
     parser.add_argument("--pair-tool", nargs="?", metavar="SOURCE", type=Path, help="folder with images")
     parser.add_argument("--pairs-folder", type=Path, metavar="FOLDER", help="where the pairs go")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_window(store: SessionStore, source: Path | None, output: Path | None = None) -> tk.Tk:
-    """The window of the program, with the pair tool in it."""
+    """Make the window of the program, with the pair tool in it."""
     memory, _ = store.load_window()
     root, theme = program_window(memory.appearance, memory.scale)
     load_drops(root)
@@ -96,7 +96,7 @@ def make_window(store: SessionStore, source: Path | None, output: Path | None = 
 
 
 class Looks:
-    """Appearance and scale where there is no main window to set them.
+    """Appearance and scale if there is no main window to set them.
 
     Args:
         store: keeps them; the main window reads the same file.
@@ -114,7 +114,7 @@ class Looks:
         return self._memory.appearance, self._memory.scale
 
     def set(self, appearance: str, scale: int) -> None:
-        """Change and remember them. Raises ``OSError`` when that cannot be saved."""
+        """Change and save them. Raises ``OSError`` if they cannot be saved."""
         self._memory, _ = self._store.load_window()
         self._memory.appearance, self._memory.scale = appearance, scale
         self._theme.apply(appearance, scale)

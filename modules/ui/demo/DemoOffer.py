@@ -1,4 +1,4 @@
-"""What first starts offer, and where the demo project is opened from."""
+"""The demo project offered on first starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_demo(ui: Ui) -> DemoWindow:
-    """The window of the demo project; the one that is open, if there is one."""
+    """Open the window of the demo project, or return the one already open."""
     from modules.ui.demo.DemoWindow import DemoWindow
 
     for window in ui.root.winfo_children():
@@ -29,7 +29,7 @@ def open_demo(ui: Ui) -> DemoWindow:
 
 
 def offer_demo(parent: tk.Misc, ui: Ui) -> DemoOffer | None:
-    """A strip at the top of ``parent``, at every start until the person has decided."""
+    """Show a strip at the top of ``parent``, at every start until the person has decided."""
     if ui.services.memory.demo_answered:
         return None
     made = DemoOffer(parent, ui)
@@ -38,7 +38,7 @@ def offer_demo(parent: tk.Misc, ui: Ui) -> DemoOffer | None:
 
 
 class DemoOffer(ttk.Frame):
-    """A strip with two buttons; it blocks nothing."""
+    """A strip with two buttons. It blocks nothing."""
 
     def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         px = ui.theme.px
@@ -55,17 +55,17 @@ class DemoOffer(ttk.Frame):
             button.bind("<Return>", on_event(button.invoke))
 
     def accept(self) -> None:
-        """Open it."""
+        """Open the demo project."""
         self.close()
         open_demo(self._ui)
 
     def close(self) -> None:
-        """The person has decided; it does not come back."""
+        """Hide the strip for good."""
         self._ui.services.memory.demo_answered = True
         self._ui.services.remember()
         self.destroy()
 
     def decline(self) -> None:
-        """Close and say where to find it."""
+        """Close, and say where to find the demo later."""
         self.close()
         self._ui.status(words.WHERE_IT_IS)

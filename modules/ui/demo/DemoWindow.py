@@ -1,4 +1,4 @@
-"""The window of the demo project: images, pairs, settings, one below the other; after that Start trains."""
+"""The window of the demo project: make images, pick pairs, load settings. After that, Start trains."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from modules.util.errors import UserError
 POLL_MS = 150
 WIDTH = 660
 FEWEST_PAIRS = 2
-"""One to train on and one of another prompt to validate on."""
+"""One pair to train on, and one of another prompt to validate on."""
 
 
 class DemoWindow(Dialog):
-    """Three steps; each is open when the one before is done. What was done before is found again in the folder."""
+    """Three steps. Each opens when the previous one is done. Progress is read back from the folder."""
 
     def __init__(self, ui: Ui, folder: Path = DEFAULT_FOLDER) -> None:
         super().__init__(ui, words.TITLE, width=WIDTH)
@@ -133,7 +133,7 @@ class DemoWindow(Dialog):
         self._button(self._row(), "train", words.OPEN_SETTINGS, self.open_settings)
 
     def open(self) -> None:
-        """Show it over the main window, which stays usable; where the screen is too small, it scrolls."""
+        """Show it over the main window, which stays usable. On small screens it scrolls."""
         self.update_idletasks()
         self.scroll.canvas.configure(height=self.inside.winfo_reqheight(), width=1)
         self.present()
@@ -144,11 +144,11 @@ class DemoWindow(Dialog):
 
     @property
     def project(self) -> DemoProject:
-        """The project in the folder that is named."""
+        """The project in the folder of the form."""
         return DemoProject(Path(self.folder.get().strip() or DEFAULT_FOLDER).expanduser().absolute())
 
     def _look(self) -> None:
-        """Another folder."""
+        """Handle a change of the folder."""
         known = self.project.size()
         if known is not None:
             self.prompts.set(str(known[0]))
@@ -156,7 +156,7 @@ class DemoWindow(Dialog):
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the folder and open the steps that can be taken."""
+        """Read the folder and enable the steps that are possible."""
         project, busy = self.project, self._maker is not None
         try:
             images, (pairs, waiting) = project.image_count(), project.pair_counts()
@@ -199,7 +199,7 @@ class DemoWindow(Dialog):
                 return
 
     def say_error(self, text: str) -> None:
-        """Below the steps; empty takes it away."""
+        """Show an error below the steps; an empty text clears it."""
         self.error.configure(text=text)
 
     def _browse(self) -> None:
@@ -231,7 +231,7 @@ class DemoWindow(Dialog):
         return prompts * each
 
     def make_images(self) -> None:
-        """Make what is missing, in a separate process."""
+        """Make the missing images in a separate process."""
         self.say_error("")
         try:
             prompts, each = self._numbers()
@@ -243,7 +243,7 @@ class DemoWindow(Dialog):
         self._watch(words.LOADING, self._made_images)
 
     def simulate(self) -> None:
-        """Have the choosing done."""
+        """Let a simulated person choose."""
         self.say_error("")
         try:
             self._maker = MakerProcess.person(self.project)
@@ -283,7 +283,7 @@ class DemoWindow(Dialog):
         self._focus_next()
 
     def stop_making(self) -> None:
-        """End the process; what it has finished stays, and "Make the rest" continues from there."""
+        """End the process. Finished images stay, and "Make the rest" continues from there."""
         maker = self._maker
         if maker is not None and not maker.cancelled:
             maker.cancelled = True
@@ -293,7 +293,7 @@ class DemoWindow(Dialog):
     # -- pairs -----------------------------------------------------------------------------------------------
 
     def open_pair_tool(self) -> None:
-        """Choose with the keys; this window comes back when the pair tool is closed."""
+        """Choose in the pair tool. This window returns when the tool is closed."""
         from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
         from modules.ui.curation.StartPage import picking_options
         from modules.ui.curation.windows import open_pair_tool
@@ -324,7 +324,7 @@ class DemoWindow(Dialog):
     # -- training --------------------------------------------------------------------------------------------
 
     def open_settings(self) -> None:
-        """Sort the pairs if that was not done, write the settings, open them, close."""
+        """Split the pairs if needed, write and open the settings, then close."""
         self.say_error("")
         project, model = self.project, self.ui.state.model
 
@@ -352,7 +352,7 @@ class DemoWindow(Dialog):
     # -- the end ---------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Close; work under way ends, and what it has finished stays."""
+        """Close. Running work is stopped; what it has finished stays."""
         maker, self._maker = self._maker, None
         if maker is not None:
             self.ui.work(maker.cancel, lambda _result: None)

@@ -40,25 +40,25 @@ SAMPLE_PROMPTS = (
     "a red cross on a purple background",
     "a blue square on a black background",
 )
-"""None of them is among the prompts that images are made for."""
+"""Prompts of samples. No images to pick from are made for them."""
 MOST_EPOCHS = 60
 MANY_PAIRS = 50
 STEPS_FOR_MANY, BETA_FOR_MANY = 144, 80.0
 STEPS_FOR_FEW = 120
-"""Few pairs are shown more often, up to this many steps, and held nearer to the base model: on 38 pairs a beta of 60
-and 200 steps lost the colours. Many bear a wider step."""
+"""Few pairs are repeated up to this many steps, and held nearer to the base model: on 38 pairs, a beta of 60
+and 200 steps lost the colours. Many pairs tolerate larger steps."""
 SIZE_NAME = "demo-size.json"
 LOOKS = 4
-"""How many times samples are made and pairs validated, the end included."""
+"""How many times samples are made and pairs validated, including at the end."""
 _DONE = re.compile(r"(\d+)/(\d+) images")
 
 
 @dataclass(frozen=True)
 class DemoProject:
-    """Where things are.
+    """Paths and state of a demo project.
 
     Args:
-        folder: of the project.
+        folder: the project folder.
     """
 
     folder: Path
@@ -76,7 +76,7 @@ class DemoProject:
         return self.folder / "demo.json"
 
     def prepare(self, prompts: int, per_prompt: int) -> None:
-        """Make the folder and remember how many images are wanted.
+        """Make the folder and save how many images are wanted.
 
         Raises:
             UserError: a file is in the way, or the place cannot be written.
@@ -90,7 +90,7 @@ class DemoProject:
             ) from error
 
     def size(self) -> tuple[int, int] | None:
-        """(prompts, images each) that were wanted; ``None`` where nothing was begun, or that cannot be read."""
+        """(prompts, images per prompt) wanted; ``None`` if nothing was begun or the file cannot be read."""
         path = self.folder / SIZE_NAME
         try:
             data = read_json(path, "size of the demo") if path.exists() else {}
@@ -101,7 +101,7 @@ class DemoProject:
         return (prompts, each) if isinstance(prompts, int) and isinstance(each, int) else None
 
     def image_count(self) -> int:
-        """Images that are there."""
+        """Number of existing images."""
         if not self.images.is_dir():
             return 0
         return sum(
@@ -109,7 +109,7 @@ class DemoProject:
         )
 
     def pair_counts(self) -> tuple[int, int]:
-        """(pairs, those that are not sorted into train and validation yet)."""
+        """(all pairs, pairs not yet split into training and validation)."""
         if not (self.pairs / "manifest.json").exists():
             return 0, 0
         pairs = load_manifest(self.pairs)["pairs"]
@@ -118,7 +118,11 @@ class DemoProject:
         return len(pairs), sum(len(Path(pair["chosen_file"]).parts) < 3 for pair in pairs)
 
     def finalise(self) -> tuple[int, int]:
-        """Sort the pairs into (train, validation), unless that was done. Raises ``DataError`` if there are none."""
+        """Split the pairs into training and validation unless that is done, and return the number of each.
+
+        Raises:
+            DataError: there are no pairs.
+        """
         manifest = load_manifest(self.pairs)
         if self.pair_counts()[1] or not manifest["pairs"]:
             return finalize_export(self.pairs, manifest, VALIDATION_PERCENTAGE)
@@ -128,7 +132,9 @@ class DemoProject:
     # -- the pair tool ---------------------------------------------------------------------------------------
 
     def prepare_pair_tool(self) -> PairToolMemory:
-        """Its fields for this project, in the project's own folder. Raises ``OSError`` if that cannot be written."""
+        """The fields of the pair tool for this project, saved in the project's folder. Raises ``OSError`` if
+        not writable.
+        """
         memory = PairToolMemory(
             source=str(self.images), output=str(self.pairs), pairs_per_group=2, certainty=80.0,
             # flat images look the same to a hash made for photographs
@@ -140,24 +146,25 @@ class DemoProject:
     # -- training --------------------------------------------------------------------------------------------
 
     def next_run(self) -> Path:
-        """A folder for a run that is not used yet."""
+        """An unused folder for a run."""
         number = 1
         while (self.folder / f"run-{number}").exists():
             number += 1
         return self.folder / f"run-{number}"
 
     def make_config(self, model: type[TrainConfig], train_pairs: int) -> TrainConfig:
-        """The demo preset with this project's folders, and with samples before, during and at the end of training.
+        """The demo preset with the folders of this project and samples before, during and at the end of
+        training.
 
         Args:
-            train_pairs: how many pairs are trained on; few of them are shown more often, and more carefully.
+            train_pairs: number of training pairs. Few pairs are repeated more often, and with a higher beta.
         """
         made = load_layered(PRESET, None, check=False, model=model)
         run = self.next_run()
         base = Path(made.base_model_name)
         made.base_model_name = str(base if base.is_absolute() else ROOT / base)
         made.concept_file_name, made.concepts = str(self.pairs / CONCEPTS_NAME), None
-        made.cpu_threads = 1  # the model is so small that more of them only get in each other's way
+        made.cpu_threads = 1  # the model is so small that more of them would only interfere with each other
         made.workspace_dir, made.cache_dir = str(run), str(self.folder / "cache")
         made.output_model_destination = str(
             self.folder / f"adapter-{run.name.rpartition('-')[2]}.safetensors"
@@ -184,16 +191,16 @@ class DemoProject:
         made.sample_before_training = True
         made.sample_after, made.sample_after_unit = made.epochs // LOOKS, TimeUnit.EPOCH
         made.validate_after, made.validate_after_unit = made.epochs // LOOKS, TimeUnit.EPOCH
-        # Stop keeps a backup; with this, Start resumes from it.
+        # Stop saves a backup, and this lets Start resume from it.
         made.continue_last_backup = True
         return made
 
 
 class MakerProcess:
-    """``scripts/make_demo.py`` at work; what it prints is read in a thread.
+    """A running ``scripts/make_demo.py``. Its output is read in a thread.
 
     Args:
-        arguments: of the script.
+        arguments: arguments of the script.
 
     Raises:
         UserError: it cannot be started.
@@ -221,7 +228,7 @@ class MakerProcess:
 
     @classmethod
     def images(cls, project: DemoProject, prompts: int, per_prompt: int) -> MakerProcess:
-        """Makes images; those that are there are kept."""
+        """Start making images. Existing ones are kept."""
         return cls(
             [
                 "images",
@@ -236,7 +243,9 @@ class MakerProcess:
 
     @classmethod
     def person(cls, project: DemoProject) -> MakerProcess:
-        """A simulated person, who likes large shapes, chooses among the images; the pairs are finalised."""
+        """Start a simulated person, who likes large shapes, choosing among the images. The pairs are then
+        finalised.
+        """
         return cls(["pairs", "--images", str(project.images), "--out", str(project.folder)])
 
     def _read(self) -> None:
@@ -248,17 +257,17 @@ class MakerProcess:
                     self.done, self.total = int(found[1]), int(found[2])
 
     def running(self) -> bool:
-        """Whether it is still at work."""
+        """Whether the process is running."""
         return self._popen.poll() is None or self._reader.is_alive()
 
     def cancel(self) -> None:
-        """End it; waits a little. What it has finished stays."""
+        """End the process, waiting briefly. What it has finished stays."""
         self.cancelled = True
         self.process.end(3.0)
         self._popen.wait(10)
 
     def problem(self) -> UserError | None:
-        """Why it failed, once it has ended; ``None`` if it did what it should or was cancelled."""
+        """Why the process failed; ``None`` if it is running, succeeded or was cancelled."""
         if self._popen.returncode == 0 or self.cancelled:
             return None
         lines = [line for line in self._tail if line.startswith(SAYS_ERROR)]

@@ -1,4 +1,4 @@
-"""A path that is longer than its entry field shows both of its ends while nobody types there."""
+"""Shows both ends of a path that is longer than its entry field while the field has no focus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ INSET = 6
 
 
 class BothEnds:
-    """Covers an entry field with its text, the middle left out, unless it has the focus or the text fits.
+    """Covers an entry field with its text, shortened in the middle, unless the field has the focus or the
+    text fits.
 
     The text itself is not changed.
     """

@@ -1,4 +1,4 @@
-"""Boxes of different heights in as many columns as there is room for."""
+"""Boxes of different heights in as many columns as fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ GAP = 12
 
 
 class CardBoard(ttk.Frame):
-    """Places its cards; they are ordinary frames that may grow, shrink and be hidden.
+    """Lays out its cards, which are ordinary frames that may grow, shrink and be hidden.
 
     Args:
-        parent: where it goes; it takes all the width and as much height as it needs.
+        parent: container; the board fills its width and takes the height it needs.
         theme: scale.
     """
 
@@ -30,7 +30,7 @@ class CardBoard(ttk.Frame):
         theme.on_change(self.arrange_soon, self)
 
     def add(self, title: str, first: bool = False) -> ttk.Frame:
-        """A new card, last or ``first``; put widgets into it with ``grid`` from row 1 on."""
+        """Add a card, last or ``first``. Grid widgets into it from row 1 on."""
         px = self._theme.px
         card = ttk.Frame(self, padding=(px(14), px(10), px(14), px(14)))
         card.columnconfigure(1, minsize=px(150))
@@ -40,20 +40,20 @@ class CardBoard(ttk.Frame):
             label.grid(row=0, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
         self._cards.insert(0 if first else len(self._cards), card)
         if first:
-            card.lower()  # the order of stacking is the order of Tab
+            card.lower()  # the stacking order is the order of Tab
         self._shown[card] = True
         card.bind("<Configure>", lambda _event: self.arrange_soon())
         self._theme.on_change(lambda: card.configure(padding=(px(14), px(10), px(14), px(14))), card)
         return card
 
     def show(self, card: ttk.Frame, shown: bool) -> None:
-        """Hide a card that has nothing to show, or bring it back."""
+        """Hide a card that has nothing to show, or show it again."""
         if self._shown[card] is not shown:
             self._shown[card] = shown
             self.arrange_soon()
 
     def arrange_soon(self) -> None:
-        """Once the present changes are done."""
+        """Arrange the cards once the current changes are done."""
         if not self._waiting and self.winfo_exists():
             self._waiting = True
             self.after_idle(self._arrange)
@@ -84,10 +84,10 @@ class CardBoard(ttk.Frame):
 
 
 def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, taken: int = 0) -> None:
-    """Break a label's lines where its card ends.
+    """Wrap a label's text to the width of its card.
 
     Args:
-        taken: pixels at 100 % that other widgets in the same line need.
+        taken: pixels at 100 % taken by other widgets in the same line.
     """
 
     def follow(_event: object) -> None:
@@ -99,7 +99,7 @@ def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, taken: int = 0) -
 
 
 def _split(heights: list[int], columns: int) -> list[list[int]]:
-    """Positions by column, in order, so that the tallest column is as low as possible."""
+    """Distribute positions over columns, in order, so that the tallest column is as low as possible."""
     if not heights:
         return []
     low, high = max(heights), sum(heights)

@@ -1,4 +1,4 @@
-"""One field of a config as a row: mark of change, label, input, fault."""
+"""One field of a config as a row: change mark, label, input, fault."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class FieldRow:
     """Shows a field of a source and reports edits to it.
 
     Args:
-        card: the frame it is gridded into, columns 0 to 2.
-        row: its row; it takes two, the second for the fault.
-        setting: what it edits.
-        source: where values come from and go to.
-        theme, tooltips: looks.
+        card: the frame to grid it into, columns 0 to 2.
+        row: first of its two rows; the second is for the fault.
+        setting: the setting to edit.
+        source: source of values and target of edits.
+        theme, tooltips: appearance.
         chooser: asks for folders and files.
         focused: called when the input gets the focus.
     """
@@ -81,7 +81,7 @@ class FieldRow:
     # -- edits -----------------------------------------------------------------------------------------------
 
     def _typed(self, text: str) -> None:
-        self._typing = True  # what is typed stays as it is typed ("1e-4", not 0.0001) until the field is left
+        self._typing = True  # the text stays as typed ("1e-4", not 0.0001) until the field loses the focus
         try:
             self._show_words(self._source.set_text(self.setting.path, text))
         finally:
@@ -99,14 +99,14 @@ class FieldRow:
             self._show_words(error)
 
     def reset(self) -> str:
-        """Back to the default."""
+        """Reset to the default."""
         self._source.reset([self.setting.path])
         return "break"
 
     # -- showing ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Show what the source holds."""
+        """Show the value of the source."""
         path = self.setting.path
         if not self._typing:
             self.input.show(self._source.value(path), self._source.text(path))
@@ -114,7 +114,7 @@ class FieldRow:
         self._show_mark(not self._source.is_default(path))
 
     def show(self, shown: bool) -> None:
-        """Put the row up or take it away."""
+        """Show or hide the row."""
         if shown is self.shown:
             return
         self.shown = shown
@@ -130,7 +130,7 @@ class FieldRow:
         self.refresh()
 
     def show_problem(self, problem: Problem | None) -> None:
-        """Show what the field has to do with others that is wrong or odd; a fault of its own text goes before it."""
+        """Show an error or warning about the field and others. A fault of its own text takes precedence."""
         if problem != self._problem:
             self._problem = problem
             self._show_words(self._source.fault(self.setting.path))
@@ -174,7 +174,7 @@ class FieldRow:
             self._mark.grid_remove()
 
     def restyle(self) -> None:
-        """After a change of scale."""
+        """Update after a change of scale."""
         self.label.configure(wraplength=self._theme.px(LABEL_WIDTH))
 
     def focus(self) -> None:
@@ -183,7 +183,7 @@ class FieldRow:
 
     def _take_focus(self) -> str:
         self.focus()
-        return "break"  # or what was clicked would get the focus after all
+        return "break"  # otherwise the clicked widget would get the focus after all
 
     def _menu(self, event: tk.Event[tk.Misc]) -> str:
         menu = tk.Menu(self._card, tearoff=False)

@@ -1,4 +1,4 @@
-"""Where the rows of a form get values and put edits: the config under edit, or one object of a list."""
+"""Where the rows of a form read values and put edits: the edited config, or one object of a list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.util.errors import UserError
 
 
 class FieldSource(Protocol):
-    """What a row needs; ``ConfigState`` is one."""
+    """What a row needs; implemented by ``ConfigState``."""
 
     def value(self, path: str) -> Any: ...
     def text(self, path: str) -> str: ...
@@ -54,7 +54,7 @@ class ObjectSource:
         return self._faults.get(path)
 
     def faults(self) -> list[tuple[Setting, UserError]]:
-        """Every text that is not a value."""
+        """All texts that are not valid values."""
         return [(self.settings[path], fault) for path, fault in self._faults.items()]
 
     def is_default(self, path: str) -> bool:
@@ -83,7 +83,7 @@ class ObjectSource:
             self._assign(path, fresh.value(path))
 
     def seal(self) -> None:
-        """Single objects have no undo of their own."""
+        """Do nothing: single objects have no undo of their own."""
 
     def _assign(self, path: str, value: Any) -> None:
         *owners, name = path.split(".")

@@ -20,13 +20,13 @@ FORM_KINDS = ("bool", "int", "float", "text", "choice", "choices")
 
 
 class SettingsForm:
-    """A board of cards, one for each group of settings.
+    """A board with one card per group of settings.
 
     Args:
-        parent: where the board is packed.
-        settings: what to show, in order; those without a row (hidden, lists) are left out.
-        source: values and edits.
-        theme, tooltips: looks.
+        parent: container in which the board is packed.
+        settings: settings to show, in order; those without a row (hidden, lists) are left out.
+        source: source of values and target of edits.
+        theme, tooltips: appearance.
         chooser: asks for the folders and files of fields.
         focused: called with a setting whose input gets the focus.
     """
@@ -50,7 +50,7 @@ class SettingsForm:
         self._members: dict[str, list[FieldRow]] = {}
         self._asides: list[ttk.Frame] = []
         self.has_more = False
-        """Whether some rows are shown on demand, see ``show_more``."""
+        """Whether some rows are shown only on demand, see ``show_more``."""
         self.more_shown = True
         for group, members in groupby([s for s in settings if has_row(s)], key=lambda s: s.group):
             self._add_group(group, list(members))
@@ -72,17 +72,17 @@ class SettingsForm:
             self._members[group].append(made)
 
     def add_card(self, title: str, first: bool = False) -> ttk.Frame:
-        """A card of the page's own, shown until ``show_card`` hides it."""
+        """Add a card of the page's own, shown until ``show_card`` hides it."""
         card = self.board.add(title, first)
         self.cards[title] = card
         return card
 
     def show_card(self, title: str, shown: bool) -> None:
-        """Hide a card of the page's own, or bring it back."""
+        """Show or hide a card of the page's own."""
         self.board.show(self.cards[title], shown)
 
     def extend_card(self, group: str, first: bool = True) -> ttk.Frame:
-        """A frame below the rows of a group, for what the page adds to it.
+        """A frame below the rows of a group, for widgets of the page.
 
         Args:
             first: whether it is shown without "More" too.
@@ -94,26 +94,26 @@ class SettingsForm:
         return frame
 
     def show_more(self, shown: bool) -> None:
-        """Show all rows, or only those of the settings that matter first."""
+        """Show all rows, or only those of the most important settings."""
         self.more_shown = shown or not self.has_more
         for frame in self._asides:
             frame.grid() if self.more_shown else frame.grid_remove()
         self.refresh()
 
     def hides(self, path: str) -> bool:
-        """Whether a row would be shown if all were."""
+        """Whether a row is hidden now but would be shown with all rows."""
         row = self.rows.get(path)
         return row is not None and not row.shown and self.source.is_visible(path)
 
     def behind_more(self) -> list[str]:
-        """Fields whose rows are shown only with "More" at the present settings."""
+        """Fields whose rows are shown only with "More" under the current settings."""
         if not self.has_more:
             return []
         visible = self.source.is_visible
         return [path for path, row in self.rows.items() if not row.setting.first and visible(path)]
 
     def refresh(self, paths: Iterable[str] | None = None) -> None:
-        """Show new values (``None``: of all rows) and the rows that fit them."""
+        """Show new values (``None``: of all rows) and the rows that apply to them."""
         wanted = self.rows.keys() if paths is None else self.rows.keys() & set(paths)
         for row in self.rows.values():
             wanted_now = self.more_shown or row.setting.first
@@ -125,12 +125,12 @@ class SettingsForm:
             self.board.show(self.cards[group], any(row.shown for row in members))
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
-        """Write at the rows what is wrong with them; those without an entry are fine."""
+        """Show problems next to their rows. Rows without an entry are fine."""
         for path, row in self.rows.items():
             row.show_problem(problems.get(path))
 
     def focus(self, path: str) -> bool:
-        """Give a field the focus; false where it has no visible row."""
+        """Give a field the focus. Return ``False`` if it has no visible row."""
         row = self.rows.get(path)
         if row is None or not row.shown:
             return False
@@ -144,5 +144,5 @@ class SettingsForm:
 
 
 def has_row(setting: Setting) -> bool:
-    """Whether forms show a setting."""
+    """Whether forms have a row for a setting."""
     return not setting.hidden and setting.kind in FORM_KINDS

@@ -1,4 +1,4 @@
-"""A text that appears next to the pointer when it rests on a widget."""
+"""Texts that appear next to the pointer when it rests on a widget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Tooltips:
         self._timer: str | None = None
 
     def add(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
-        """Explain ``widget``; a function is asked each time, and an empty text shows nothing."""
+        """Set the tooltip of ``widget``. A function is called each time it is shown; an empty text shows
+        nothing.
+        """
         widget.bind("<Enter>", lambda _event: self._wait(widget, text), add="+")
         for name in ("<Leave>", "<ButtonPress>", "<Destroy>", "<KeyPress>"):
             widget.bind(name, lambda _event: self.hide(), add="+")
@@ -57,7 +59,7 @@ class Tooltips:
         self._window = window
 
     def hide(self) -> None:
-        """Take away what is shown or about to be."""
+        """Hide the tooltip, or cancel one about to be shown."""
         if self._timer is not None:
             self._theme.root.after_cancel(self._timer)
             self._timer = None

@@ -1,4 +1,4 @@
-"""The widgets in which fields are edited, one class for each kind of value."""
+"""The widgets for editing fields, one class per kind of value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _SUGGESTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Input(ABC):
-    """An editor of one value. ``widget`` is what is gridded, ``focus_widget`` what takes keys."""
+    """An editor of one value. ``widget`` is the one to grid, ``focus_widget`` the one that takes the focus.
+    """
 
     widget: tk.Widget
     focus_widget: tk.Widget
@@ -40,11 +41,11 @@ class Input(ABC):
         """Show a value (and the text it was typed as) without reporting a change."""
 
     def mark(self, wrong: bool) -> None:
-        """Show whether the content is refused; what can only be chosen never is."""
+        """Mark the content as invalid or valid. Inputs that only offer choices are always valid."""
         return
 
     def enable(self, on: bool) -> None:
-        """Allow editing or grey it out."""
+        """Enable the input or grey it out."""
         self.focus_widget.state([("!" if on else "") + "disabled"])  # type: ignore[attr-defined]
 
 
@@ -63,7 +64,7 @@ class Switch(Input):
 
 
 class Line(Input):
-    """One line of text, with a button where it names a file or folder."""
+    """A line of text, with a browse button if it names a file or folder."""
 
     def __init__(
         self, parent: tk.Misc, setting: Setting, theme: Theme, chooser: Chooser, changed: TextChanged
@@ -89,7 +90,7 @@ class Line(Input):
             BothEnds(entry, self._variable, theme)
 
     def _add_hint(self, entry: ttk.Entry, theme: Theme, words: str) -> None:
-        """What an empty field means."""
+        """Show what an empty field means."""
         hint = tk.Label(entry, text=words, cursor="xterm", borderwidth=0, padx=0, pady=0)
         hint.bind("<Button-1>", lambda _event: _focus(entry))
 
@@ -148,7 +149,7 @@ _BROWSERS: dict[str, dict[str, Ask]] = {
     "save_file": {BROWSE: _save_file},
     "model": {"File": _file, "Folder": _folder},
 }
-"""Buttons of a field by the hint of its setting."""
+"""Browse buttons by the hint of the setting."""
 
 
 class Paragraph(Input):
@@ -228,7 +229,7 @@ def _focus(widget: tk.Misc) -> str:
 
 
 class Suggest(Line):
-    """Text with usual values to pick from."""
+    """A text with usual values to pick from."""
 
     def __init__(
         self, parent: tk.Misc, suggestions: tuple[str, ...], theme: Theme, changed: TextChanged
@@ -245,7 +246,7 @@ class Suggest(Line):
 
 
 class Several(Input):
-    """Any number of several choices."""
+    """A choice of any number of values."""
 
     def __init__(self, parent: tk.Misc, choices: tuple[Choice, ...], changed: ValueChanged) -> None:
         self._changed = changed
@@ -278,7 +279,7 @@ class Several(Input):
 
 
 def style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
-    """The list of a combobox is a plain Tk list: give it the theme's colours before it opens."""
+    """Colour a combobox's list before it opens; it is a plain Tk list, which does not follow the theme."""
     palette = theme.palette
     popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
     combo.tk.call(
@@ -296,7 +297,7 @@ def make_input(
     text_changed: TextChanged,
     value_changed: ValueChanged,
 ) -> Input:
-    """The editor that suits a setting."""
+    """Make the editor that suits a setting."""
     if setting.kind == "bool":
         return Switch(parent, value_changed)
     if setting.kind == "choice":

@@ -1,4 +1,4 @@
-"""The Home page with a project: its round in five cards, and what earlier rounds have brought."""
+"""The Home page with a project: its round in five cards, and the results of earlier rounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THUMB_BYTES = 16 * 2**20
 ENOUGH_PAIRS = 24
 RATE_SECONDS = 3.0
 SIDE_STEPS = (("learn", "pick"), ("judge", "compare"))
-"""Verbs with a button of their own, and the card it is on."""
+"""Steps with a button of their own, and the card it is on."""
 
 
 class BoardView(ttk.Frame):
@@ -72,14 +72,16 @@ class BoardView(ttk.Frame):
         self.earlier.grid(row=9, column=0, sticky="ew")
 
     def _look(self, paths: Sequence[Path], place: int) -> None:
-        """Images of a card, large; only prompts are named, because a comparison does not say who made an image."""
+        """Show images of a card enlarged. Only prompts are named, because a comparison must not reveal who
+        made an image.
+        """
         shown = [ShownImage(path, read_metadata(path).prompt or path.name) for path in paths]
         ImageWindow(self.ui, shown, place)
 
     # --- showing ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Bring everything in line with the project."""
+        """Update everything from the project."""
         project, seen = self.watch.project, self.watch.seen
         if project is None:
             return
@@ -185,7 +187,7 @@ class BoardView(ttk.Frame):
         return said, done / total if total else 0.0
 
     def _learning(self, done: int, total: int) -> tuple[str, float]:
-        """The images that were looked at to learn a taste, also before training on it."""
+        """Progress in looking at images to learn a taste; also used before training on it."""
         if not total:
             return words.LEARNING, 0.0
         return words.LEARNING_OF.format(done=done, images=counted(total, words.IMAGE)), done / total
@@ -214,10 +216,10 @@ class BoardView(ttk.Frame):
             for card in self.cards.values():
                 card.draw()
 
-    # --- hands --------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
     def press(self, key: str) -> None:
-        """The button of a card: stop what is running there, or take the step."""
+        """Handle the button of a card: stop the step if it is running, otherwise take it."""
         job = self.watch.job
         if job is not None and (self.actions.step_of(job.verb) == key or (job.verb, key) in SIDE_STEPS):
             self.watch.stop()
@@ -234,7 +236,7 @@ class BoardView(ttk.Frame):
 
 
 def learned(taste: dict[str, Any]) -> str:
-    """How well a taste is known, in a sentence."""
+    """How well a taste is known, in one sentence."""
     unguarded = "" if taste.get("knows_fit", True) else f"\n{words.UNGUARDED}"
     if taste["interval"] is None:
         comparisons = counted(taste["comparisons"], words.COMPARISON)

@@ -1,4 +1,4 @@
-"""Who is compared in the arena, at which strengths, and with how many images."""
+"""A dialog to choose the contestants of an arena, their strengths and the number of images."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Row:
 
 
 class CompareDialog(Dialog):
-    """Choose; nothing happens before OK.
+    """Asks for the contestants. Nothing happens before OK.
 
     Args:
-        files: adapters that are offered too, those of ``chosen`` with their mark set.
-        take: gets ``--between`` as ``taste.py compare`` has it, and the number of images.
+        files: additional adapters to offer; those in ``chosen`` are preselected.
+        take: called with the value for ``taste.py compare --between`` and the number of images.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CompareDialog(Dialog):
             self._add(str(found), True)
 
     def between(self) -> str:
-        """The contestants that are chosen, each with its strengths.
+        """The chosen contestants, each with its strengths.
 
         Raises:
             ValueError: a strength is not a number.

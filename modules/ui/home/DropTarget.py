@@ -1,4 +1,4 @@
-"""What happens with what is dropped onto the Home page: it fills in the form, or goes to the project that is open."""
+"""Handles drops onto the Home page: they fill in the form, or go to the open project."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from modules.util.errors import UserError
 
 
 class DropTarget:
-    """Takes what is dropped.
+    """Handles dropped files.
 
     Args:
-        form: takes images, prompts, a workflow or a model for a new project; ``None`` where a project is open.
+        form: takes images, prompts, a workflow or a model for a new project; ``None`` if a project is open.
         open_config: opens a config.
     """
 
@@ -43,7 +43,7 @@ class DropTarget:
         self._ui, self._watch, self._form, self._open_config = ui, watch, form, open_config
 
     def take(self, paths: list[Path]) -> None:
-        """Look at it in a thread, for folders may hold thousands of images, then use it."""
+        """Inspect the files in a thread, because folders may hold thousands of images, then use them."""
         run_in_thread(self._ui.pump, lambda: look_at(paths), self._use, self._ui.error)
 
     def _use(self, found: Dropped) -> None:

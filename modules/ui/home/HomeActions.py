@@ -1,4 +1,4 @@
-"""What the buttons of the Home page's cards do."""
+"""The actions behind the buttons on the Home page's cards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ VERBS = {"new-round": "next"}
 
 
 class HomeActions:
-    """The steps of the project that is open."""
+    """The steps of the open project."""
 
     def __init__(self, ui: Ui, watch: ProjectWatch) -> None:
         self.ui, self.watch = ui, watch
 
     @staticmethod
     def step_of(verb: str) -> str:
-        """The card that a verb of ``taste.py`` belongs to."""
+        """The card that a ``taste.py`` command belongs to."""
         return next((key for key, known in VERBS.items() if known == verb), verb)
 
     def take(self, key: str) -> None:
@@ -37,7 +37,7 @@ class HomeActions:
             self.watch.run(key)
 
     def pick(self) -> None:
-        """Open the pair tool on the round; the one that is open, if there is one."""
+        """Open the pair tool on the round, or return the one already open."""
         from modules.ui.curation.StartPage import picking_options
         from modules.ui.curation.windows import open_pair_tool
 
@@ -67,7 +67,7 @@ class HomeActions:
         self.watch.run("next", step="new-round")
 
     def compare(self, between: str = "", count: int = USUAL_QUESTIONS) -> None:
-        """Make the images of these contestants that are missing, then open the arena."""
+        """Make the missing images of these contestants, then open the arena."""
         who = ("--between", between) if between else ()
         self.watch.run(
             "compare",
@@ -79,7 +79,7 @@ class HomeActions:
         )
 
     def vote(self, between: str, count: int) -> None:
-        """Open the arena; its images are made."""
+        """Open the arena. Its images must exist already."""
         from modules.ui.arena.ArenaWindow import open_arena_window
 
         project = self.watch.project
@@ -98,7 +98,7 @@ class HomeActions:
             self.watch.look()
 
     def _train(self, _pairs: Path) -> None:
-        """The pairs are finalised, and the pair tool has closed."""
+        """Start training once the pairs are finalised and the pair tool has closed."""
         self.ui.services.show_page("home")
         self.ui.root.lift()
         self.ui.root.focus_force()

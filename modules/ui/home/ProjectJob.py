@@ -17,12 +17,12 @@ _DONE = re.compile(r"(\d+)/([\d,]+)")
 
 
 class ProjectJob:
-    """Starts with its creation; ``wait`` in a thread, ``stop`` from anywhere.
+    """A process that starts on creation. Call ``wait`` in a thread, ``stop`` from anywhere.
 
     Args:
-        verb: of ``taste.py``.
-        folder: of the project.
-        what: how messages call it.
+        verb: command of ``taste.py``.
+        folder: the project folder.
+        what: its name in messages.
 
     Raises:
         UserError: it cannot be started.
@@ -40,7 +40,7 @@ class ProjectJob:
             self.done, self.total = int(found[1]), int(found[2].replace(",", ""))
 
     def wait(self) -> dict[str, Any]:
-        """Until it has ended; its result.
+        """Wait until it has ended and return its result.
 
         Raises:
             UserError: it could not do its work.
@@ -53,6 +53,6 @@ class ProjectJob:
         return result if isinstance(result, dict) else {}
 
     def stop(self) -> None:
-        """End it with its helpers; what it has finished stays. Waits a little."""
+        """End the process and its children, waiting briefly. What it has finished stays."""
         self.stopped = True
         self._process.stop()

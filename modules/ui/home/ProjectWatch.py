@@ -1,4 +1,4 @@
-"""The project that is open in the window: how it stands, and the running step."""
+"""The project open in the window: its state and its running step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ POLL_MS = 600
 
 
 class ProjectWatch:
-    """Outlives the page that shows it: another size builds another page.
+    """Watches the project. It outlives its page, which is rebuilt when the scale changes.
 
     Args:
         root: the window.
         pump: calls from worker threads.
-        memory: remembers the projects.
-        remember: writes ``memory`` soon.
+        memory: stores the list of projects.
+        remember: schedules saving ``memory``.
     """
 
     def __init__(self, root: tk.Tk, pump: Pump, memory: WindowMemory, remember: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class ProjectWatch:
         self.faults: dict[str, str] = {}
         """Why a step failed, by its key."""
         self.tool: tk.Toplevel | None = None
-        """A window that changes the project: it is then looked at all the time."""
+        """A window that changes the project. While it is open, the project is read continuously."""
         self._listeners: list[Callable[[], None]] = []
         self._looking = False
         self._timer = root.after(0, self._begin)
@@ -50,7 +50,7 @@ class ProjectWatch:
             self.open(Path(self.memory.project))
 
     def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
-        """Call after every change, as long as ``widget`` lives."""
+        """Call ``call`` after every change as long as ``widget`` exists."""
         self._listeners.append(call)
         widget.bind(
             "<Destroy>", lambda event: self._listeners.remove(call) if event.widget is widget else None, "+"
@@ -63,7 +63,7 @@ class ProjectWatch:
     # --- which project ------------------------------------------------------------------------------------------
 
     def open(self, folder: Path) -> bool:
-        """Show the project in a folder; whether there is one. No step may be at work."""
+        """Show the project in a folder. Return whether there is one. No step may be running."""
         try:
             self._show(Project(folder))
         except (UserError, OSError) as error:
@@ -73,7 +73,7 @@ class ProjectWatch:
         return True
 
     def create(self, folder: Path, settings: dict[str, Any], prompts: str) -> None:
-        """Make a project and show it.
+        """Create a project and show it.
 
         Raises:
             UserError: a value is wrong, or the folder cannot be used.
@@ -95,7 +95,7 @@ class ProjectWatch:
     # --- how it stands ------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look at the project now, in a thread; a look under way is enough."""
+        """Read the state of the project in a thread, unless that is already happening."""
         project = self.project
         if project is None or self._looking:
             return
@@ -118,7 +118,7 @@ class ProjectWatch:
             self.fault = str(error)
         self._tell()
         if found is not None and found.live and self.job is None:
-            self.run("train")  # somebody has to take what it has made
+            self.run("train")  # its result must be taken
         if (self.job is not None or self.tool is not None) and not self._timer:
             self._timer = self._root.after(POLL_MS, self._again)
 
@@ -127,7 +127,9 @@ class ProjectWatch:
         self.look()
 
     def held_back(self) -> frozenset[str] | None:
-        """For the search of the pair tool, from any thread: images of prompts that are not complete yet."""
+        """Images of prompts that are not complete yet, for the search of the pair tool. May be called from
+        any thread.
+        """
         job, project = self.job, self.project
         if job is None or job.verb != "generate" or project is None:
             return None
@@ -138,12 +140,12 @@ class ProjectWatch:
     def run(
         self, verb: str, *arguments: str, step: str = "", then: Callable[[dict[str, Any]], None] | None = None
     ) -> None:
-        """Begin a step, or resume it; nothing happens while one is running.
+        """Start or resume a step. Nothing happens while one is running.
 
         Args:
-            verb: of ``taste.py``.
-            step: the card it belongs to, where that is not the verb.
-            then: gets its result.
+            verb: command of ``taste.py``.
+            step: the card it belongs to, if that is not the command.
+            then: called with its result.
         """
         project = self.project
         if self.job is not None or project is None:
@@ -182,7 +184,9 @@ class ProjectWatch:
             then(result)
 
     def stop(self) -> None:
-        """Stop the running step: training with a backup, everything else at once. A second call ends training too."""
+        """Stop the running step. Training saves a backup first; a second call ends it immediately. Other
+        steps end at once.
+        """
         job, project = self.job, self.project
         if job is None or project is None:
             return
@@ -199,7 +203,9 @@ class ProjectWatch:
         self._tell()
 
     def close(self) -> None:
-        """The window closes. Training continues; everything else ends, and what it has finished stays."""
+        """Handle the closing of the window. Training continues; other steps end, and what they finished
+        stays.
+        """
         if self._timer:
             self._root.after_cancel(self._timer)
         job, self.job, self.project = self.job, None, None

@@ -1,4 +1,4 @@
-"""The Home page without a project: make one, or open one."""
+"""The Home page without a project: create one, or open one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RECENT_WIDTH = 380
 
 
 class StartView(CardBoard):
-    """A form for a new project next to the projects that were opened before.
+    """A form for a new project, next to the recently opened projects.
 
     Args:
-        foot: what does not scroll: the buttons, and what is wrong.
+        foot: the part that does not scroll: buttons and errors.
     """
 
     def __init__(self, parent: tk.Misc, foot: tk.Misc, ui: Ui, watch: ProjectWatch) -> None:
@@ -46,7 +46,7 @@ class StartView(CardBoard):
         self.entries: dict[str, ttk.Entry] = {}
         self.values = {name: tk.StringVar(self) for name in ("folder", "base")}
         self.images: dict[str, Any] | None = None
-        """How images are made, where images or a workflow say it."""
+        """How images are made, if images or a workflow tell."""
         self._labels = {family.label: key for key, family in FAMILIES.items()}
         self._new()
         self._buttons(foot)
@@ -153,7 +153,7 @@ class StartView(CardBoard):
             self.type.set(FAMILIES[found[0]].label)
 
     def fill_demo(self) -> None:
-        """The demo model and prompts that it knows; a folder where none is named."""
+        """Fill in the demo model and prompts it knows; a folder too if none is given."""
         if not self.values["folder"].get().strip():
             base = Path.home() / words.DEMO_FOLDER
             number = 1
@@ -172,7 +172,7 @@ class StartView(CardBoard):
             self.take_images(found)
 
     def take_images(self, source: Path | Sequence[Path]) -> None:
-        """Fill in what images, or those of a folder, propose; what was typed as the base model stays."""
+        """Fill in the settings found in images or a folder of them. A base model that was typed stays."""
         base = self.values["base"].get().strip()
         self._say(words.READING_IMAGES)
 
@@ -234,7 +234,7 @@ class StartView(CardBoard):
             self.proposed.grid_remove()
 
     def create(self) -> None:
-        """Make the project, or say what is missing."""
+        """Create the project, or say what is missing."""
         folder, base = (self.values[name].get().strip() for name in ("folder", "base"))
         prompts = self.prompts.get("1.0", "end")
         for value, said in ((folder, words.NO_FOLDER), (base, words.NO_BASE), (prompts, words.NO_PROMPTS)):

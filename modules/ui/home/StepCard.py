@@ -1,4 +1,4 @@
-"""A card for one step of a round: how it stands, some images, one button."""
+"""A card for one step of a round: state, some images, one button."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ MOST = 6
 BUTTON_WIDTH = 17
 RING = "ring"
 TEXT_WIDTH = 210
-"""The texts have at least this width; images give way."""
+"""Minimum width of the texts. The images give way."""
 
 
 class StepCard(ttk.Frame):
-    """Shows what it is given.
+    """A card that shows the state of a step.
 
     Args:
-        key: of the step.
-        press: what the button does.
+        key: key of the step.
+        press: action of the button.
         prefetcher: decodes the images.
-        look: shows these images larger, the one at this place first: the one that is clicked, or with the keys Return
-            and space the first.
+        look: shows images enlarged, starting at the clicked one, or at the first after Return or space.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class StepCard(ttk.Frame):
         theme.on_change(lambda: self.pictures.configure(background=theme.palette.panel), self)
         self.side = ttk.Frame(self)
         self.side.grid(row=0, column=2, rowspan=6, sticky="e", padx=(px(12), 0))
-        self.rowconfigure(5, weight=1)  # texts stay together where the buttons are higher
+        self.rowconfigure(5, weight=1)  # texts stay together if the buttons are higher
         self.button = self.add_button(words.BUTTONS[key], press)
         self.bind("<Configure>", lambda _event: self._fit())
 
     def _fit(self) -> None:
-        """As many images as there is room for next to the texts and the buttons."""
+        """Show as many images as fit next to the texts and the buttons."""
         px = self._theme.px
         taken = px(TEXT_WIDTH) + self.side.winfo_reqwidth() + px(2 * 14 + 2 * 12)
         room = max(0, min(MOST, (self.winfo_width() - taken) // px(THUMB + GAP)))
@@ -97,14 +96,16 @@ class StepCard(ttk.Frame):
         return label
 
     def add_button(self, text: str, press: Callable[[], object]) -> ttk.Button:
-        """One more below the others."""
+        """Add a button below the others."""
         button = ttk.Button(self.side, text=text, width=BUTTON_WIDTH, command=press)
         button.bind("<Return>", lambda _event: button.invoke())
         button.pack(pady=(0 if not self.side.winfo_children()[1:] else self._theme.px(4), 0))
         return button
 
     def show(self, state: str, reason: str = "", fault: str = "", share: float | None = None) -> None:
-        """How it stands, why it cannot be taken, what went wrong, and how much of it is done while it is running."""
+        """Show the state, why the step cannot be taken, what went wrong, and the progress while it is
+        running.
+        """
         for label, text in ((self.state_label, state), (self.reason, reason), (self.fault, fault)):
             label.configure(text=text)
             if text:
@@ -118,7 +119,7 @@ class StepCard(ttk.Frame):
             self.bar.show(share)
 
     def show_button(self, text: str, on: bool, main: bool) -> None:
-        """What the button says, and whether it is what one does next."""
+        """Set the text of the button, whether it is enabled, and whether it is the main action."""
         self.button.configure(text=text, style="Accent.TButton" if main else "TButton")
         self.button.state(["!disabled" if on else "disabled"])
 
@@ -128,7 +129,7 @@ class StepCard(ttk.Frame):
         return self._theme.px(THUMB), self._theme.px(THUMB)
 
     def wanted(self, paths: Sequence[Path]) -> list[Key]:
-        """Put up the last of these images; what has to be decoded for it."""
+        """Show the last of these images. Returns what has to be decoded."""
         shown = tuple(paths[-MOST:])
         if bool(shown) is not bool(self.pictures.winfo_manager()):
             self.pictures.grid() if shown else self.pictures.grid_remove()
@@ -138,7 +139,7 @@ class StepCard(ttk.Frame):
         return [(path, self._box()) for path in shown]
 
     def _shown(self) -> tuple[tuple[Path, ...], int]:
-        """The images there is room for, and where the first one begins."""
+        """The images that fit, and the horizontal position of the first."""
         shown = self._paths[len(self._paths) - min(self._room, len(self._paths)) :]
         return shown, (self._room - len(shown)) * self._theme.px(THUMB + GAP)
 
@@ -155,7 +156,7 @@ class StepCard(ttk.Frame):
         return "break"
 
     def _show_focus(self) -> None:
-        """A frame around the images that the keys would open."""
+        """Draw a frame around the images that the keys would open."""
         px, canvas = self._theme.px, self.pictures
         canvas.delete(RING)
         shown, left = self._shown()
@@ -169,7 +170,7 @@ class StepCard(ttk.Frame):
         )  # fmt: skip
 
     def draw(self) -> None:
-        """The images that are decoded, at the right end."""
+        """Draw the decoded images at the right end."""
         px, canvas = self._theme.px, self.pictures
         canvas.delete("all")
         photos = []

@@ -1,4 +1,5 @@
-"""What was dropped onto the Home page: images, a list of prompts, a workflow, a config, a project or a model."""
+"""Recognises files dropped onto the Home page: images, a list of prompts, a workflow, a config, a project or
+a model."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ MOST_JSON = 64 * 2**20
 
 
 class Kind(Enum):
-    """What it is."""
+    """Kinds of dropped content."""
 
     IMAGES = auto()
     PROMPTS = auto()
@@ -36,11 +37,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Dropped:
-    """What was dropped.
+    """The content of a drop.
 
     Args:
-        paths: images, or the one file or folder.
-        workflow: of the file, or of the only image.
+        paths: the images, or the single file or folder.
+        workflow: workflow of the file or of the only image.
     """
 
     kind: Kind
@@ -52,7 +53,7 @@ def look_at(paths: list[Path]) -> Dropped:
     """Find out what was dropped.
 
     Raises:
-        UserError: it is not here, cannot be read, is of several kinds, or of none that belongs here.
+        UserError: the files do not exist, cannot be read, or are of mixed or unsupported kinds.
     """
     gone = [path for path in paths if not path.exists()]
     if gone:

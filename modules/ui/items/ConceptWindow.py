@@ -1,4 +1,4 @@
-"""The window of one concept: what it is, what is done to its images and prompts, what is in the folder."""
+"""The window of one concept: its settings, image and prompt transforms, and the contents of its folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ConceptWindow(ItemDialog):
 
     @property
     def concept(self) -> ConceptConfig:
-        """The copy under edit."""
+        """The copy being edited."""
         return cast(ConceptConfig, self.source.config)
 
     def build(self) -> None:
@@ -88,7 +88,7 @@ class ConceptWindow(ItemDialog):
             note.configure(text=words.OFF_FOR_PAIRS if pair else "")
         for form in self._augmenting:
             for row in form.rows.values():
-                # where prompts come from still matters for pairs
+                # the source of prompts still matters for pairs
                 row.input.enable(not pair or row.setting.path.startswith(_OF_PROMPTS))
         for name in _PAIR_OFF:
             self.forms[0].rows[name].input.enable(not pair)

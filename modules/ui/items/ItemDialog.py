@@ -16,12 +16,12 @@ from modules.util.config.settings import Setting
 
 
 class ItemDialog(Dialog):
-    """Edits a copy; ``done`` gets it on OK, when nothing in it is wrong.
+    """Edits a copy. OK passes it to ``done`` if it is valid.
 
     Args:
-        ui: what parts share.
-        title: of the window.
-        item: what to edit.
+        ui: shared objects of the window.
+        title: title of the window.
+        item: the item to edit.
         done: called with the edited copy.
     """
 
@@ -41,11 +41,11 @@ class ItemDialog(Dialog):
         self.bind("<Control-Return>", lambda _event: self.accept())
 
     def build(self) -> None:
-        """One tab with all settings; windows with more override it."""
+        """Build one tab with all settings. Windows with more tabs override it."""
         self.add_form_tab("Settings", lambda setting: True)
 
     def add_form_tab(self, title: str, wanted: Callable[[Setting], bool], note: str = "") -> SettingsForm:
-        """A tab with the settings wanted, and a line of words above them."""
+        """Add a tab with the settings wanted and a line of text above them."""
         px = self.ui.theme.px
         scroll = ScrollFrame(self.tabs, self.ui.theme)
         self.tabs.add(scroll, text=title)
@@ -64,10 +64,10 @@ class ItemDialog(Dialog):
         self.changed(path)
 
     def changed(self, path: str) -> None:
-        """A value changed."""
+        """Handle a changed value."""
 
     def accept(self) -> None:
-        """Hand the copy over and close, unless a text in it is not a value."""
+        """Pass the copy on and close, unless a text in it is not a valid value."""
         faults = self.source.faults()
         if faults:
             setting, fault = faults[0]

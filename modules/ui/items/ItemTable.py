@@ -24,8 +24,8 @@ Action = tuple[str, Callable[[], object], str]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: heading, width at 100 %, text of an item, whether it takes the room that is left, whether the middle
-    of a text that is too long is left out instead of its end.
+    """One column: heading, width at 100 %, text of an item, whether it takes the remaining width, and whether
+    a text that is too long is shortened in the middle instead of at its end.
     """
 
     title: str
@@ -39,12 +39,12 @@ class ItemTable(ttk.Frame):
     """The list of a page.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         items: the list.
-        columns: what is shown of each item; the first shows whether it is enabled.
-        edit: opens the window of an item, by position.
-        first_actions: buttons before the usual ones: text, what they do, tip.
-        rows: how many are in sight.
+        columns: columns of the table; the first shows whether an item is enabled.
+        edit: opens the window of the item at a position.
+        first_actions: buttons before the usual ones: text, action, tip.
+        rows: number of visible rows.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ItemTable(ttk.Frame):
     # -- showing ---------------------------------------------------------------------------------------------
 
     def refresh(self, wrong: Callable[[Any], bool] = lambda item: False) -> None:
-        """Show the list as it is; selection and place stay."""
+        """Show the current list, keeping selection and scroll position."""
         items = self.items.items()
         chosen = self.selected()
         have = len(self.tree.get_children())
@@ -140,7 +140,9 @@ class ItemTable(ttk.Frame):
         self._write_note(len(items))
 
     def _fitted(self, number: int, item: Any) -> str:
-        """What a column says of an item; of what is too long for it, the middle is left out where its ends matter."""
+        """The text of an item in a column. If its ends matter, a text that is too long is shortened in the
+        middle.
+        """
         column = self._columns[number]
         text = column.text(item)
         if not column.middle:
@@ -170,11 +172,11 @@ class ItemTable(ttk.Frame):
             self.note.configure(text="", style="Small.TLabel")
 
     def selected(self) -> list[int]:
-        """Positions of the chosen rows."""
+        """Positions of the selected rows."""
         return [int(name) for name in self.tree.selection()]
 
     def select(self, indices: Sequence[int]) -> None:
-        """Choose rows."""
+        """Select rows."""
         self.tree.selection_set([str(index) for index in indices])
         if indices:
             self.tree.focus(str(indices[0]))
@@ -204,20 +206,20 @@ class ItemTable(ttk.Frame):
             self._edit(int(row))
 
     def edit(self) -> None:
-        """Open the window of the first chosen item."""
+        """Open the window of the first selected item."""
         chosen = self.selected()
         if chosen:
             self._edit(chosen[0])
 
     def duplicate(self) -> None:
-        """Copy what is chosen."""
+        """Copy the selected items."""
         chosen = self.selected()
         if chosen:
             first = self.items.duplicate(chosen)
             self.select(list(range(first, first + len(chosen))))
 
     def remove(self) -> None:
-        """Take out what is chosen; undo brings it back."""
+        """Remove the selected items. Undo brings them back."""
         chosen = self.selected()
         if chosen:
             self.items.remove(chosen)
@@ -227,11 +229,11 @@ class ItemTable(ttk.Frame):
             self._ui.status(words.REMOVED.format(entries=removed))
 
     def move(self, step: int) -> None:
-        """Up or down."""
+        """Move the selected items up or down."""
         self.select(self.items.move(self.selected(), step))
 
     def toggle(self) -> None:
-        """Use what is chosen, or do not."""
+        """Enable or disable the selected items."""
         chosen = self.selected()
         if chosen:
             items = self.items.items()
@@ -241,7 +243,7 @@ class ItemTable(ttk.Frame):
         self.tree.selection_set(self.tree.get_children())
 
     def read(self) -> None:
-        """Ask for a file and take over its list."""
+        """Ask for a file and load its list."""
         path = self._ui.chooser.file(words.READ_TITLE, kinds=JSON)
         if path is not None:
             self.items.read(path)

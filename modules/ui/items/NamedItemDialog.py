@@ -1,4 +1,4 @@
-"""A window for a reward or an accelerator: its settings, what it is, its parameters."""
+"""The window of a reward or an accelerator: settings, description, parameters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KINDS = (TEXT, NUMBER, WHOLE, SWITCH, JSON, NOTHING)
 
 
 class NamedItemDialog(ItemDialog):
-    """Edits a copy of an object that names something and has ``params`` for it.
+    """Edits a copy of an object with a name and ``params``.
 
     Args:
-        name_field: where the name is.
+        name_field: field that holds the name.
         known: the names that come with the program.
     """
 
@@ -55,7 +55,7 @@ class NamedItemDialog(ItemDialog):
 
     @property
     def entry(self) -> Entry | None:
-        """What is known about the present name."""
+        """The known entry for the current name."""
         return self._known.get(str(self.source.value(self._name_field)))
 
     def changed(self, path: str) -> None:

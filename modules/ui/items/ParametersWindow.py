@@ -1,4 +1,4 @@
-"""A window for names with values: arguments of the optimizer, of a reward, of an accelerator."""
+"""A window for names with values: arguments of the optimizer, a reward or an accelerator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_TEXT = ""
 
 
 class _Row:
-    """One parameter: name, kind, value, a button that takes it out, and the fault below."""
+    """One parameter: name, kind, value, a remove button, and the fault below."""
 
     def __init__(self, window: ParametersWindow, parent: tk.Misc, given: ParameterText) -> None:
         theme = window.ui.theme
@@ -71,16 +71,16 @@ class _Row:
 
 
 class ParametersWindow(Dialog):
-    """Edits a copy; ``done`` gets it on OK, when nothing in it is wrong.
+    """Edits a copy. OK passes it to ``done`` if it is valid.
 
     Args:
-        ui: what parts share.
-        title, about: of the window; what the parameters are for.
-        values: what to begin with.
-        taken: names that cannot be used, and why.
+        ui: shared objects of the window.
+        title, about: title of the window; purpose of the parameters.
+        values: initial values.
+        taken: names that cannot be used, with the reason.
         done: called with the new values.
-        kinds: of values, the usual one first.
-        names: to pick from; others can be typed.
+        kinds: kinds of values, the usual one first.
+        names: names to pick from; others can be typed.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class ParametersWindow(Dialog):
         return row
 
     def add(self) -> None:
-        """An empty row, ready to be typed into."""
+        """Add an empty row, ready to be typed into."""
         row = self._add(ParameterText(kind=self.kinds[0]))
         self.update_idletasks()
         self._scroll.see(row.frame)
         row.name.focus_set()
 
     def remove(self, row: _Row) -> None:
-        """Take a parameter out."""
+        """Remove a parameter."""
         index = self.rows.index(row)
         self.rows.remove(row)
         row.frame.destroy()
@@ -133,12 +133,12 @@ class ParametersWindow(Dialog):
         (left.name if left is not None else self.more).focus_set()
 
     def clear_faults(self, row: _Row) -> None:
-        """What is typed is judged on OK."""
+        """Clear the faults of a row being edited; it is validated on OK."""
         for place in row.faults:
             row.show_fault(place, "")
 
     def accept(self) -> None:
-        """Hand the values over and close, or mark the fields that are wrong and go to the first."""
+        """Pass the values on and close, or mark the invalid fields and focus the first."""
         values, faults = read_texts([row.text() for row in self.rows], self._taken)
         for index, row in enumerate(self.rows):
             for place in ("name", "value"):
@@ -154,7 +154,7 @@ class ParametersWindow(Dialog):
         self._done(values)
 
     def open(self) -> None:
-        """Show it, ready to type."""
+        """Show it, ready for typing."""
         if not self.rows:
             self._add(ParameterText(kind=self.kinds[0]))
         self.present(self.rows[0].name)

@@ -1,4 +1,4 @@
-"""The concepts and how their images are prepared."""
+"""The page of concepts and of how their images are prepared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WATCHED = {"concepts", "concept_file_name"}
 
 
 class DataPage(FormPage):
-    """Concept manager above the settings of the section."""
+    """The list of concepts above the settings of the section."""
 
     def add_before(self, parent: ttk.Frame) -> None:
         px = self.ui.theme.px
@@ -109,7 +109,7 @@ class DataPage(FormPage):
     # -- hands -----------------------------------------------------------------------------------------------
 
     def open_concept(self, index: int) -> ConceptWindow:
-        """The window of a concept."""
+        """Open the window of a concept."""
         window = ConceptWindow(
             self.ui, self.concepts.items()[index], lambda concept: self.concepts.replace(index, concept)
         )
@@ -117,13 +117,13 @@ class DataPage(FormPage):
         return window
 
     def add_folders(self) -> None:
-        """Ask for a folder and make a concept of it."""
+        """Ask for a folder and make it a concept."""
         folder = self.ui.chooser.folder(words.ASK_IMAGES)
         if folder is not None:
             self.add([folder])
 
     def add(self, folders: Iterable[Path]) -> None:
-        """A concept for each folder."""
+        """Add a concept for each folder."""
         made = [ConceptConfig(name=folder.name, path=str(folder)) for folder in folders]
         if made:
             first = self.concepts.add(made)
@@ -131,7 +131,7 @@ class DataPage(FormPage):
             self.table.tree.focus_set()
 
     def add_pairs(self) -> None:
-        """Ask for a folder the pair tool has finished and add its concepts."""
+        """Ask for a folder finished by the pair tool and add its concepts."""
         folder = self.ui.chooser.folder(words.ASK_PAIRS)
         if folder is not None:
             self.concepts.add(concepts_of_output(folder))

@@ -17,7 +17,7 @@ from modules.util.config.settings import Setting
 
 
 class FormPage(Page):
-    """Title, then the form. Override ``add_before`` and ``add_to_form`` to put more on the page."""
+    """A title above the form. Override ``add_before`` and ``add_to_form`` to add to the page."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
@@ -52,7 +52,7 @@ class FormPage(Page):
         self.scroll.see(self.more)
 
     def show_more(self, shown: bool) -> None:
-        """Show all settings of the page, or only those that matter first; the window remembers which."""
+        """Show all settings of the page or only the most important ones. The window remembers the choice."""
         if shown is self.form.more_shown:
             return
         self.form.show_more(shown)
@@ -62,7 +62,9 @@ class FormPage(Page):
         self._name_more()
 
     def _name_more(self) -> None:
-        """Say how many settings there are behind the button, and how many of them are not at their defaults."""
+        """Update the text of the button: how many settings it hides, and how many of them are not at their
+        defaults.
+        """
         hidden = self.form.behind_more()
         changed = sum(not self.ui.state.is_default(path) for path in hidden)
         text = words.FEWER if self.form.more_shown else words.more_settings(len(hidden), changed)
@@ -76,13 +78,13 @@ class FormPage(Page):
     # -- the page --------------------------------------------------------------------------------------------
 
     def add_before(self, parent: ttk.Frame) -> None:
-        """Widgets between the title and the form."""
+        """Add widgets between the title and the form."""
 
     def add_to_form(self) -> None:
-        """Cards besides those of the settings, widgets below their rows."""
+        """Add cards next to those of the settings, or widgets below their rows."""
 
     def _focused(self, setting: Setting) -> None:
-        # the focus that comes back when a dialog closes must not replace what the dialog's action said
+        # the focus that returns when a dialog closes must not replace the message of the dialog's action
         if setting.path != self._said:
             self.ui.status(f"{setting.title}: {setting.tip}")
         self._said = setting.path

@@ -18,13 +18,13 @@ from modules.ui.widgets.ScrollFrame import ScrollFrame
 
 
 class HomePage(Page):
-    """A form for a project, or the cards of the one that is open."""
+    """A form for a new project, or the cards of the open one."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
         self.watch = ui.services.home
         self._scroll = ScrollFrame(self, ui.theme)
-        # made after what scrolls, so that Tab comes to it last
+        # created after the scrolling part, so that Tab reaches it last
         self._foot = ttk.Frame(self)
         self._scroll.pack(fill="both", expand=True)
         self.add_head(self._scroll.inside)

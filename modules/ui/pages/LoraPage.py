@@ -1,4 +1,4 @@
-"""The adapter, and embeddings that are trained along with it or alone."""
+"""The page of the adapter, and of embeddings that are trained with it or alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _tokens(one: EmbeddingConfig) -> str:
 
 
 class LoraPage(FormPage):
-    """The settings of the adapter and of embeddings, and the list of those that are trained next to it."""
+    """The settings of the adapter and embeddings, and the list of additional embeddings."""
 
     def add_to_form(self) -> None:
         self.embeddings: ItemList[EmbeddingConfig] = ItemList(self.ui.state, EmbeddingConfig, _FIELD)
@@ -62,7 +62,7 @@ class LoraPage(FormPage):
         self.table.refresh()
 
     def open_embedding(self, index: int) -> ItemDialog:
-        """The window of an embedding."""
+        """Open the window of an embedding."""
         one = self.embeddings.items()[index]
         window = ItemDialog(
             self.ui, words.EMBEDDING.format(placeholder=one.placeholder), one,

@@ -1,4 +1,4 @@
-"""What every page of the main window is."""
+"""The base class of all pages of the main window."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from modules.ui.widgets.ScrollFrame import ScrollFrame
 
 
 class Page(ttk.Frame):
-    """A page: built when first opened, told of changes while it exists.
+    """A page. It is built when first opened and notified of changes from then on.
 
     Args:
-        parent: the window's middle.
-        ui: what pages share.
+        parent: the middle of the window.
+        ui: shared objects of the window.
         spec: its entry in the sidebar.
     """
 
@@ -27,10 +27,10 @@ class Page(ttk.Frame):
         self.ui = ui
         self.spec = spec
         self.showing = False
-        """Whether the page is in front; kept by the window (it may not be on the screen yet)."""
+        """Whether the page is in front; set by the window (it may not be drawn yet)."""
 
     def add_head(self, parent: tk.Misc) -> FlowFrame:
-        """Title and explanation."""
+        """Add the title and explanation."""
         px = self.ui.theme.px
         head = FlowFrame(parent, px(14), style="Back.TFrame")
         head.pack(fill="x", padx=px(14), pady=(px(12), px(8)))
@@ -39,24 +39,24 @@ class Page(ttk.Frame):
         return head
 
     def scroll_by(self, screens: int) -> None:
-        """A screen down (1) or up (-1), where the page scrolls."""
+        """Scroll a screen down (1) or up (-1), if the page scrolls."""
         for child in self.winfo_children():
             if isinstance(child, ScrollFrame):
                 child.page(screens)
                 return
 
     def refresh(self, paths: Iterable[str] | None) -> None:
-        """Settings changed (``None``: any of them)."""
+        """Handle changed settings (``None``: any of them)."""
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
-        """What is wrong or odd at the present settings, by field."""
+        """Show the errors and warnings of the current settings, by field."""
 
     def run_changed(self) -> None:
-        """The run that is watched has something new to show."""
+        """Handle news of the watched run."""
 
     def opened(self) -> None:
-        """The page came to the front."""
+        """Handle coming to the front."""
 
     def focus_field(self, path: str) -> bool:
-        """Give a field the focus; false when the page has no visible row for it."""
+        """Give a field the focus. Return ``False`` if the page has no visible row for it."""
         return False

@@ -1,4 +1,4 @@
-"""An entry of the sidebar and the page behind it, as data: a constant in the page's file of ``modules.ui.texts``."""
+"""A sidebar entry and its page, as data: a constant in the page's file in ``modules.ui.texts``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class PageSpec:
     Args:
         key: its name in files and tests.
         title: what the sidebar says.
-        order: its place in the sidebar, from the top. Steps of ten leave room between two pages.
-        sections: sections of the config it shows; a section that no page names gets a page of its own.
-        module: module of ``modules.ui.pages`` whose class of the same name is the page.
+        order: its rank in the sidebar, from the top. Steps of ten leave room for pages in between.
+        sections: sections of the config it shows. A section that no page lists gets a page of its own.
+        module: module in ``modules.ui.pages`` that defines the page class of the same name.
         about: one line under the title.
-        key_name: a key of its own, as people write it; the other pages have Ctrl and their number.
+        key_name: a key of its own, as shown to people; the other pages have Ctrl and their number.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Learning from preferences: the settings, what follows from them, and the pairs."""
+"""The page of preference training: settings, values derived from them, and pairs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 PAPER_FACTOR = 2.0
-"""The Diffusion-DPO paper's code halves beta before it is multiplied with the margin."""
+"""The Diffusion-DPO paper's code halves beta before multiplying it by the margin."""
 
 
 class RlhfPage(FormPage):
-    """The form, and cards with what can be derived and checked."""
+    """The form, and cards for what can be derived and checked."""
 
     def add_to_form(self) -> None:
         px = self.ui.theme.px
@@ -99,7 +99,7 @@ class RlhfPage(FormPage):
         return bool(tables[path].winfo_viewable())
 
     def derive(self) -> None:
-        """Write what follows from the settings."""
+        """Show what follows from the settings."""
         config = self.ui.state.config
         online = config.rlhf_enabled and config.rlhf_mode.online
         self.form.show_card(words.PAIRS_CARD, not online)
@@ -117,11 +117,11 @@ class RlhfPage(FormPage):
     # -- pairs -----------------------------------------------------------------------------------------------
 
     def open_pair_tool(self) -> None:
-        """The pair tool in a window of its own."""
+        """Open the pair tool in a window of its own."""
         open_pair_tool_here(self.ui)
 
     def review_pairs(self) -> None:
-        """Ask for a finished folder of pairs and walk through it."""
+        """Ask for a finished folder of pairs and review it."""
         from modules.ui.curation.windows import open_review
 
         folder = self.ui.chooser.folder(words.ASK_PAIRS)
@@ -130,7 +130,7 @@ class RlhfPage(FormPage):
             open_review(self.ui.root, self.ui.theme, folder, resolution)
 
     def _concepts(self) -> list[ConceptConfig] | None:
-        """The concepts, or a message why there are no pairs among them."""
+        """The concepts; ``None`` after a message if none of them holds pairs."""
         items = self.concepts.items()
         try:
             if self.concepts.fault is not None:
@@ -142,13 +142,13 @@ class RlhfPage(FormPage):
         return items
 
     def check(self) -> None:
-        """Compare the folders of the pairs in a thread, then show what was found."""
+        """Compare the folders of the pairs in a thread, then show the findings."""
         concepts = self._concepts()
         if concepts is not None:
             self._report(words.CHECK, lambda: check_pairs(concepts))
 
     def buckets(self) -> None:
-        """Count pairs by shape in a thread, then show them."""
+        """Count pairs by shape in a thread, then show the counts."""
         concepts, config = self._concepts(), self.ui.state.config
         if concepts is not None:
             resolution, batch = config.resolution, config.batch_size
@@ -186,7 +186,7 @@ def describe_online(config: TrainConfig) -> str:
 
 
 def _usual(config: TrainConfig) -> str:
-    """The values of DPO to start with for the chosen family."""
+    """Suggested initial DPO values for the chosen family."""
     spec = config.model_type.spec
     values = STARTING_VALUES[spec.prediction]
     return words.USUAL.format(label=spec.label, beta=values.beta, mix=values.supervised_mix, rate=values.rate)

@@ -1,4 +1,4 @@
-"""The run: curves, samples, log, diary and the queue."""
+"""The page of the run: curves, samples, log, diary and queue."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LOG_MS = 500
 MAX_LOG_LINES = 3000
 SMOOTHING = 0.85
 FIRST_GROUPS = (("Loss",), ("Accuracy", "Reward"))
-"""What the diagrams show until one is picked: the first of which there are curves."""
+"""Groups shown until one is picked: the first one that has curves."""
 
 
 class RunPage(Page):
-    """Everything about the run that is watched."""
+    """Everything about the watched run."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
@@ -175,7 +175,7 @@ class RunPage(Page):
         self._write_diary()
 
     def _questions(self, count: int) -> None:
-        """Say in the tab how many questions are open, and bring it to the front when the first one is."""
+        """Show the number of open questions in the tab, and bring the tab to the front with the first one."""
         title = vote_words.TAB_OPEN.format(count=count) if count else vote_words.TAB
         self.tabs.tab(self.votes, text=title)  # type: ignore[no-untyped-call]
         if count and not self._asked:
@@ -185,7 +185,7 @@ class RunPage(Page):
         self._make_room()
 
     def _make_room(self) -> None:
-        """The diagrams give way to images that are voted on."""
+        """Hide the diagrams to make room for images that are voted on."""
         voting = self._asked and self.tabs.select() == str(self.votes)  # type: ignore[no-untyped-call]
         (self.diagrams.grid_remove if voting else self.diagrams.grid)()
         self.inside.rowconfigure(2, weight=0 if voting else 3, minsize=0 if voting else self.ui.theme.px(170))
@@ -273,7 +273,7 @@ class RunPage(Page):
         self.ui.error(error)
 
     def end_now(self) -> None:
-        """End the trainer by force, after asking."""
+        """Kill the trainer, after asking."""
         from modules.ui.dialogs import confirm
 
         if confirm(self.ui, words.END_TITLE, words.END_QUESTION, words.END_NOW):
@@ -285,7 +285,7 @@ class RunPage(Page):
 
 
 def _clock(when: float) -> str:
-    """Time of day of an event; blank where it has none."""
+    """Time of day of an event; blank if it has none."""
     return " " * 8 if math.isnan(when) else time.strftime("%H:%M:%S", time.localtime(when))
 
 

@@ -1,4 +1,4 @@
-"""Every run of this computer: curves over one another, differences of settings, samples side by side."""
+"""The page of all runs on this computer: overlaid curves, differences in settings, samples side by side."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ SMOOTHING = 0.85
 MOST_CHECKPOINTS = 8
 FIRST_GROUP = "Loss"
 CHANGING = ("running", "remote")
-"""States of runs that still change."""
+"""States of runs that can still change."""
 
 
 class RunsPage(Page):
-    """A list of runs, and below it what the selected ones have in common and what not."""
+    """A list of runs, and below it a comparison of the selected ones."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
@@ -190,7 +190,7 @@ class RunsPage(Page):
             self._selected()
 
     def selected(self) -> list[RunSummary]:
-        """The runs that are compared, newest first."""
+        """The runs being compared, newest first."""
         return [self.runs[int(row)] for row in self.tree.selection() if int(row) < len(self.runs)]
 
     def _enable(self) -> None:
@@ -232,7 +232,7 @@ class RunsPage(Page):
         self.grid_.show(sample_grid(shown, words.AT_STEP), words.NO_SAMPLES if chosen else words.SELECT_ONE)
 
     def _prompts(self) -> list[str]:
-        """What the selected runs have made samples of."""
+        """The sample prompts of the selected runs."""
         found = [h.samples for run in self.selected() if (h := self._histories.get(run.path)) is not None]
         return list(dict.fromkeys(sample.prompt for samples in found for sample in samples))
 
@@ -282,7 +282,7 @@ class RunsPage(Page):
             self.ui.services.show_page("run")
 
     def watch_other(self) -> None:
-        """Ask for a run's folder, and show it on the Run page."""
+        """Ask for the folder of a run and show the run on the Run page."""
         folder = self.ui.chooser.folder(words.ASK_RUN_FOLDER)
         if folder is not None:
             self.ui.services.run_actions.attach(str(folder))
@@ -323,7 +323,7 @@ class RunsPage(Page):
             webbrowser.open(run.adapter.parent.as_uri())
 
     def copy_adapter(self) -> None:
-        """Put the path of the run's adapter into the clipboard."""
+        """Copy the path of the run's adapter to the clipboard."""
         run = self._one()
         if run is not None and run.adapter is not None:
             self.clipboard_clear()
@@ -348,7 +348,8 @@ class RunsPage(Page):
         CompareDialog(self.ui, watch.project, take, saved[-MOST_CHECKPOINTS:], adapters)
 
     def delete(self) -> None:
-        """Move the selected runs to a trash; what cannot be deleted is said, the others go."""
+        """Move the selected runs to a trash. Those that cannot be deleted are reported; the others are moved.
+        """
         chosen = self.selected()
         if chosen:
             self.ui.work(lambda: _delete([run.path for run in chosen]), self._gone)
@@ -365,7 +366,7 @@ class RunsPage(Page):
             self.ui.error(errors[0] if len(errors) == 1 else UserErrors(errors))
 
     def empty_trash(self) -> None:
-        """Ask, then remove the deleted runs for good."""
+        """Delete the runs in the trash for good, after asking."""
         found = trashed_runs(_parents(self.runs, Path(self.ui.state.config.workspace_dir)))
         count = counted(len(found), words.ONE_RUN)
         if not found:
@@ -378,7 +379,7 @@ class RunsPage(Page):
             )
 
     def undelete(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore what was deleted last."""
         if not self._deleted:
             return
         moved = self._deleted.pop()
@@ -415,7 +416,7 @@ def _delete(folders: list[Path]) -> tuple[list[tuple[Path, Path]], list[UserErro
 
 
 def _names(runs: list[RunSummary]) -> dict[Path, str]:
-    """A short name for each run: its folder, with the folder above where several have the same name."""
+    """A short name for each run: its folder, with the parent folder if several have the same name."""
     names = [run.path.name for run in runs]
     return {
         run.path: run.path.name

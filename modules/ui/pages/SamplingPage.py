@@ -1,4 +1,4 @@
-"""When samples are made, and of what."""
+"""The page of sample prompts and of when samples are made."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SamplingPage(FormPage):
         self.table.refresh()
 
     def open_sample(self, index: int) -> ItemDialog:
-        """The window of a sample."""
+        """Open the window of a sample."""
         window = ItemDialog(
             self.ui, words.SAMPLE.format(number=index + 1), self.samples.items()[index],
             lambda sample: self.samples.replace(index, cast(SampleConfig, sample)),
@@ -78,7 +78,7 @@ class SamplingPage(FormPage):
         return window
 
     def add(self) -> None:
-        """Open the window of a new sample; it begins as the last one."""
+        """Open the window of a new sample, initially a copy of the last one."""
         items = self.samples.items()
         fresh = items[-1].copy_of() if items else SampleConfig()
         fresh.prompt, fresh.enabled = "", True

@@ -1,4 +1,4 @@
-"""Training: the form, and a window for the arguments of the optimizer that have no row."""
+"""The training page: the form, and a window for optimizer arguments without a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = {"lr": "learning_rate", "betas": "optimizer.beta1", "params": "", "self
 
 
 class TrainingPage(FormPage):
-    """The card of the optimizer gets a line that says which further arguments are set, and a button."""
+    """The form. The optimizer's card has an extra line and button for further arguments."""
 
     def add_to_form(self) -> None:
         px, setting = self.ui.theme.px, self.ui.state.settings[FIELD]

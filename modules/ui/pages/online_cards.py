@@ -1,4 +1,4 @@
-"""What the page of preference training has besides its rows for modes that make their own images."""
+"""Widgets of the preference training page, in addition to its rows, for modes that make their own images."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ FILE, TEXT, LIST = "rlhf_prompts_file", "rlhf_reward", "rlhf_rewards"
 SHARED, ROLLOUT = "acceleration.shared", "acceleration.rollout"
 COUNT_AFTER_MS = 300
 CELL = 36
-"""Letters that fit the last column of a card's table."""
+"""Number of characters that fit the last column of a card's table."""
 _COUNTED = {FILE, "rlhf_prompts_per_epoch", "rlhf_group_size"}
 T = TypeVar("T", bound=BaseConfig)
 
 
 class NamedTable(ttk.Frame):
-    """A list of things with names (rewards, accelerators), the buttons that change it, and what is wrong with it.
+    """A list of named items (rewards, accelerators) with its buttons and errors.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         items: the list.
-        field: where an item keeps its name.
+        field: field that holds an item's name.
         known: the names that come with the program.
-        what: one of them, in words.
-        columns: what is shown of each.
+        what: what one item is called.
+        columns: columns of the table.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NamedTable(ttk.Frame):
         self.table.refresh()
 
     def open_item(self, index: int) -> NamedItemDialog:
-        """The window of an item."""
+        """Open the window of an item."""
         return self._dialog(
             f"{self._what.capitalize()} {index + 1}",
             self.items.items()[index],
@@ -83,7 +83,7 @@ class NamedTable(ttk.Frame):
         )
 
     def add(self) -> NamedItemDialog:
-        """The window of a new item; it enters the list on OK."""
+        """Open the window of a new item. It enters the list on OK."""
         fresh = self.items.kind()
         entry = next(
             (e for e in self._known.values() if e.slot in ("", self.items.field.rpartition(".")[2])), None
@@ -100,7 +100,7 @@ class NamedTable(ttk.Frame):
         return window
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
-        """Write what is wrong with the list below it."""
+        """Show what is wrong with the list below it."""
         field = self.items.field
         found = [
             p for path, p in problems.items() if path == field or path.startswith((f"{field}[", f"{field}."))
@@ -115,11 +115,11 @@ class NamedTable(ttk.Frame):
 
 
 class OnlineCards:
-    """Prompts counted, rewards and accelerators as lists, the images that were made.
+    """The number of prompts, lists of rewards and accelerators, and the images made.
 
     Args:
         ui: what parts share.
-        form: the page's form; its cards are extended.
+        form: form of the page, whose cards are extended.
     """
 
     def __init__(self, ui: Ui, form: SettingsForm) -> None:
@@ -241,7 +241,7 @@ class OnlineCards:
         self.where.grid(row=3, column=1, columnspan=3, sticky="w")
 
     def rollouts(self) -> Path | None:
-        """The folder of the images that were kept: of the run that is watched, else of the settings' run."""
+        """The folder of the images that were kept: of the watched run, or else of the run in the settings."""
         watched = self.ui.services.runs.run
         folders = [watched.path] if watched is not None else []
         for folder in (*folders, Path(self.ui.state.config.workspace_dir)):
@@ -250,7 +250,7 @@ class OnlineCards:
         return None
 
     def show_rollouts(self) -> None:
-        """Tell whether there are images of the run."""
+        """Show whether there are images of the run."""
         folder = self.rollouts()
         for button in self.buttons.values():
             button.state(["disabled" if folder is None else "!disabled"])
@@ -265,7 +265,7 @@ class OnlineCards:
             webbrowser.open(folder.absolute().as_uri())
 
     def make_pairs(self) -> None:
-        """The pair tool on the images."""
+        """Open the pair tool on the images."""
         folder = self.rollouts()
         if folder is not None:
             open_pair_tool_here(self.ui, folder)
@@ -273,7 +273,7 @@ class OnlineCards:
     # -- showing ---------------------------------------------------------------------------------------------
 
     def refresh(self, paths: Iterable[str] | None) -> None:
-        """Follow the settings (``None``: any of them)."""
+        """Update after changed settings (``None``: any of them)."""
         config, touched = self.ui.state.config, None if paths is None else set(paths)
         online = config.rlhf_enabled and config.rlhf_mode.online
         self.form.show_card(words.IMAGES_CARD, online)
@@ -295,7 +295,7 @@ class OnlineCards:
         self.show_rollouts()
 
     def show_problems(self, problems: Mapping[str, Problem]) -> dict[str, Problem]:
-        """Write what is wrong with the lists; returns all problems, those found here included."""
+        """Show what is wrong with the lists. Returns all problems, including those found here."""
         for table in (self.rewards, *self.speed.values()):
             table.show_problems(problems)
         own = {} if self.prompts_fault is None else {FILE: self.prompts_fault}
@@ -307,7 +307,7 @@ def _shortened(text: str) -> str:
 
 
 def reward_text(reward: RewardConfig) -> str:
-    """What is set besides name and weight."""
+    """The settings of a reward apart from its name and weight."""
     facts = [reward.name and words.AS_NAME.format(name=reward.name), "normalised" if reward.normalise else ""]
     for label, value in (
         ("from", reward.clip_low),

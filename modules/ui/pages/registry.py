@@ -1,4 +1,5 @@
-"""The pages of the main window, found by a scan of their texts; a page's module is imported when it is first opened."""
+"""The pages of the main window, found by scanning their texts. A page's module is imported when it is first
+opened."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from modules.util.config.settings import Setting
 
 
 def scan(package: str) -> tuple[PageSpec, ...]:
-    """The pages whose entries the modules of a package hold, in their order.
+    """Find the page entries in the modules of a package, sorted by their order.
 
     Args:
         package: dotted name of a package; its modules are imported, so they have to be light.
 
     Raises:
-        RuntimeError: two pages have one key, or one place in the order.
+        RuntimeError: two pages have the same key or the same order.
     """
     pages = sorted((spec for _, spec in found_in(package, PageSpec)), key=lambda page: page.order)
     for name, given in (("key", [p.key for p in pages]), ("order", [p.order for p in pages])):
@@ -32,7 +33,7 @@ PAGES = scan("modules.ui.texts")
 
 
 def pages_for(settings: dict[str, Setting]) -> tuple[PageSpec, ...]:
-    """``PAGES``, and a page for every section of the settings that none of them shows."""
+    """``PAGES``, plus a page for every section of the settings that none of them shows."""
     known = {section for page in PAGES for section in page.sections}
     missing = dict.fromkeys(s.section for s in settings.values() if s.section not in known)
     last = max(page.order for page in PAGES)
@@ -52,6 +53,6 @@ def page_of(pages: tuple[PageSpec, ...], setting: Setting) -> PageSpec:
 
 
 def page_class(spec: PageSpec) -> type[Page]:
-    """The class of a page; its module is imported now."""
+    """Import the module of a page and return its class."""
     found: type[Page] = getattr(importlib.import_module(f"modules.ui.pages.{spec.module}"), spec.module)
     return found

@@ -13,7 +13,7 @@ from modules.ui.widgets.ToolHost import ToolHost
 
 
 class DPOReviewWindow(ToolHost):
-    """Walks through one folder and closes when the person is done.
+    """Reviews one folder and closes when the person is done.
 
     Args:
         output: the folder with finalised pairs.

@@ -1,4 +1,4 @@
-"""A folder of pairs under review: what it holds and what is wrong with it. No Tk here."""
+"""A folder of pairs under review: its pairs and their faults. No Tk here."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from modules.util.errors import DataError
 from modules.util.pairs.dpo_pair_files import PLACES
 
 CHECK_SECONDS = 0.1
-"""Checking stops so often for what the person wants done."""
+"""Checking pauses at this interval so that actions of the person can run."""
 
 
 @dataclass(frozen=True)
 class ReviewState:
-    """What a page shows.
+    """The state that a page shows.
 
     Args:
-        checked: how many pairs have been checked for faults, of ``len(pairs)``.
+        checked: number of pairs checked for faults, out of ``len(pairs)``.
     """
 
     pairs: tuple[FinalizedPair, ...]
@@ -34,14 +34,14 @@ class ReviewState:
 
     @property
     def complete(self) -> bool:
-        """Whether every pair has been looked at."""
+        """Whether every pair has been checked."""
         return self.checked >= len(self.pairs)
 
 
 class ReviewFolder:
-    """Opens a folder; its methods are called one at a time, on a worker thread.
+    """An open folder. Its methods are called one at a time, on a worker thread.
 
-    The store is kept open for its lock alone: picking into a folder under review is refused.
+    The store is kept open only for its lock, which prevents picking into a folder under review.
 
     Args:
         resolution: the training resolution whose crop buckets are compared.
@@ -60,17 +60,17 @@ class ReviewFolder:
         self._unchecked = list(reversed(self._pairs))
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Release the folder."""
         self._store.close()
 
     def state(self) -> ReviewState:
-        """How things stand."""
+        """The current state."""
         pairs = sorted(self._pairs.values(), key=lambda pair: (PLACES.index(pair.split), pair.pair_id))
         checked = len(pairs) - sum(name in self._pairs for name in self._unchecked)
         return ReviewState(tuple(pairs), dict(self._faults), checked)
 
     def check_some(self) -> ReviewState:
-        """Look at a few more pairs for faults; the missing files of a manifest come with the last of them."""
+        """Check a few more pairs for faults. Missing files of a manifest are reported with the last pairs."""
         end = time.monotonic() + CHECK_SECONDS
         while self._unchecked and time.monotonic() < end:
             self._look_at(self._unchecked.pop())
@@ -84,7 +84,7 @@ class ReviewFolder:
             self._faults[fault.pair_id] = (*(f for f in found if f != fault), fault)
 
     def _look_at(self, name: str) -> None:
-        """Read one pair again and look for faults in it."""
+        """Reread one pair and check it for faults."""
         pair = self._review.find(name)
         self._faults.pop(name, None)
         if pair is None:
@@ -99,7 +99,7 @@ class ReviewFolder:
             self._faults[name] = tuple(found)
 
     def act(self, name: str, do: Callable[[PairReview, str], object]) -> ReviewState:
-        """Do something to one pair and look at that one again."""
+        """Change one pair and check it again."""
         try:
             do(self._review, name)
         finally:
@@ -107,7 +107,7 @@ class ReviewFolder:
         return self.state()
 
     def undo(self) -> ReviewState | None:
-        """Take back the last step; ``None`` when there is none."""
+        """Undo the last action; ``None`` if there is none."""
         if not self._review.undo():
             return None
         assert self._review.undone is not None
@@ -117,15 +117,15 @@ class ReviewFolder:
         return self.state()
 
     def trash(self) -> TrashSize:
-        """How much the removed pairs take up."""
+        """The size of the removed pairs."""
         return self._review.trash()
 
     def empty_trash(self) -> TrashSize:
-        """Delete what was removed for good, and what could be undone with it; returns how much that was."""
+        """Delete removed pairs for good, including what undo needs. Returns how much was deleted."""
         return self._review.empty_trash()
 
     def fix(self, name: str | None = None) -> ReviewState:
-        """Fix every fault of one pair, or of all pairs, that can be fixed."""
+        """Fix every fixable fault of one pair or of all pairs."""
         names = list(self._faults) if name is None else [name]
         faults = [fault for one in names for fault in self._faults.get(one, ())]
         try:

@@ -1,4 +1,4 @@
-"""Walking through finalised pairs: remove, swap, re-caption, fix faults, each with an undo."""
+"""The review of finalised pairs: remove, swap, edit captions, fix faults, each with an undo."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ RESOLUTION = 512
 
 
 class ReviewPage(ttk.Frame):
-    """One pair at a time, train and validation together.
+    """Shows one pair at a time, training and validation together.
 
     Args:
         output: the folder with finalised pairs.
-        back: where Escape leads.
+        back: called on Escape.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ReviewPage(ttk.Frame):
     # --- opening ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read the folder, then look for faults."""
+        """Read the folder, then check for faults."""
 
         def work() -> ReviewState:
             self._folder = ReviewFolder(self.output, self._resolution)
@@ -127,7 +127,7 @@ class ReviewPage(ttk.Frame):
             self._check_on(state)
 
     def _check_on(self, state: ReviewState) -> None:
-        """Bit by bit, so that nothing the person does has to wait for it."""
+        """Check in batches, so that the person never has to wait."""
         if not state.complete or not state.pairs:
             self._do(lambda folder: folder.check_some(), self._checked_some)
 
@@ -145,7 +145,7 @@ class ReviewPage(ttk.Frame):
 
     @property
     def checked(self) -> bool:
-        """Whether every pair has been looked at for faults."""
+        """Whether every pair has been checked for faults."""
         return self.state_shown is not None and self.state_shown.complete
 
     def _cannot_open(self, error: Exception) -> None:
@@ -156,13 +156,13 @@ class ReviewPage(ttk.Frame):
         show_error(self, error)
 
     def close_folder(self, then: Callable[[], None]) -> None:
-        """Save a caption that is being typed, close the folder, then continue."""
+        """Save a caption being typed, close the folder, then call ``then``."""
         self._save_typed()
         folder, self._folder = self._folder, None
         self._worker.submit(lambda: None if folder is None else folder.close(), lambda _: then())
 
     def leave(self) -> None:
-        """Back to where the review was opened."""
+        """Return to where the review was opened."""
         self.close_folder(self.back)
 
     def _do(
@@ -189,7 +189,7 @@ class ReviewPage(ttk.Frame):
 
     @property
     def listed(self) -> list[FinalizedPair]:
-        """The pairs the keys walk through."""
+        """The pairs that the keys step through."""
         state = self.state_shown
         if state is None:
             return []
@@ -207,19 +207,19 @@ class ReviewPage(ttk.Frame):
         self.draw()
 
     def _stay_at(self, name: str | None) -> None:
-        """Show the pair of this name, wherever it is in the list by now."""
+        """Show the pair of this name, wherever it now is in the list."""
         places = [place for place, pair in enumerate(self.listed) if pair.pair_id == name]
         self.position = places[0] if places else self.position
 
     def _take_changed(self, state: ReviewState) -> None:
-        """As ``_take``, after files have changed places: a name may stand for another image now."""
+        """As ``_take``, after files have changed places, when a name may refer to another image."""
         for view in (self.source_view, *self.views):
             view.forget()
         self._prefetcher.forget_all()
         self._take(state)
 
     def draw(self) -> None:
-        """Bring the widgets in line."""
+        """Update the widgets."""
         listed = self.listed
         self.position = max(0, min(self.position, len(listed) - 1))
         pair = self.pair
@@ -258,7 +258,7 @@ class ReviewPage(ttk.Frame):
             self.source_view.grid_remove()
 
     def _draw_source(self, pair: FinalizedPair | None) -> None:
-        """What the sides are edits of, to their left; of several sources the first."""
+        """Show the source of the sides on their left; of several sources, the first."""
         sources = [] if pair is None else find_sources(self.output, pair.pair_id)
         self._make_room_for_source(bool(sources))
         if sources:
@@ -307,14 +307,14 @@ class ReviewPage(ttk.Frame):
             self._prefetcher.want(keys)
 
     def arrived(self, key: Key) -> None:
-        """An image got ready."""
+        """Handle a decoded image."""
         for view in (self.source_view, *self.views):
             view.arrived(key[0])
 
-    # --- hands --------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
-        """A key was pressed; ``True`` if it meant something."""
+        """Handle a key press. Return ``True`` if the key is used here."""
         if self.editing:
             if key == "Escape":
                 self._stop_editing()
@@ -336,12 +336,12 @@ class ReviewPage(ttk.Frame):
         return True
 
     def go(self, step: int) -> None:
-        """The next pair, or the one before."""
+        """Show the next or previous pair."""
         self.position += step
         self.draw()
 
     def toggle_faults(self) -> None:
-        """Walk through pairs with faults alone, or through all."""
+        """Step through all pairs, or only those with faults."""
         self.only_faults = not self.only_faults
         self.position = 0
         self.draw()
@@ -353,32 +353,32 @@ class ReviewPage(ttk.Frame):
             self._do(lambda folder: folder.act(name, do), self._take_changed)
 
     def remove(self) -> None:
-        """Take both sides away."""
+        """Remove both sides."""
         self._act(lambda review, name: review.remove(name))
 
     def swap(self) -> None:
-        """Chosen becomes rejected and the other way round."""
+        """Swap chosen and rejected."""
         self._act(lambda review, name: review.swap(name))
 
     def fix(self) -> None:
-        """The fix of this pair's faults."""
+        """Fix the faults of this pair."""
         pair = self.pair
         if pair is not None:
             name = pair.pair_id
             self._do(lambda folder: folder.fix(name), self._take_changed)
 
     def mend_all(self) -> None:
-        """The fixes of all faults found so far."""
+        """Fix all faults found so far."""
         self._do(lambda folder: folder.fix(), self._take_changed)
 
     def undo(self) -> None:
-        """Take the last step back."""
+        """Undo the last action."""
         self._do(lambda folder: folder.undo(), self._take_changed)
 
     # --- the trash ----------------------------------------------------------------------------------------------
 
     def ask_about_trash(self) -> None:
-        """Delete what was removed for good, if the person means it."""
+        """Delete the removed pairs for good, after asking."""
         folder = self._folder
         if folder is not None:
             self._worker.submit(folder.trash, self._ask_about_trash, self._fail)
@@ -407,11 +407,11 @@ class ReviewPage(ttk.Frame):
 
     @property
     def editing(self) -> bool:
-        """Whether the caption is being typed."""
+        """Whether the caption is being edited."""
         return self._edited is not None
 
     def edit(self) -> None:
-        """Type the caption of both sides; Enter and the buttons save, Escape does not."""
+        """Edit the caption of both sides. Enter and the buttons save, Escape does not."""
         if self.pair is not None:
             self._edited = self.pair.pair_id
             self.caption.configure(state="normal")
@@ -419,13 +419,13 @@ class ReviewPage(ttk.Frame):
             self.check_label.configure(text=words.EDITING)
 
     def _press(self, action: Action) -> None:
-        """A button was pressed, maybe while a caption is being typed."""
+        """Handle a button, possibly pressed while a caption is being edited."""
         if action.run not in (self.edit, self.zoom.toggle_actual_size):
             self._save_typed()
         action.run()
 
     def _save_typed(self) -> None:
-        """Save a caption that is being typed, if it says something else by now."""
+        """Save the caption being edited if it has changed."""
         if self.editing:
             pair, text = self.pair, self.caption.get("1.0", "end").strip()
             if text and pair is not None and text != self._caption_text(pair).strip():

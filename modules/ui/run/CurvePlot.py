@@ -17,7 +17,7 @@ SMOOTHED_FROM = 40
 
 @dataclass(frozen=True)
 class Curve:
-    """What to draw: a name for the legend and the points, by rising x."""
+    """A curve: its name in the legend and its points, by rising x."""
 
     name: str
     x: Sequence[float]
@@ -25,7 +25,7 @@ class Curve:
 
 
 def smooth(values: Sequence[float], share: float) -> list[float]:
-    """Moving average with exponentially falling weights, unbiased at the start; ``share`` 0 changes nothing."""
+    """Exponential moving average, bias-corrected at the start; ``share`` 0 changes nothing."""
     made: list[float] = []
     held, weight = 0.0, 0.0
     for value in values:
@@ -49,7 +49,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def thin(x: Sequence[float], y: Sequence[float], most: int) -> tuple[list[float], list[float]]:
-    """At most ``most`` points: the lowest and the highest of each stretch, so peaks stay."""
+    """Reduce to at most ``most`` points: the lowest and the highest of each stretch, so that peaks stay."""
     if len(x) <= most:
         return list(x), list(y)
     size = math.ceil(len(x) / (most // 2))
@@ -68,10 +68,10 @@ class CurvePlot(tk.Canvas):
     """One diagram.
 
     Args:
-        parent: where it goes.
+        parent: container of the diagram.
         theme: colours and scale.
         title: shown above.
-        reserved: pixels at 100 % at the left of the legend that belong to something else.
+        reserved: pixels at 100 % to the left of the legend, used by other widgets.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class CurvePlot(tk.Canvas):
         theme.on_change(self.redraw, self)
 
     def show(self, title: str, curves: Sequence[Curve], smoothing: float = 0.0) -> None:
-        """Replace what is drawn."""
+        """Replace the curves."""
         self.title, self.curves, self.smoothing = title, list(curves), smoothing
         self.redraw()
 
@@ -238,6 +238,6 @@ def _nearest(x: Sequence[float], wanted: float) -> int:
 
 
 def _faint(colour: str, under: str) -> str:
-    """A colour mixed with what is below it."""
+    """A colour mixed with the background."""
     pairs = zip(*(bytes.fromhex(text[1:]) for text in (colour, under)), strict=True)
     return "#" + "".join(f"{round(a * 0.35 + b * 0.65):02x}" for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The runs that wait for their turn."""
+"""The panel of queued runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class QueueWork:
     """Works through the queue in a thread while the window is open.
 
     Args:
-        ui: what parts share.
-        runner: the queue and what starts its runs.
-        started: called with the folder of a run that has begun.
+        ui: shared objects of the window.
+        runner: the queue, which starts its runs.
+        started: called with the folder of each started run.
     """
 
     def __init__(self, ui: Ui, runner: QueueRunner, started: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class QueueWork:
             self.look()
 
     def look(self) -> None:
-        """Look after the queue now."""
+        """Process the queue now."""
         if self._busy:
             return
         self._busy = True
@@ -73,7 +73,7 @@ class QueueWork:
             self._ui.error(error)
 
     def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
-        """Call after changes, as long as ``widget`` lives."""
+        """Call ``call`` after changes as long as ``widget`` exists."""
         self._listeners.append(call)
 
         def forget(event: tk.Event[tk.Misc]) -> None:
@@ -87,7 +87,7 @@ class QueueWork:
 
 
 class QueuePanel(ttk.Frame):
-    """The list, and what can be done with it."""
+    """The list of queued runs and its buttons."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, work: QueueWatch) -> None:
         px = ui.theme.px
@@ -134,7 +134,7 @@ class QueuePanel(ttk.Frame):
         self._work.look()
 
     def add(self) -> None:
-        """Put the settings as they are at the end of the queue."""
+        """Append the current settings to the queue."""
         state, errors = self._ui.state, self._ui.services.check.errors_of_settings()
         if errors:
             message = words.ONE_OF.format(message=errors[0].message, count=len(errors))
@@ -144,7 +144,7 @@ class QueuePanel(ttk.Frame):
         self._ui.status(words.ADDED.format(folder=folder.path, time=time.strftime("%H:%M")))
 
     def toggle(self) -> None:
-        """Begin to work through the queue, or finish after the present run."""
+        """Start working through the queue, or stop after the current run."""
         self._work.runner.active = not self._work.runner.active
         self._show()
         self._work.look()

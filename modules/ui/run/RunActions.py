@@ -1,4 +1,4 @@
-"""Starting a run, giving it orders, and saying how it ended."""
+"""Starting a run, sending it commands, and reporting how it ended."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RETRY_SECONDS = 1.0
 
 
 class RunActions:
-    """Between the bottom bar and the run.
+    """Connects the bottom bar and the run.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         control: the run.
-        check: what is wrong with the settings and their files.
+        check: checks the settings and their files.
         refused: called when there are errors.
-        heard: called after each look at the run that brought something new.
+        heard: called when polling the run brought news.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class RunActions:
         self._ui, self.control, self._check, self._refused, self._heard = ui, control, check, refused, heard
         self.starting = False
         self.waiting = ""
-        """What a run that was to start has to wait for; empty when none waits."""
+        """What the start of a run is waiting for; empty if none is waiting."""
         self._waiting_run: tuple[str, dict[str, Any]] | None = None
         self._retry_at = 0.0
         self._news, self._shown = False, 0.0
         self._timer = ui.root.after(POLL_MS, self._tick)
 
     def start(self) -> None:
-        """Start with the settings as they are, unless something is wrong with them.
+        """Start with the current settings, unless they have errors.
 
-        While another trainer uses the device, the run waits; ``order("stop")`` gives that up.
+        While another trainer uses the device, the run waits; ``order("stop")`` cancels the start.
         """
         if self.starting or self._waiting_run is not None or self.control.is_live:
             return
@@ -90,7 +90,7 @@ class RunActions:
         )
 
     def _start_or_resume(self, folder: str, config: dict[str, Any], left: tuple[int, int] | None) -> None:
-        """Begin a new run, or resume the one in this folder, as the person decides."""
+        """Start a new run, or resume the one in this folder, as the person decides."""
         from modules.ui.dialogs import Question
 
         if left is None:
@@ -120,7 +120,7 @@ class RunActions:
         elif not waits_for:
             self._stop_waiting()
             self.control.poll()
-            if cancelled:  # Stop was pressed in the moment in which its turn came
+            if cancelled:  # Stop was pressed just when its turn came
                 self._ui.work(self.control.end_now, lambda _result: None)
         self._heard()
 
@@ -134,7 +134,7 @@ class RunActions:
         self.waiting, self._waiting_run = "", None
 
     def order(self, kind: str) -> None:
-        """Give the run a command, or cancel a start that waits."""
+        """Send the run a command, or cancel a waiting start."""
         if kind == "stop" and self.waiting:
             self._stop_waiting()
             self._ui.status(words.START_CANCELLED)
@@ -151,7 +151,7 @@ class RunActions:
         self._ui.status(words.COMMANDED[kind])
 
     def pause_or_resume(self) -> None:
-        """Whichever the run can do now."""
+        """Pause or resume, whichever is possible now."""
         self.order("resume" if self.control.state == "paused" else "pause")
 
     def attach(self, folder: str) -> None:
@@ -171,7 +171,7 @@ class RunActions:
         self._news = self.control.poll() or self._news
         behind = self.control.is_behind
         self._timer = self._ui.root.after(CATCH_UP_MS if behind else POLL_MS, self._tick)
-        # A long run is read piece by piece; to draw after each piece would take longer than reading it.
+        # A long run is read in pieces. Drawing after each piece would take longer than reading.
         if self._news and (not behind or time.monotonic() - self._shown > SHOWN_EVERY):
             self._news, self._shown = False, time.monotonic()
             self._heard()
@@ -180,7 +180,7 @@ class RunActions:
             self._ended(outcome)
 
     def _ended(self, outcome: Outcome) -> None:
-        self._check.soon()  # its files are there now
+        self._check.soon()  # its files exist now
         self._ui.status(outcome.message)
         self._heard()
         self._give_notice(outcome)
@@ -191,7 +191,7 @@ class RunActions:
             self._ui.error(UserError(outcome.message, hint=hint or None))
 
     def _give_notice(self, outcome: Outcome) -> None:
-        """Tell the desktop, in a thread; that it cannot be told changes nothing else."""
+        """Show a desktop notification, from a thread. If that fails, nothing else changes."""
         run = self.control.run
         if not self._ui.services.memory.notices or run is None:
             return
@@ -203,5 +203,5 @@ class RunActions:
         )
 
     def close(self) -> None:
-        """Stop looking; the run continues."""
+        """Stop watching. The run continues."""
         self._ui.root.after_cancel(self._timer)

@@ -1,4 +1,4 @@
-"""The samples of a run: for each prompt the image at the start next to the one at the chosen step."""
+"""The samples of a run: for each prompt, the image at the start next to that of the chosen step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CELL = 210
 
 
 class SampleGallery(ttk.Frame):
-    """A scrolling canvas that draws only the rows in sight.
+    """A scrolling canvas that draws only the visible rows.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         resolve: the file behind a reported path.
     """
 
@@ -64,7 +64,7 @@ class SampleGallery(ttk.Frame):
     # -- content ---------------------------------------------------------------------------------------------
 
     def show(self, samples: Sequence[SampleImage], nothing: str) -> None:
-        """All samples of the run so far; ``nothing`` is said where there are none."""
+        """Show all samples of the run so far, or the text ``nothing`` if there are none."""
         if tuple(samples) == self._samples and nothing == self._nothing:
             return
         self._samples, self._nothing = tuple(samples), nothing
@@ -94,14 +94,15 @@ class SampleGallery(ttk.Frame):
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def _geometry(self) -> tuple[int, int, int]:
-        """Side of an image, size of a cell with its caption, cells in a row (a cell is one prompt)."""
+        """Side of an image, width of a cell with its caption, and cells per row (one cell per prompt)."""
         side = self._ui.theme.px(CELL)
         paired = any(first is not None for first, _ in self._rows)
         width = side * (2 if paired else 1) + self._ui.theme.px(18)
         return side, width, max(1, self.canvas.winfo_width() // width)
 
     def _edges(self, side: int, width: int, columns: int) -> list[int]:
-        """Where each row begins, and where the last one ends; captions are shown whole, however long they are."""
+        """The top of each row and the bottom of the last. Captions are shown in full, however long they are.
+        """
         px, made = self._ui.theme.px, [0]
         for start in range(0, len(self._rows), columns):
             members = [sample for _, sample in self._rows[start : start + columns]]
@@ -109,7 +110,7 @@ class SampleGallery(ttk.Frame):
         return made
 
     def _high(self, sample: SampleImage, width: int) -> int:
-        """Pixels that a caption takes."""
+        """Height of a caption in pixels."""
         key = (_caption(sample), width)
         if key not in self._captions:
             font = self._ui.theme.fonts["small"]
@@ -124,7 +125,7 @@ class SampleGallery(ttk.Frame):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw the cells in sight."""
+        """Draw the visible cells."""
         if not self.winfo_exists():
             return
         palette, px = self._ui.theme.palette, self._ui.theme.px

@@ -1,4 +1,4 @@
-"""Samples as a grid of images: a row for each prompt, a column for each checkpoint."""
+"""Samples as a grid of images: a row per prompt, a column per checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = 150
 
 
 class SampleGrid(ttk.Frame):
-    """A canvas that scrolls both ways and draws only what is in sight."""
+    """A canvas that scrolls both ways and draws only what is visible."""
 
     def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         super().__init__(parent)
@@ -46,18 +46,18 @@ class SampleGrid(ttk.Frame):
         ui.theme.on_change(self.redraw, self)
 
     def show(self, grid: Grid, nothing: str) -> None:
-        """Replace what is shown; ``nothing`` is said where there are no images."""
+        """Replace the grid, or show the text ``nothing`` if there are no images."""
         self._grid, self._nothing = grid, nothing
         self.canvas.xview_moveto(0)
         self.canvas.yview_moveto(0)
         self.redraw()
 
     def read_again(self) -> None:
-        """Forget what was read: the files have changed since."""
+        """Forget cached images after the files have changed."""
         self._thumbnails.forget()
 
     def redraw(self) -> None:
-        """Draw the cells in sight."""
+        """Draw the visible cells."""
         if not self.winfo_exists():
             return
         canvas, palette, px, grid = self.canvas, self._ui.theme.palette, self._ui.theme.px, self._grid

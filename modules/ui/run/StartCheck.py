@@ -1,4 +1,4 @@
-"""What stands between the settings and a training. The files are looked at in the background after every change."""
+"""What prevents training from starting. Files are checked in the background after every change."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 
 SETTLED_MS = 1500
-"""The files are looked at when nothing has changed for this long."""
+"""Files are checked after this long without a change."""
 
 
 class StartCheck:
-    """Problems of the settings, which are known at once, and of files and model, which take a dry run.
+    """Finds problems of the settings immediately, and of files and model by a dry run.
 
     Args:
-        ui: what parts share.
-        is_live: whether training is under way; files are not looked at then.
-        changed: called when more or less is known than before.
-        command: of the dry run.
+        ui: shared objects of the window.
+        is_live: whether training is running; files are not checked then.
+        changed: called when the known problems change.
+        command: command line of the dry run.
     """
 
     def __init__(
@@ -41,28 +41,28 @@ class StartCheck:
         self._then: Callable[[], None] | None = None
         self._paces: list[tuple[dict[str, Any], float]] = []
         self.forecast = Forecast()
-        """What the run will take, at the present settings; nothing while that is unknown."""
+        """The predicted cost of the run at the current settings; empty while unknown."""
         self.checked = False
-        """Whether everything there is to know of the present settings is known."""
+        """Whether the check of the current settings is complete."""
 
     # -- what is known ---------------------------------------------------------------------------------------
 
     def problems(self) -> list[Problem]:
-        """All of them; what was wrong with files before the last change is shown until more is known."""
+        """All problems. Problems of files found before the last change stay until the new check is done."""
         known = self._of_settings()
         return known if _errors(known) else [*known, *self._of_files]
 
     def errors(self) -> list[Problem]:
-        """Those of ``problems`` that keep training from starting."""
+        """Those of ``problems`` that prevent training from starting."""
         return _errors(self.problems())
 
     def errors_of_settings(self) -> list[Problem]:
-        """Those that are certain without a look at any file."""
+        """Errors that are certain without looking at any file."""
         return _errors(self._of_settings())
 
     @property
     def checking(self) -> bool:
-        """Whether an answer is on its way."""
+        """Whether a check is running."""
         return self._run is not None or bool(self._timer)
 
     def _of_settings(self) -> list[Problem]:
@@ -73,18 +73,18 @@ class StartCheck:
     # -- looking ---------------------------------------------------------------------------------------------
 
     def soon(self) -> None:
-        """Something changed: look again when it has settled."""
+        """Schedule a check once changes have settled."""
         self._stop()
         self.checked, self.forecast = False, Forecast()
         self._timer = self._ui.root.after(SETTLED_MS, self._look)
 
     def after_absence(self) -> None:
-        """The person comes back to the window, perhaps from fixing files."""
+        """Check again when the person returns to the window, as files may have been fixed."""
         if _errors(self._of_files) and not self.checking:
             self.soon()
 
     def now(self, then: Callable[[], None]) -> None:
-        """Look at once, and call ``then`` when everything is known; a later change forgets that."""
+        """Check immediately and call ``then`` when everything is known. A later change cancels that."""
         self._then = then
         if self._run is None:
             self._stop()
@@ -120,13 +120,15 @@ class StartCheck:
             then()
 
     def take_pace(self, config: Mapping[str, Any], seconds: float) -> None:
-        """What a step took in a trial; used for all settings of its kind until the window is closed."""
+        """Record the time of a step in a trial. It is used for all settings of its kind until the window is
+        closed.
+        """
         self._paces.append((kind_of(config), seconds))
         self.forecast = self._with_pace(self.forecast)
         self._changed()
 
     def _with_pace(self, forecast: Forecast) -> Forecast:
-        """With the time of a step from a trial, where no run has told it."""
+        """Add the time of a step from a trial if no run has measured it."""
         if not self._paces or not forecast.steps or forecast.seconds is not None:
             return forecast
         kind = kind_of(self._ui.state.config.to_dict())
@@ -142,7 +144,7 @@ class StartCheck:
             self._run = None
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stop()
 
 

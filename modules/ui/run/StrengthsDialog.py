@@ -1,4 +1,4 @@
-"""Which adapters, prompts and strengths a grid of images is made of."""
+"""A dialog to choose adapters, prompts and strengths for a grid of images."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NAME_WIDTH = 440
 
 
 class StrengthsDialog(Dialog):
-    """Choose; nothing happens before OK.
+    """Asks for the content of a grid. Nothing happens before OK.
 
     Args:
         run: whose settings the images are made with.
-        adapters: files to choose from, the first one chosen.
-        prompts: what is offered.
-        take: gets what was chosen.
+        adapters: files to choose from; the first is preselected.
+        prompts: prompts to choose from.
+        take: called with the choice.
     """
 
     def __init__(

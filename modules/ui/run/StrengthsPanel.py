@@ -1,4 +1,4 @@
-"""A grid of images of a run's adapters at several strengths, made when asked for."""
+"""A grid of images of a run's adapters at several strengths, made on request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_ADAPTERS, FIRST_PROMPTS = 9, 3
 
 
 class StrengthsPanel(ttk.Frame):
-    """A button, how far it is, and the grid.
+    """A button, a progress display and the grid.
 
     Args:
-        run: the run that is selected, if it is a single one.
-        prompts: of its samples.
+        run: the selected run, if it is the only one.
+        prompts: prompts of its samples.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StrengthsPanel(ttk.Frame):
         self.bind("<Destroy>", lambda event: self.stop() if event.widget is self else None)
 
     def enable(self) -> None:
-        """The button can be pressed where there is something to make, or to stop."""
+        """Enable the button if there is something to make or to stop."""
         on = self._job is not None or self._adapters() != []
         self.button.state([("!" if on else "") + "disabled"])
 
@@ -80,7 +80,7 @@ class StrengthsPanel(ttk.Frame):
         self._ui.work(self._job.run, self._made, self._failed)
 
     def stop(self) -> None:
-        """End what is being made; images that are there stay."""
+        """Stop making images. Finished images stay."""
         if self._job is not None:
             self._job.stop()
 

@@ -1,4 +1,4 @@
-"""TensorBoard in a separate process, for this computer alone, ended with the window."""
+"""TensorBoard in a separate process, reachable from this computer only and ended with the window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELD = "tensorboard_port"
 START_SECONDS = 60.0
 END_SECONDS = 3.0
 STEP_SECONDS = 0.1
-# The pipe to the window closes however the window ends, so that no server is left behind.
+# The pipe to the window closes however the window ends, so no server is left behind.
 SERVER = (
     sys.executable,
     "-c",
@@ -35,10 +35,10 @@ SERVER = (
 
 
 class TensorBoard:
-    """At most one server; another folder or port replaces it.
+    """Runs at most one server. Another folder or port replaces it.
 
     Args:
-        server: the command line, to which folder and place are added; it ends when its input does.
+        server: command line, to which folder and address are added; the server ends when its input closes.
     """
 
     def __init__(self, server: Sequence[str] = SERVER) -> None:
@@ -49,15 +49,16 @@ class TensorBoard:
 
     @property
     def pid(self) -> int | None:
-        """The number of the server's process while it runs."""
+        """Process id of the server while it is running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def open(self, folder: Path, port: int) -> str:
-        """Serve a folder and open it in the browser once it answers; returns the address. Not on the Tk thread.
+        """Serve a folder, open it in the browser once it answers, and return the address. Not for the Tk
+        thread.
 
         Raises:
-            UserError: there is nothing in the folder, the port is taken, or the server does not start.
+            UserError: the folder is empty, the port is taken, or the server does not start.
         """
         if not folder.is_dir():
             raise UserError(
@@ -111,7 +112,7 @@ class TensorBoard:
 
 def _check_free(port: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-        if sys.platform != "win32":  # there it would allow to share a port that is in use
+        if sys.platform != "win32":  # there it would allow sharing a port that is in use
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((HOST, port))

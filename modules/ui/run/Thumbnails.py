@@ -1,4 +1,4 @@
-"""Small images on a canvas: read in the background, and kept for as long as they are drawn."""
+"""Small images on a canvas, read in the background and kept as long as they are drawn."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Thumbnails:
     """The images of one widget.
 
     Args:
-        owner: nothing is read any more when it is gone.
-        redraw: draws what is in sight; called when images have arrived. It asks for them within ``drawing``.
+        owner: reading stops when it is destroyed.
+        redraw: draws what is visible; called when images have arrived. It must request them within ``drawing``.
     """
 
     def __init__(self, owner: tk.Misc, ui: Ui, redraw: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class Thumbnails:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Around one pass of drawing: what is not asked for in it is forgotten, what is missing is read."""
+        """Wrap one pass of drawing. Images not requested in it are forgotten; missing ones are read."""
         self._used, self._wanted = {}, []
         yield
         self._photos = self._used
@@ -43,7 +43,7 @@ class Thumbnails:
             self._images().want(self._wanted)
 
     def get(self, key: Key) -> ImageTk.PhotoImage | str:
-        """The image of a file in a box, or what to write in its place."""
+        """The image of a file scaled to a box, or the text to write in its place."""
         photo = self._photos.get(key)
         if photo is None and (image := self._images().get(*key)) is not None:
             photo = ImageTk.PhotoImage(image, master=self._owner)

@@ -1,4 +1,4 @@
-"""Questions of a run whose reward is a person: the images of one prompt at a time, marked by clicks or keys."""
+"""The panel for runs rewarded by a person: the images of one prompt at a time, marked by clicks or keys."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LIKE_KEYS, DISLIKE_KEYS, BEST_KEYS, DONE_KEYS = (
 
 
 class VotePanel(ttk.Frame):
-    """The open questions of a run. Every mark is on the disk before it is drawn.
+    """The open questions of a run. Every mark is on disk before it is drawn.
 
     Args:
-        changed: called with the number of open questions whenever it is another one.
+        changed: called with the number of open questions whenever it changes.
     """
 
     def __init__(self, parent: tk.Misc, ui: Ui, changed: Callable[[int], None]) -> None:
@@ -100,7 +100,7 @@ class VotePanel(ttk.Frame):
     # -- what there is to vote on ------------------------------------------------------------------------------
 
     def look(self, run: Path | None) -> None:
-        """Show the first open question of a run; none where there is no run."""
+        """Show the first open question of a run; nothing if there is no run."""
         if run is None or self._book is None or self._book.folder != VoteBook(run).folder:
             self._book = None if run is None else VoteBook(run)
         if self._book is not None:
@@ -150,11 +150,11 @@ class VotePanel(ttk.Frame):
     # -- voting ------------------------------------------------------------------------------------------------
 
     def like(self, number: int) -> None:
-        """Like an image; a second time takes the mark off."""
+        """Like an image. Calling it again removes the mark."""
         self._toggle(number, "likes")
 
     def dislike(self, number: int) -> None:
-        """Dislike an image; a second time takes the mark off."""
+        """Dislike an image. Calling it again removes the mark."""
         self._toggle(number, "dislikes")
 
     def _toggle(self, number: int, kind: str) -> None:
@@ -170,7 +170,7 @@ class VotePanel(ttk.Frame):
         self._give(replace(vote, likes=tuple(sorted(likes)), dislikes=tuple(sorted(dislikes)), best=best))
 
     def prefer(self, number: int) -> None:
-        """Prefer an image to all others; a second time takes the mark off."""
+        """Prefer an image to all others. Calling it again removes the mark."""
         if self.question is None:
             return
         vote = self.question.vote
@@ -178,7 +178,7 @@ class VotePanel(ttk.Frame):
         self._give(replace(vote, dislikes=dislikes, best=None if vote.best == number else number))
 
     def finish(self) -> str:
-        """Nothing more is to be said of these images: the next question."""
+        """Finish the question and show the next one."""
         if self.question is not None:
             self._give(replace(self.question.vote, done=True))
         return "break"

@@ -1,4 +1,4 @@
-"""A notice of the desktop when a run ends."""
+"""Desktop notifications when a run ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECONDS = 10.0
 
 
 def send_notice(title: str, text: str) -> None:
-    """Ask the desktop to show a notice; returns when it has it. Not for the Tk thread.
+    """Send a notification and return once the desktop has accepted it. Not for the Tk thread.
 
     Raises:
         Exception: the desktop has no such service, or does not answer within ``SECONDS``.

@@ -1,4 +1,4 @@
-"""The token for models that need an account. It goes to the secrets file and nowhere else."""
+"""The token for models that need an account. It is stored only in the secrets file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AccountDialog(Dialog):
     """Enter, replace or remove the token; a stored one is never shown.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         path: the secrets file.
     """
 
@@ -59,7 +59,7 @@ class AccountDialog(Dialog):
         self.entry.configure(show="" if self._visible.get() else MASK)
 
     def accept(self) -> None:
-        """Store what was typed."""
+        """Store the typed token."""
         token = self.entry.get().strip()
         if not TOKEN.fullmatch(token):
             self.fault.configure(text=words.NOT_A_TOKEN)

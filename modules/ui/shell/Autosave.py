@@ -1,4 +1,4 @@
-"""Writing the session shortly after every change, away from the Tk thread, and once more at the end."""
+"""Saves the session shortly after every change, off the Tk thread, and once more at the end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Autosave:
     """Saves what ``snapshot`` returns.
 
     Args:
-        root: the window whose clock is used.
-        store: where to.
-        snapshot: the session and the window as they are; called on the Tk thread.
-        failed: called (from any thread) with the reason when nothing can be written; once until it works again.
+        root: the window whose timer is used.
+        store: where to save.
+        snapshot: returns the current session and window state; called on the Tk thread.
+        failed: called (from any thread) with the reason when saving fails, once until it works again.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Autosave:
         self._complained = False
 
     def soon(self) -> None:
-        """Something changed."""
+        """Schedule a save after a change."""
         if self._timer is None:
             self._timer = self._root.after(DELAY_MS, self._start)
 
@@ -47,7 +47,7 @@ class Autosave:
         threading.Thread(target=self._write, args=(session, memory), daemon=True, name="autosave").start()
 
     def now(self) -> None:
-        """Write before continuing; for the end of the program."""
+        """Save before returning, for the end of the program."""
         if self._timer is not None:
             self._root.after_cancel(self._timer)
             self._timer = None

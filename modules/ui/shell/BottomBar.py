@@ -1,4 +1,4 @@
-"""The bar below the pages: what can be done with the run, how far it is, and a line of words."""
+"""The bar below the pages: buttons of the run, its progress, and a status line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from modules.ui.widgets.tk_support import fit_middle
 
 
 class BottomBar(ttk.Frame):
-    """Buttons, bars, status.
+    """Buttons, progress bars and status line.
 
     Args:
-        actions: what its buttons do.
+        actions: actions of its buttons.
     """
 
     def __init__(self, parent: tk.Misc, ui: Ui, actions: Actions) -> None:
@@ -75,7 +75,9 @@ class BottomBar(ttk.Frame):
         self.buttons[name].state([("!" if on else "") + "disabled"])
 
     def say(self, text: str) -> None:
-        """Show a line of words; of one that is too long, the middle is left out, so that a path keeps both ends."""
+        """Show a status text. One that is too long is shortened in the middle, so that a path keeps both
+        ends.
+        """
         self.said = text.replace("\n", "  ")
         self._fit()
 
@@ -84,7 +86,7 @@ class BottomBar(ttk.Frame):
         self._status.configure(text=fit_middle(self.said, room, font))
 
     def show_problems(self, errors: int, warnings: int, checking: bool, checked: bool) -> None:
-        """How many there are, and whether the files were looked at for that."""
+        """Show the number of problems, and whether the files were checked too."""
         if errors or warnings:
             text = words.problem_counts(errors, warnings) + ("\u2026" if checking else "")
         elif checking:
@@ -94,15 +96,15 @@ class BottomBar(ttk.Frame):
         self.problems.configure(text=text)
 
     def show_forecast(self, forecast: Forecast, looking: bool) -> None:
-        """What the run that Start would begin will take; ``looking`` while that is being found out."""
+        """Show the predicted cost of the next run; ``looking`` while it is being computed."""
         self.forecast.show(forecast, looking)
 
     def show_run(self, control: RunControl, waiting: str = "") -> None:
-        """How the run stands.
+        """Show the state of the run.
 
         Args:
             control: the run.
-            waiting: what a run that was to start has to wait for.
+            waiting: what the start of a run is waiting for.
         """
         live = control.state in LIVE
         progress = control.progress()

@@ -1,4 +1,4 @@
-"""Opening, saving, importing, presets: what the top bar and its keys do."""
+"""Actions on files: opening, saving, importing, presets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from modules.util.errors import UserError
 
 
 class FileActions:
-    """Keeps the path of the config that is open.
+    """Performs the actions and tracks the path of the open config.
 
     Args:
-        ui: what parts share.
-        memory: the recent files are kept there.
-        presets: where presets are.
+        ui: shared objects of the window.
+        memory: stores the recent files.
+        presets: folder of the presets.
         changed: called when the path or the saved state changed.
     """
 
@@ -38,7 +38,7 @@ class FileActions:
     # -- files -----------------------------------------------------------------------------------------------
 
     def new(self) -> None:
-        """Begin with the defaults; asks first when there are changes that no file holds."""
+        """Start with the defaults, asking first if there are unsaved changes."""
         changed = self._ui.state.is_modified()
         if changed:
             buttons = (words.SAVE, words.DISCARD, words.CANCEL)
@@ -57,7 +57,7 @@ class FileActions:
             self.load(path)
 
     def load(self, path: Path) -> bool:
-        """Open a config; what is wrong with it is shown, and nothing changes then."""
+        """Open a config. If it is invalid, show why and change nothing."""
         notes: list[str] = []
         try:
             config = load_layered(None, path, check=False, model=self._ui.state.model, notes=notes)
@@ -79,7 +79,7 @@ class FileActions:
         self._changed()
 
     def save(self) -> bool:
-        """Save where the config came from; ask the first time."""
+        """Save to the config's file, asking for a name the first time."""
         return self.save_to(Path(self.path)) if self.path else self.ask_save()
 
     def ask_save(self) -> bool:
@@ -89,7 +89,7 @@ class FileActions:
         return path is not None and self.save_to(path)
 
     def save_to(self, path: Path) -> bool:
-        """Write the config; texts that are not values are left out, and stay on the screen."""
+        """Write the config. Texts that are not valid values are left out, and stay on the screen."""
         try:
             self._ui.state.config.save(path)
         except OSError as error:
@@ -109,13 +109,14 @@ class FileActions:
     # -- other programs --------------------------------------------------------------------------------------
 
     def ask_import(self) -> None:
-        """Ask for a file of another program and take it over."""
+        """Ask for a file of another program and import it."""
         path = self._ui.chooser.file(words.IMPORT_FILE, kinds=FOREIGN)
         if path is not None:
             self.import_from(path)
 
     def import_from(self, path: Path) -> None:
-        """Take over a config of another program, or a list of concepts or samples; say what was left behind."""
+        """Import a config of another program, or a list of concepts or samples, and report what was left out.
+        """
         from modules.util.config.foreign.importing import import_file
 
         try:
@@ -150,7 +151,7 @@ class FileActions:
         self._changed()
 
     def keep_preset(self) -> None:
-        """Ask for a name and keep the settings as a preset."""
+        """Ask for a name and save the settings as a preset."""
         name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
         if name:
             try:
@@ -161,7 +162,7 @@ class FileActions:
             self._ui.status(words.KEPT.format(path=made.path))
 
     def remove_preset(self) -> None:
-        """Ask which of the person's own presets to remove."""
+        """Ask which of the person's own presets to delete."""
         own = [preset for preset in self._presets.presets() if not preset.built_in]
         if not own:
             self._ui.status(words.NO_OWN_PRESETS)

@@ -1,4 +1,4 @@
-"""What the run will take, next to Start, with the cheapest cure where it does not fit."""
+"""The predicted cost of the run, next to Start, with the cheapest saving if it does not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from modules.util.errors import UserError
 
 
 class ForecastLine(ttk.Frame):
-    """A line of words, and a button that applies a cure or measures a step. Shown while nothing trains."""
+    """A line of text, and a button that applies a saving or measures a step. Hidden while a run is training.
+    """
 
     def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         super().__init__(parent)
@@ -47,7 +48,7 @@ class ForecastLine(ttk.Frame):
     # -- showing ---------------------------------------------------------------------------------------------
 
     def show(self, forecast: Forecast, looking: bool) -> None:
-        """Show what is known; ``looking`` while more is on its way."""
+        """Show what is known; ``looking`` while more is being computed."""
         self._forecast = forecast
         memory = forecast.memory
         if self._trial is None:
@@ -85,7 +86,7 @@ class ForecastLine(ttk.Frame):
     # -- doing -----------------------------------------------------------------------------------------------
 
     def make_it_fit(self) -> None:
-        """Apply the cheapest change with which the run fits; one undo takes it back."""
+        """Apply the cheapest change that makes the run fit. A single undo reverts it."""
         memory = self._forecast.memory
         if memory is None or not memory.saving:
             return
@@ -98,7 +99,7 @@ class ForecastLine(ttk.Frame):
         self._ui.status(words.MADE_TO_FIT.format(changes=changes))
 
     def measure_or_cancel(self) -> None:
-        """Measure the time of a step in the background, or stop doing so."""
+        """Measure the time of a step in the background, or cancel that."""
         if self._trial is not None:
             self._trial.cancel()
             return

@@ -1,4 +1,4 @@
-"""The presets as a menu: the person's own, those of the demo, one submenu for each family."""
+"""The presets as a menu: the person's own, those of the demo, and one submenu per family."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from modules.ui.widgets.theme import style_menu
 from modules.ui.widgets.tk_support import elide_middle
 
 MOST_IN_A_MENU = 12
-"""More of the person's own get a submenu; menus do not scroll everywhere."""
+"""Own presets beyond this number get a submenu, because menus do not scroll everywhere."""
 MOST_IN_A_COLUMN = 20
 LONGEST, LONGEST_SHOWN = 48, 28
 
 
 class PresetMenu(ttk.Menubutton):
-    """Opens with a click, Space or Down; the entries are read again each time.
+    """Opens with a click, Space or Down. The entries are read each time.
 
     Args:
-        parent: the bar it stands in.
-        ui: looks.
-        presets: what there is.
-        pick: called with the preset chosen; keep, remove: called for the last entries.
+        parent: the bar that contains it.
+        ui: shared objects of the window.
+        presets: the available presets.
+        pick: called with the chosen preset; keep, remove: called for the last entries.
     """
 
     def __init__(

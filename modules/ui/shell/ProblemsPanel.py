@@ -1,4 +1,4 @@
-"""The list of everything that is wrong with the settings; an entry jumps to its field."""
+"""The list of everything that is wrong with the settings. Entries jump to their fields."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_ROWS = 6
 
 
 class ProblemsPanel(ttk.Frame):
-    """Stands above the bottom bar while it is open.
+    """A panel above the bottom bar.
 
     Args:
-        close: called when it should go away.
+        close: called to close the panel.
     """
 
     def __init__(self, parent: tk.Misc, ui: Ui, close: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class ProblemsPanel(ttk.Frame):
         return None
 
     def focus_list(self) -> None:
-        """Select the first entry and take the keys."""
+        """Select the first entry and focus the list."""
         first = self.tree.get_children()
         if first:
             self.tree.selection_set(first[0])

@@ -1,4 +1,4 @@
-"""The search over all settings: type, pick from the list below, land in the field."""
+"""The search over all settings: type, pick from the list, and jump to the field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 12
 
 
 class SearchBox(ttk.Frame):
-    """An entry, and a list that floats over the pages while there is something to choose from."""
+    """An entry field with a list of matches that floats over the pages."""
 
     def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         super().__init__(parent)
@@ -48,7 +48,7 @@ class SearchBox(ttk.Frame):
         self.list.configure(relief="solid", borderwidth=1)
 
     def focus_entry(self) -> str:
-        """Ready to type."""
+        """Focus the entry field."""
         self.entry.focus_set()
         self.entry.selection_range(0, "end")
         return "break"
@@ -106,7 +106,7 @@ class SearchBox(ttk.Frame):
         return "break"
 
     def clear(self) -> str:
-        """Empty the entry and take the list away."""
+        """Clear the entry field and close the list."""
         self._text.set("")
         self.list.place_forget()
         return "break"

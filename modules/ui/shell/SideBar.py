@@ -14,11 +14,11 @@ from modules.ui.widgets.tk_support import on_event
 
 
 class SideBar(ttk.Frame):
-    """A button for each page, those of settings under a heading; Up and Down move between them.
+    """A button for each page, with settings pages under a heading. Up and Down move between them.
 
     Args:
-        pages: in order.
-        show: called with the key of the page wanted.
+        pages: the pages, in order.
+        show: called with the key of the selected page.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SideBar(ttk.Frame):
         label.pack(fill="x")
 
     def widest(self) -> int:
-        """Pixels in which every button fits, selected and with a number of problems."""
+        """Width in pixels that fits every button, selected and with a number of problems."""
         measure, px = self._theme.fonts["bold"].measure, self._theme.px
         return (
             max(measure(f"{title}  (88)") for title in self._titles.values()) + px(10) * 2 + px(8) * 2 + px(8)
@@ -68,7 +68,7 @@ class SideBar(ttk.Frame):
             button.configure(style="SideOn.TButton" if name == key else "Side.TButton")
 
     def mark(self, faults: dict[str, int]) -> None:
-        """Show how many problems each page has."""
+        """Show the number of problems of each page."""
         for key, button in self.buttons.items():
             count = faults.get(key, 0)
             button.configure(text=self._titles[key] + (f"  ({count})" if count else ""))

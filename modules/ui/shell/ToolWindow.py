@@ -1,4 +1,4 @@
-"""What a tool asks for, its preview, its work with progress, and undo. The work runs in a separate process."""
+"""The window of a tool: inputs, preview, progress, and undo. The work runs in a separate process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LINES_AT_ONCE = 400
 
 
 class ToolWindow(Dialog):
-    """Closing it stops the tool, which puts its folder in order first.
+    """The window of a tool. Closing it stops the tool, which first cleans up its folder.
 
     Args:
-        ui: what parts share.
+        ui: shared objects of the window.
         spec: the tool.
     """
 
@@ -68,7 +68,7 @@ class ToolWindow(Dialog):
             self.buttons.append(self.add_button(words.UNDO, self.undo))
 
     def _share_height(self, _event: object) -> None:
-        """What is asked for scrolls where there is not enough room for it and a few lines of output."""
+        """Let the inputs scroll if they and a few lines of output do not fit."""
         room = self.body.winfo_height() - self.ui.theme.px(OUTPUT_HEIGHT)
         self.asked.canvas.configure(height=max(1, min(self.asked.inside.winfo_reqheight(), room)))
 
@@ -114,7 +114,7 @@ class ToolWindow(Dialog):
         self._run(preview=True)
 
     def start(self) -> None:
-        """Do it."""
+        """Run the tool."""
         self._run(preview=False)
 
     def _run(self, preview: bool) -> None:
@@ -188,9 +188,9 @@ class ToolWindow(Dialog):
             self.output.see("end")
 
     def cancel(self) -> None:
-        """Stop what is running; otherwise close."""
+        """Stop a running tool; otherwise close the window."""
         if self.job is None:
             self.destroy()
         elif not self.job.stopped:
-            # it may take some seconds to put the folder in order
+            # cleaning up the folder may take some seconds
             threading.Thread(target=self.job.stop, daemon=True).start()

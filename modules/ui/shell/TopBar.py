@@ -18,14 +18,14 @@ from modules.ui.widgets.tk_support import elide_middle
 
 
 class TopBar(ttk.Frame):
-    """Buttons that do what the window's actions do; keys do the same.
+    """Buttons for the actions of the window. Most have keys too.
 
     Args:
         parent: the window.
-        ui: what the parts share.
-        actions: what its buttons and the menu do.
-        presets: what the picker offers.
-        pick: called with the preset chosen; keep, remove: called for the picker's last entries.
+        ui: shared objects of the window.
+        actions: actions of its buttons and menu.
+        presets: presets of the picker.
+        pick: called with the chosen preset; keep, remove: called for the picker's last entries.
         recent: the config files opened last; open_recent: called with one of them.
     """
 
@@ -95,6 +95,6 @@ class TopBar(ttk.Frame):
         menu.add_command(label=words.MENU_QUIT, command=actions.quit, accelerator="Ctrl+Q")
 
     def show_undo(self, undo: bool, redo: bool) -> None:
-        """Grey out what there is nothing of."""
+        """Enable the buttons for which there is something to undo or redo."""
         self.buttons["undo"].state([("!" if undo else "") + "disabled"])
         self.buttons["redo"].state([("!" if redo else "") + "disabled"])

@@ -1,4 +1,4 @@
-"""Appearance and scale of the window, and whether the desktop tells of the end of runs."""
+"""A dialog for appearance, scale, and desktop notifications at the end of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
 
 
 def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str, int], None]) -> Dialog:
-    """Choose; nothing changes before OK."""
+    """Open the dialog. Nothing changes before OK."""
     dialog = Dialog(ui, words.VIEW_TITLE, width=340)
     px = ui.theme.px
     dialog.body.columnconfigure(1, weight=1)

@@ -1,4 +1,4 @@
-"""Windows of tools that have the screen to themselves: next to the main window, or as a program."""
+"""Top-level windows of tools, next to the main window or as a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOM = 0.94
 
 
 def new_window(parent: tk.Misc, theme: Theme) -> tk.Toplevel:
-    """An empty window next to the one of ``parent``."""
+    """Make an empty window next to that of ``parent``."""
     window = tk.Toplevel(parent)
     theme.on_change(lambda: window.configure(background=theme.palette.back), window)
     _fit(window, theme)
@@ -21,7 +21,7 @@ def new_window(parent: tk.Misc, theme: Theme) -> tk.Toplevel:
 
 
 def program_window(appearance: str, scale: int) -> tuple[tk.Tk, Theme]:
-    """The empty window of a program, not on the screen yet, and its looks."""
+    """Make the empty, still hidden window of a program, and its theme."""
     root = tk.Tk(className="Tastemaker")
     root.withdraw()
     install_wheel(root)
@@ -33,7 +33,7 @@ def program_window(appearance: str, scale: int) -> tuple[tk.Tk, Theme]:
 
 
 def _fit(window: tk.Tk | tk.Toplevel, theme: Theme) -> None:
-    """As large as is good, never larger than the screen."""
+    """Size the window generously, but never larger than the screen."""
     width = min(theme.px(WIDTH), int(window.winfo_screenwidth() * ROOM))
     height = min(theme.px(HEIGHT), int(window.winfo_screenheight() * ROOM) - 30)
     left = (window.winfo_screenwidth() - width) // 2

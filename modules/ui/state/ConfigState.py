@@ -1,4 +1,4 @@
-"""The settings being edited: values, texts that are not values yet, undo and redo. No Tk here."""
+"""The settings being edited: values, texts that are not valid yet, undo and redo. No Tk here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_UNDO = 500
 
 @dataclass(frozen=True)
 class Cell:
-    """What a field holds: its last good value, and the text typed over it when that is not a value."""
+    """Content of a field: its last valid value, and the typed text if that is not a valid value."""
 
     value: Any
     text: str | None = None
@@ -40,7 +40,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong (or, as a warning, probably not meant) with a field."""
+    """An error of a field, or a warning that its value is probably not intended."""
 
     path: str
     message: str
@@ -52,10 +52,10 @@ Listener = Callable[[frozenset[str]], None]
 
 
 class ConfigState:
-    """A config under edit. Listeners hear the paths whose cells changed.
+    """A config being edited. Listeners are called with the paths of changed cells.
 
     Args:
-        config: where to begin; also decides the class.
+        config: initial config; also determines the class.
     """
 
     def __init__(self, config: TrainConfig | None = None) -> None:
@@ -72,7 +72,7 @@ class ConfigState:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def value(self, path: str) -> Any:
-        """The last good value of a field."""
+        """The last valid value of a field."""
         found: Any = self.config
         for part in path.split("."):
             found = getattr(found, part)
@@ -82,12 +82,12 @@ class ConfigState:
         return Cell(self.value(path), self._texts.get(path))
 
     def text(self, path: str) -> str:
-        """What to show in an entry: what was typed, else the value."""
+        """The text to show in an entry: what was typed, or else the value."""
         typed = self._texts.get(path)
         return typed if typed is not None else value_text(self.value(path))
 
     def typed(self) -> dict[str, str]:
-        """The texts that are not values, by field."""
+        """The texts that are not valid values, by field."""
         return dict(self._texts)
 
     def fault(self, path: str) -> UserError | None:
@@ -99,12 +99,14 @@ class ConfigState:
         return path not in self._texts and plain_value(self.value(path)) == self.settings[path].default
 
     def is_visible(self, path: str) -> bool:
-        """Whether the field's row is shown at the present values of others."""
+        """Whether the field's row is shown at the current values of the others."""
         setting = self.settings[path]
         return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
 
     def problems(self) -> list[Problem]:
-        """Unreadable texts first, in the order of the form, then values that contradict each other, then warnings."""
+        """All problems: invalid texts first, in the order of the form, then contradictory values, then
+        warnings.
+        """
         made = [_as_problem(self._faults[path], path) for path in self.settings if path in self._faults]
         found = find_problems(self.config)
         for error in found.errors:
@@ -116,21 +118,21 @@ class ConfigState:
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_text(self, path: str, text: str) -> UserError | None:
-        """Take what a person typed; a text that is not a value is kept and its fault returned."""
+        """Accept a typed text. If it is not a valid value, the text is kept and its fault returned."""
         cell, fault = self._read(path, text)
         self._change(self.settings[path].title, {path: cell}, {path: fault}, typing=True)
         return fault
 
     def set_value(self, path: str, value: Any) -> None:
-        """Take a value from a switch, a list or a window.
+        """Set a value from a switch, a list or a window.
 
         Raises:
-            ConfigError: the field cannot have it.
+            ConfigError: the value is not allowed.
         """
         self.set_values({path: value}, self.settings[path].title)
 
     def set_values(self, values: dict[str, Any], title: str) -> None:
-        """Several fields in one step of undo."""
+        """Set several fields in one step of undo."""
         trial = self.config.copy_of()
         for path, value in values.items():
             _assign(trial, path, value)
@@ -138,7 +140,7 @@ class ConfigState:
         self._change(title, cells, {})
 
     def reset(self, paths: Iterable[str]) -> None:
-        """Back to the defaults."""
+        """Reset fields to their defaults."""
         fresh = self.model()
         listed = list(paths)
         title = (
@@ -149,20 +151,21 @@ class ConfigState:
         self._change(title, {path: Cell(_get(fresh, path)) for path in listed}, {})
 
     def replace(self, config: TrainConfig, title: str, saved: bool = False) -> None:
-        """Take over another config whole, as one step of undo."""
+        """Replace the whole config, as one step of undo."""
         self._change(title, {path: Cell(_get(config, path)) for path in self.settings}, {})
         if saved:
             self.mark_saved()
 
     def restore_typed(self, texts: dict[str, str]) -> None:
-        """Put back texts that were no values when the program ended."""
+        """Restore texts that were not valid values when the program ended."""
         for path, text in texts.items():
             if path in self.settings and self.settings[path].kind in ("int", "float", "text"):
                 self.set_text(path, text)
                 self.seal()
 
     def seal(self) -> None:
-        """The next typing is a step of its own (the person left the field)."""
+        """End the current undo step, because the person left the field. The next typing is a step of its own.
+        """
         if self._undo:
             self._undo[-1].when = 0.0
 
@@ -208,11 +211,11 @@ class ConfigState:
     # -- undo ------------------------------------------------------------------------------------------------
 
     def undo(self) -> str | None:
-        """Take back the last step; returns its title."""
+        """Undo the last step and return its title."""
         return self._step(self._undo, self._redo, lambda edit: edit.before)
 
     def redo(self) -> str | None:
-        """Do again what was taken back."""
+        """Redo the last undone step and return its title."""
         return self._step(self._redo, self._undo, lambda edit: edit.after)
 
     def _step(
@@ -235,15 +238,15 @@ class ConfigState:
     # -- saving ----------------------------------------------------------------------------------------------
 
     def mark_saved(self) -> None:
-        """What is there now is what the file holds."""
+        """Mark the current settings as saved."""
         self._saved = self.config.to_dict()
 
     def mark_unsaved(self) -> None:
-        """No file holds what is there now."""
+        """Mark the current settings as not saved in any file."""
         self._saved = {}
 
     def is_modified(self) -> bool:
-        """Whether there is anything the file does not hold."""
+        """Whether there are unsaved changes."""
         return bool(self._texts) or self.config.to_dict() != self._saved
 
     # -- listeners -------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ class ConfigState:
 
 
 def value_text(value: Any) -> str:
-    """A value as it is typed."""
+    """A value as a person would type it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -264,7 +267,7 @@ def value_text(value: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """A value as files have it."""
+    """A value as it is written to files."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, list):
@@ -290,7 +293,7 @@ def _assign(config: BaseConfig, path: str, value: Any) -> None:
 def _same(one: Cell, other: Cell) -> bool:
     if one.text != other.text or type(one.value) is not type(other.value):
         return False
-    if isinstance(one.value, dict):  # 1, 1.0 and true are equal, but not the same
+    if isinstance(one.value, dict):  # 1, 1.0 and true compare equal, but are not the same
         return repr(one.value) == repr(other.value)
     return bool(one.value == other.value)
 

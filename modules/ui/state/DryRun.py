@@ -1,4 +1,4 @@
-"""Whether Start would begin to train: files and model, looked at by a dry run in a separate process. No Tk here."""
+"""Checks whether Start would succeed, by a dry run on files and model in a separate process. No Tk here."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DRY_RUN = (sys.executable, str(ROOT / "scripts" / "train.py"), "--dry-run", "--j
 
 @dataclass(frozen=True)
 class Found:
-    """What a dry run found: problems, and where there is no error, what the run will take."""
+    """Findings of a dry run: problems, and if there are no errors, the predicted cost of the run."""
 
     problems: list[Problem]
     forecast: Forecast = field(default_factory=Forecast)
 
 
 class DryRun:
-    """One look at the files of a config.
+    """One check of the files of a config.
 
     Args:
-        command: what prints the outcome as JSON; the config's path is added.
-        config: plain data of a config.
+        command: command line that prints the outcome as JSON; the path of the config is appended.
+        config: the config as plain data.
     """
 
     def __init__(self, command: Sequence[str], config: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ class DryRun:
         self._cancelled = False
 
     def run(self) -> Found:
-        """Problems and forecast; takes seconds. Nothing of it means anything once it was cancelled."""
+        """Return problems and forecast after some seconds. If cancelled, the result is meaningless."""
         with tempfile.TemporaryDirectory(prefix="tastemaker-check-") as folder:
             path = Path(folder) / "config.json"
             write_json(path, self._config)
@@ -83,7 +83,7 @@ class DryRun:
         )  # fmt: skip
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the check."""
         with self._lock:
             self._cancelled = True
             if self._process is not None and self._process.poll() is None:
@@ -91,7 +91,7 @@ class DryRun:
 
 
 def no_images(config: TrainConfig) -> Problem | None:
-    """The problem of a config that has no images to train on; known at once, unlike those of files."""
+    """The problem of a config without training images. Unlike problems of files, it is known immediately."""
     if config.needs_no_images():
         return None
     if config.concepts is None and Path(config.concept_file_name).exists():
@@ -102,11 +102,11 @@ def no_images(config: TrainConfig) -> Problem | None:
 
 
 def _step_back(process: subprocess.Popen[str]) -> None:
-    """Let everything else on this computer go first."""
+    """Lower the priority of the process below everything else on this computer."""
     import psutil
 
     try:
         low = psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else 10
         psutil.Process(process.pid).nice(low)
-    except psutil.Error:  # it has ended already
+    except psutil.Error:  # it has already ended
         return

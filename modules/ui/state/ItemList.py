@@ -1,4 +1,4 @@
-"""The concepts or samples of a config as a list that can be edited. No Tk here."""
+"""The concepts or samples of a config as an editable list. No Tk here."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T", bound=BaseConfig)
 
 
 class ItemList(Generic[T]):
-    """A list that lives in the config itself, or as long as nobody edits it in the file the config names.
+    """A list stored in the config itself or, until it is edited, in a file named by the config.
 
-    The first edit takes the file's list into the config: from then on it is part of what is saved and undone.
+    The first edit copies the list from the file into the config. From then on it is saved and undone with it.
 
     Args:
         state: the settings being edited.
         kind: class of the items.
-        field: where the config keeps the list (``concepts``).
-        file_field: where it keeps the name of the file (``concept_file_name``); empty for lists without one.
+        field: config field of the list (``concepts``).
+        file_field: config field of the file name (``concept_file_name``); empty for lists without a file.
     """
 
     def __init__(self, state: ConfigState, kind: type[T], field: str, file_field: str = "") -> None:
@@ -34,11 +34,11 @@ class ItemList(Generic[T]):
 
     @property
     def from_file(self) -> bool:
-        """Whether the list is still the file's."""
+        """Whether the list is still that of the file."""
         return bool(self.file_field) and self.state.value(self.field) is None
 
     def items(self) -> list[T]:
-        """The items as they are; ``fault`` says why a file's are missing."""
+        """The current items. If those of a file are missing, ``fault`` says why."""
         inline = self.state.value(self.field)
         if inline is not None:
             self.fault = None
@@ -62,30 +62,30 @@ class ItemList(Generic[T]):
         return list(self._read[2])
 
     def load(self, path: Path) -> list[T]:
-        """The items in a file. Raises ``UserError``, all faults at once."""
+        """Read the items of a file. Raises ``UserError`` that lists all faults."""
         return load_list(self.kind, path, None, self.field, f"list of {self.field}")
 
     def _store(self, items: Sequence[T], title: str) -> None:
         self.state.set_values({self.field: list(items)}, title)
 
     def read(self, path: Path) -> None:
-        """Take over the list in a file. Raises ``UserError``."""
+        """Replace the list with that of a file. Raises ``UserError``."""
         self._store(self.load(path), words.UNDO_READ.format(name=path.name))
 
     def add(self, items: Sequence[T]) -> int:
-        """Put items at the end; returns the position of the first."""
+        """Append items and return the position of the first."""
         before = self.items()
         self._store([*before, *items], words.UNDO_ADD.format(name=self.field))
         return len(before)
 
     def replace(self, index: int, item: T) -> None:
-        """Put another item in the place of one."""
+        """Replace one item."""
         items = self.items()
         items[index] = item
         self._store(items, words.UNDO_EDIT.format(name=self.field))
 
     def remove(self, indices: Sequence[int]) -> None:
-        """Take items out."""
+        """Remove items."""
         gone = set(indices)
         self._store(
             [item for i, item in enumerate(self.items()) if i not in gone],
@@ -93,12 +93,12 @@ class ItemList(Generic[T]):
         )
 
     def duplicate(self, indices: Sequence[int]) -> int:
-        """Copies at the end; returns the position of the first."""
+        """Append copies and return the position of the first."""
         items = self.items()
         return self.add([items[i].copy_of() for i in indices])
 
     def move(self, indices: Sequence[int], step: int) -> list[int]:
-        """Move items up (-1) or down (1) by one; returns where they are now."""
+        """Move items up (-1) or down (1) by one and return their new positions."""
         items, chosen = self.items(), sorted(indices, reverse=step > 0)
         if not chosen or not 0 <= chosen[0] + step < len(items):
             return sorted(indices)
@@ -108,7 +108,7 @@ class ItemList(Generic[T]):
         return sorted(index + step for index in chosen)
 
     def set_all(self, name: str, value: object, indices: Sequence[int]) -> None:
-        """Give several items the same value."""
+        """Set a field of several items to the same value."""
         items = [item.copy_of() for item in self.items()]
         for index in indices:
             setattr(items[index], name, value)

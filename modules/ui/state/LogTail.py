@@ -1,4 +1,4 @@
-"""The end of a log file as it grows. No Tk here."""
+"""Follows the end of a growing log file. No Tk here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MAX_BYTES = 128 * 1024
 
 
 class LogTail:
-    """Reads what was appended since the last look.
+    """Reads what was appended since the last poll.
 
     Args:
-        path: the file; it need not exist yet.
+        path: the file, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,9 @@ class LogTail:
         self._rest = b""
 
     def poll(self) -> tuple[str, bool]:
-        """New whole lines, and whether they replace everything shown so far (a new or shortened file)."""
+        """Read new complete lines, and whether they replace everything shown (the file is new or was
+        truncated).
+        """
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
@@ -42,6 +44,6 @@ class LogTail:
 
 
 def _final(line: bytes) -> str:
-    """Of a line that was written over and over (a progress bar) what it ended as."""
+    """Return the final state of a line that was overwritten repeatedly, such as a progress bar."""
     text = line.decode("utf-8", errors="replace").rstrip("\r")
     return text.rpartition("\r")[2].replace("\x1b[K", "")

@@ -1,4 +1,4 @@
-"""Presets: those that come with the program (names begin with ``#``) and the person's own. No Tk here."""
+"""Built-in presets (names begin with ``#``) and the person's own. No Tk here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = (
     "workspace_dir", "cache_dir", "concept_file_name", "concepts", "sample_definition_file_name", "samples",
     "output_model_destination", "train_device", "tensorboard_port",
 )  # fmt: skip
-"""What belongs to a project, not to a way of training: a preset changes it only where it names it."""
+"""Settings that belong to a project, not to a way of training. A preset changes them only if it sets them."""
 _BAD = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 
 
@@ -29,9 +29,9 @@ class Preset:
 
     Args:
         path: its file.
-        name: of the file, without the mark of built-in ones.
-        family: its folder; empty for those in no folder.
-        built_in: whether it came with the program.
+        name: file name without the mark of built-in presets.
+        family: its folder; empty for presets in no folder.
+        built_in: whether it is part of the program.
     """
 
     path: Path
@@ -41,13 +41,13 @@ class Preset:
 
     @property
     def label(self) -> str:
-        """What people read: ``# `` in front of built-in ones, the folder before the name."""
+        """The displayed name: the folder, then the name, with ``# `` in front of built-in presets."""
         label = f"{self.family} / {self.name}" if self.family else self.name
         return f"# {label}" if self.built_in else label
 
 
 class PresetStore:
-    """The presets in a folder and the folders in it.
+    """The presets in a folder and its subfolders.
 
     Args:
         folder: usually ``training_presets`` of the program.
@@ -57,7 +57,7 @@ class PresetStore:
         self.folder = folder
 
     def presets(self) -> list[Preset]:
-        """All of them: the person's own first, then built-in ones by family."""
+        """All presets: the person's own first, then built-in ones by family."""
         found = [
             self._preset(path) for path in sorted(self.folder.glob("**/*.json")) if path.name != "#.json"
         ]
@@ -69,7 +69,7 @@ class PresetStore:
         return Preset(path, name, "" if family == "." else family, path.name.startswith("#"))
 
     def load(self, preset: Preset, state: ConfigState) -> TrainConfig:
-        """The preset over the defaults, with what belongs to the project kept from ``state``.
+        """Apply the preset to the defaults. Settings that belong to the project are kept from ``state``.
 
         Raises:
             UserError, UserErrors: the file cannot be read or used.
@@ -82,10 +82,10 @@ class PresetStore:
         return made
 
     def save(self, name: str, config: TrainConfig) -> Preset:
-        """Keep what differs from the defaults under a name; an older preset of that name is replaced.
+        """Save what differs from the defaults under a name, replacing an older preset of that name.
 
         Raises:
-            UserError: the name is none, or the folder cannot be written.
+            UserError: the name is invalid, or the folder is not writable.
         """
         clean = _BAD.sub("-", name).strip(" .#")
         if not clean:
@@ -102,10 +102,10 @@ class PresetStore:
         return self._preset(path)
 
     def delete(self, preset: Preset) -> None:
-        """Remove one of the person's own.
+        """Delete one of the person's own presets.
 
         Raises:
-            UserError: it came with the program, or cannot be removed.
+            UserError: it is built in, or cannot be deleted.
         """
         if preset.built_in:
             raise UserError(f"{preset.label} comes with the program and stays")

@@ -1,4 +1,4 @@
-"""The run the window watches: starting it, giving it orders, hearing what it says. No Tk here."""
+"""The run that the window watches: starting it, sending commands, reading its events. No Tk here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIVE = ("starting", "running", "paused")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: shares of 0 to 1, and words for it."""
+    """Progress of a run: shares from 0 to 1, with texts."""
 
     run: float = 0.0
     epoch: float = 0.0
@@ -42,7 +42,7 @@ class RunControl:
     """Follows one run directory at a time.
 
     Args:
-        command: the trainer's command line instead of the usual one, for tests.
+        command: replaces the trainer's command line, for tests.
     """
 
     def __init__(self, command: Callable[[RunDirectory], Sequence[str]] | None = None) -> None:
@@ -56,7 +56,7 @@ class RunControl:
         self._was_live = False
         self._epochs = 0
         self.has_prompts = False
-        """Whether the run's settings have prompts to make samples of."""
+        """Whether the run's settings have sample prompts."""
 
     # -- choosing a run --------------------------------------------------------------------------------------
 
@@ -64,10 +64,10 @@ class RunControl:
         """Start training in a folder and follow it, unless its device is in use by another trainer.
 
         Returns:
-            What it has to wait for; empty when it was started.
+            What the start is waiting for; empty if training was started.
 
         Raises:
-            UserError: one is running there, or it cannot be started.
+            UserError: a trainer is running there, or cannot be started.
         """
         run = RunDirectory(folder)
         device = str(config.get("train_device") or "auto")
@@ -82,11 +82,11 @@ class RunControl:
         return ""
 
     def trial(self, config: dict[str, Any], told: Callable[[str], None]) -> Trial:
-        """A measurement of the time of a step, by the same trainer."""
+        """Measure the time of a step with the same trainer."""
         return Trial(config, told, self._command)
 
     def follow(self, folder: str | os.PathLike[str]) -> None:
-        """Watch the run in a folder, running or over."""
+        """Watch the run in a folder, whether running or ended."""
         self.run = RunDirectory(folder)
         self.history = RunHistory()
         self.outcome = None
@@ -100,7 +100,7 @@ class RunControl:
     # -- watching --------------------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Hear what is new, for a few milliseconds at most; whether there was anything."""
+        """Read new events for at most a few milliseconds. Return whether there were any."""
         if self._follower is None:
             return False
         before = self.state
@@ -117,7 +117,7 @@ class RunControl:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to read than one ``poll`` takes (a long run that was just found)."""
+        """Whether there is more to read than one ``poll`` handles, as in a long run that was just opened."""
         return self._follower is not None and not self._follower.reader.at_end
 
     def _look_after(self) -> None:
@@ -126,11 +126,11 @@ class RunControl:
         if self._ending is None or self._ending.is_alive() or self._follower is None:
             return
         outcome, self._ending = self._ending.outcome, None
-        if outcome is None:  # another trainer has begun there meanwhile, or this one is not quite gone
+        if outcome is None:  # another trainer has started there meanwhile, or this one has not quite ended
             self._trainer = attach(self._follower.run) or self._trainer
             return
         self._trainer, self.outcome = None, outcome
-        self.history.take(self._follower.poll(POLL_BYTES))  # last words, perhaps written for it just now
+        self.history.take(self._follower.poll(POLL_BYTES))  # last messages, perhaps written just before it ended
 
     @property
     def status(self) -> RunStatus:
@@ -138,14 +138,14 @@ class RunControl:
 
     @property
     def state(self) -> str:
-        """One of ``status.STATES``; how a run ended whose events could not say so is known from its process."""
+        """One of ``status.STATES``. If the events do not tell how a run ended, its process does."""
         state, outcome = self.status.state, self.outcome
         if state == "died" and outcome is not None:
             return outcome.category if outcome.ok else "failed"
         return state
 
     def fault(self) -> tuple[str, str] | None:
-        """Why the run failed, and what to do about it (or nothing); ``None`` where it did not."""
+        """Why the run failed, and what to do about it (may be empty); ``None`` if it did not fail."""
         if self.state not in ("failed", "died"):
             return None
         error, outcome = self.status.error, self.outcome
@@ -159,14 +159,14 @@ class RunControl:
         return self.state in LIVE
 
     def take_outcome(self) -> Outcome | None:
-        """How the run ended, once, if it did while it was watched."""
+        """How the run ended, returned once, if it ended while it was watched."""
         if self.outcome is None or not self._was_live:
             return None
         self._was_live = False
         return self.outcome
 
     def progress(self) -> Progress:
-        """For the bars and the line next to them."""
+        """The values of the progress bars and the text next to them."""
         status = self.status
         if status.state == "new":
             return Progress()
@@ -185,7 +185,7 @@ class RunControl:
         return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
 
     def _phase(self) -> dict[str, Any] | None:
-        """The work at hand, where it is not an optimizer step."""
+        """The current phase, if it is not an optimizer step."""
         status = self.status
         step, phase = status.step, status.phase
         if phase is None or self.state not in LIVE or (step is not None and step["seq"] > phase["seq"]):
@@ -235,22 +235,22 @@ class RunControl:
     # -- orders ----------------------------------------------------------------------------------------------
 
     def post(self, kind: str) -> str:
-        """Order something (``commands.COMMANDS``).
+        """Send a command (one of ``commands.COMMANDS``).
 
         Raises:
-            UserError: nothing is running.
+            UserError: no run is active.
         """
         if self.run is None:
             raise RuntimeError("no run is watched")
         return self.run.post(kind)
 
     def end_now(self) -> None:
-        """End a trainer that does not stop when asked."""
+        """Kill a trainer that does not stop when asked."""
         if self._trainer is not None:
             self._trainer.end()
 
     def file(self, name: str) -> Path:
-        """A file the run reported, wherever its name starts from."""
+        """A file reported by the run, whatever folder its path is relative to."""
         if self.run is None:
             raise RuntimeError("no run is watched")
         path = Path(name)
@@ -258,7 +258,7 @@ class RunControl:
 
 
 class _Ending(threading.Thread):
-    """Finds out how a trainer ended; that reads all its events, so it is not done on the Tk thread."""
+    """Finds out how a trainer ended. This reads all its events, so it runs off the Tk thread."""
 
     def __init__(self, trainer: TrainerProcess) -> None:
         super().__init__(daemon=True, name="run-ending")
@@ -271,7 +271,7 @@ class _Ending(threading.Thread):
 
 
 def _settings_of(run: RunDirectory) -> dict[str, Any]:
-    """As the run was started with; empty when they cannot be read."""
+    """The settings the run was started with; empty if they cannot be read."""
     try:
         data = read_json(run.config_path)
     except UserError:
@@ -280,7 +280,7 @@ def _settings_of(run: RunDirectory) -> dict[str, Any]:
 
 
 def _epochs_of(settings: Mapping[str, Any]) -> int:
-    """How many epochs they ask for; 0 when they limit the steps instead."""
+    """The number of epochs to train; 0 if the settings limit the steps instead."""
     epochs = 0 if settings.get("max_steps") else settings.get("epochs")
     return epochs if isinstance(epochs, int) else 0
 

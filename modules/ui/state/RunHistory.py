@@ -1,4 +1,4 @@
-"""What a run has reported, kept in a form that can be drawn: curves, samples, messages. No Tk here."""
+"""What a run has reported, in a form that can be drawn: curves, samples, messages. No Tk here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ MAX_MESSAGES = 400
 
 @dataclass
 class Series:
-    """One curve. When it gets long, neighbours are averaged, so memory stays bounded and its shape stays."""
+    """One curve. When it gets long, neighbouring points are averaged, which bounds memory and preserves the
+    shape.
+    """
 
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -26,11 +28,11 @@ class Series:
     _held: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, step: float, value: float) -> None:
-        """A new point; numbers that are not finite are left out."""
+        """Add a point. Values that are not finite are skipped."""
         if not math.isfinite(value):
             return
         if self.steps and step <= self.steps[-1]:
-            self._rewind(step)  # the run resumed from an earlier backup
+            self._rewind(step)  # the run was resumed from an earlier backup
         self.newest = value
         self._held.append((step, value))
         if len(self._held) < self._share:
@@ -55,7 +57,7 @@ class Series:
 
 @dataclass(frozen=True)
 class SampleImage:
-    """A sample the trainer made: where it is, for which prompt and step."""
+    """A sample made by the trainer: its file, prompt and step."""
 
     path: str
     prompt: str
@@ -73,7 +75,7 @@ class Message:
 
 
 class RunHistory:
-    """Fed with events; holds what pages draw."""
+    """Collects events and holds what pages draw."""
 
     def __init__(self) -> None:
         self.series: dict[str, Series] = {}
@@ -82,7 +84,7 @@ class RunHistory:
         self.total_steps = 0
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
-        """Add events in their order."""
+        """Add events in order."""
         for event in events:
             handler = getattr(self, f"_take_{event['kind']}", None)
             if handler is not None:
@@ -155,7 +157,7 @@ class RunHistory:
         del self.messages[:-MAX_MESSAGES]
 
     def tags(self) -> list[str]:
-        """The curves there are, by name."""
+        """The names of the curves."""
         return sorted(self.series)
 
 

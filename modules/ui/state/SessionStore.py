@@ -1,4 +1,4 @@
-"""What the program remembers between starts: the settings as they were, and the window. No Tk here."""
+"""What the program remembers between starts: the settings and the window. No Tk here."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MAX_WINDOWS = 20
 
 @dataclass
 class WindowMemory:
-    """How the window was left.
+    """The last state of the window.
 
     Args:
-        geometry: as Tk has it (``1200x800+10+10``); empty for the default.
+        geometry: in Tk's format (``1200x800+10+10``); empty for the default.
         maximized: whether it filled the screen.
         appearance: ``System``, ``Dark`` or ``Light``.
         scale: percent.
-        page: key of the page that was open.
+        page: key of the open page.
         recent: config files, newest first.
-        folder: what was chosen last when a folder or file was asked for.
-        demo_answered: whether the person has taken or declined the offer of the demo project.
-        more: keys of the pages that show all their settings.
-        project: folder of the taste project that was open; empty for none.
+        folder: the folder chosen last in a dialog.
+        demo_answered: whether the person has accepted or declined the demo project.
+        more: keys of the pages that show all settings.
+        project: folder of the open taste project; empty for none.
         projects: folders of taste projects, newest first.
-        notices: whether the desktop shows a notice when a run ends.
+        notices: whether a desktop notification is shown when a run ends.
     """
 
     geometry: str = ""
@@ -55,7 +55,7 @@ class WindowMemory:
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:
-        """What of ``data`` makes sense; the rest keeps its default."""
+        """Read the valid values of ``data``. The rest keep their defaults."""
         made = cls()
         if isinstance(data, dict):
             for one in fields(cls):
@@ -74,7 +74,7 @@ class WindowMemory:
         self.recent = [name, *(other for other in self.recent if other != name)][:MAX_RECENT]
 
     def remember_project(self, folder: Path) -> None:
-        """This project is open now."""
+        """Note the open project."""
         self.project = str(folder.absolute())
         self.projects = [self.project, *(other for other in self.projects if other != self.project)]
         del self.projects[MAX_RECENT:]
@@ -82,14 +82,14 @@ class WindowMemory:
 
 @dataclass
 class Session:
-    """The settings as they were.
+    """The last state of the settings.
 
     Args:
-        config: complete plain data of a config.
+        config: the complete config as plain data.
         path: the file they were loaded from or saved to; empty if none.
-        saved: whether that file holds the same.
-        typed: texts that were no values, by field.
-        run: folder of the run that was watched.
+        saved: whether that file holds the same settings.
+        typed: texts that were not valid values, by field.
+        run: folder of the watched run.
     """
 
     config: dict[str, Any]
@@ -100,10 +100,10 @@ class Session:
 
 
 class SessionStore:
-    """The files of the settings folder; each is written whole or not at all.
+    """The files of the settings folder. Each is written completely or not at all.
 
     Args:
-        folder: where they are; made when something is first written.
+        folder: the settings folder; created on the first write.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -115,12 +115,12 @@ class SessionStore:
         self.log_path = self.folder / "tastemaker.log"
 
     def claim(self) -> int:
-        """Keep other windows away from this window's session for as long as the process (or ``release``) goes.
+        """Lock this window's session against other windows until ``release`` or the end of the process.
 
-        The first window has ``session.json``; one opened next to it begins with a copy in ``session-2.json``, so that
-        neither overwrites what the other saves. Returns the number.
+        The first window uses ``session.json``. A second one starts with a copy in ``session-2.json``, so that
+        neither overwrites the other's session. Returns the number.
 
-        What a killed program left half written in the folder is removed.
+        Removes partly written files of a killed program.
         """
         Owned(self.folder, local=True).sweep(TEMPORARY)
         for number in range(1, MAX_WINDOWS + 1):
@@ -129,7 +129,7 @@ class SessionStore:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 handle = (self.folder / f"session{ending}.lock").open("a+b")
             except OSError:
-                return 1  # nothing can be saved there; saving says so
+                return 1  # nothing can be saved there, which saving will report
             if try_lock(handle):
                 self._lock = handle
                 mine = self.folder / f"session{ending}.json"
@@ -141,13 +141,13 @@ class SessionStore:
         return 1
 
     def release(self) -> None:
-        """Let another window have the session."""
+        """Release the session for other windows."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def load_window(self) -> tuple[WindowMemory, str]:
-        """How the window was left, and a message when that could not be read."""
+        """The last state of the window, and a message if it could not be read."""
         if not self.window_path.exists():
             return WindowMemory(), ""
         try:
@@ -156,15 +156,15 @@ class SessionStore:
             return WindowMemory(), f"{self._set_aside(self.window_path, error)}"
 
     def save_window(self, memory: WindowMemory) -> None:
-        """Raises ``OSError`` when the folder cannot be written."""
+        """Save the state of the window. Raises ``OSError`` if the folder is not writable."""
         write_json(self.window_path, {"version": VERSION, **asdict(memory)})
 
     def load_session(
         self, model: type[TrainConfig] = TrainConfig
     ) -> tuple[TrainConfig | None, Session | None, str]:
-        """The settings as they were; ``None`` when there are none, with a message when they are unreadable.
+        """The last settings; ``None`` if there are none, with a message if they are unreadable.
 
-        A file that cannot be used is kept under another name, never overwritten.
+        An unusable file is kept under another name, never overwritten.
         """
         if not self.session_path.exists():
             return None, None, ""
@@ -189,7 +189,7 @@ class SessionStore:
         return Session(dict(data["config"]), path, data.get("saved") is True, texts, run)
 
     def save_session(self, session: Session) -> None:
-        """Raises ``OSError`` when the folder cannot be written."""
+        """Save the settings. Raises ``OSError`` if the folder is not writable."""
         write_json(self.session_path, {"version": VERSION, "saved_at": time.time(), **asdict(session)})
 
     def _set_aside(self, path: Path, error: UserError) -> str:

@@ -12,11 +12,13 @@ _ALSO = {
     "rl/zero_std_ratio",
     *(f"reward/total/{fact}" for fact in words.REWARD_DIAGRAMS),
 }
-"""Logged twice under another name, or told by others."""
+"""Curves that are logged twice under different names, or implied by others."""
 
 
 def group_curves(tags: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Title to (tag to short name), for the tags there are; an unknown tag gets a diagram by its prefix."""
+    """Group tags into diagrams: title to (tag to short name). An unknown tag gets a diagram named by its
+    prefix.
+    """
     there = sorted(set(tags) - _ALSO)
     made: dict[str, dict[str, str]] = {}
     for title, members in words.DIAGRAMS.items():

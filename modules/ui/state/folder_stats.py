@@ -1,4 +1,4 @@
-"""What is in a folder of images, from names and headers alone. No Tk here."""
+"""Statistics of a folder of images, from names and headers alone. No Tk here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MASKS = ("-masklabel", "-condlabel")
 
 @dataclass
 class FolderStats:
-    """Counts.
+    """Statistics of a folder.
 
     Args:
-        images: how many there are.
-        captions: how many have a text file with anything in it.
-        bytes: of all images.
-        smallest, largest: (width, height) by area, of those looked into.
-        aspects: how many images of each nominal shape.
-        unreadable: names of images whose header cannot be read.
+        images: number of images.
+        captions: number of images with a text file that is not empty.
+        bytes: total size of all images.
+        smallest, largest: (width, height) by area, among those whose headers were read.
+        aspects: number of images of each nominal aspect ratio.
+        unreadable: names of images with an unreadable header.
         first: the first images, for a preview.
     """
 
@@ -43,7 +43,7 @@ class FolderStats:
 
 
 def image_files(folder: Path, subfolders: bool) -> Iterator[Path]:
-    """The images of a concept, masks left out."""
+    """The images of a concept, excluding masks."""
     for path in sorted(folder.rglob("*") if subfolders else folder.iterdir()):
         if (
             path.suffix.lower() in IMAGE_EXTENSIONS
@@ -54,7 +54,7 @@ def image_files(folder: Path, subfolders: bool) -> Iterator[Path]:
 
 
 def count_images(folder: str, subfolders: bool) -> int | None:
-    """How many images there are; ``None`` when there is no such folder."""
+    """Number of images; ``None`` if the folder does not exist."""
     path = Path(folder)
     if not folder or not path.is_dir():
         return None
@@ -65,10 +65,10 @@ def count_images(folder: str, subfolders: bool) -> int | None:
 
 
 def folder_stats(folder: str, subfolders: bool, extension: str = ".txt") -> FolderStats:
-    """Look at all names and up to ``MAX_HEADERS`` headers.
+    """Read all names and up to ``MAX_HEADERS`` headers.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: the folder does not exist.
     """
     path = Path(folder)
     if not folder or not path.is_dir():

@@ -1,4 +1,4 @@
-"""What can be said about the pairs of a config before training on them. No Tk here."""
+"""Reports on the pairs of a config before training. No Tk here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def concept_pairs(concepts: Sequence[ConceptConfig]) -> list[tuple[str, ConceptC
     """(``training`` or ``validation``, chosen, rejected) of all enabled pairs of concepts.
 
     Raises:
-        DataError: there are none, or a side is missing.
+        DataError: there are no pairs, or a side is missing.
     """
     made = [("training", a, b) for a, b in dpo_concept_pairs(concepts)]
     if any(concept.enabled and concept.type in _VALIDATION for concept in concepts):
@@ -39,7 +39,7 @@ def concept_pairs(concepts: Sequence[ConceptConfig]) -> list[tuple[str, ConceptC
 
 
 def check_pairs(concepts: Sequence[ConceptConfig]) -> tuple[bool, list[str]]:
-    """Whether all pairs can be trained on, and what there is to say about each pair of concepts."""
+    """Whether all pairs can be trained on, and the findings for each pair of concepts."""
     good, lines = True, []
     for split, chosen, rejected in concept_pairs(concepts):
         lines.append(
@@ -75,7 +75,7 @@ def _check_lines(found: PairCheck) -> list[str]:
 
 
 def bucket_report(concepts: Sequence[ConceptConfig], resolution: str, batch_size: int) -> list[str]:
-    """Pairs by the shape they are trained at, and what is missing to full batches."""
+    """The number of pairs per training aspect ratio, and how many are missing to fill the batches."""
     pixels = parse_resolutions(resolution)[0]
     counts: Counter[tuple[int, int]] = Counter()
     names: dict[tuple[int, int], str] = {}
@@ -107,10 +107,10 @@ def bucket_report(concepts: Sequence[ConceptConfig], resolution: str, batch_size
 
 
 def concepts_of_output(folder: Path) -> list[ConceptConfig]:
-    """The concepts of a folder the pair tool has finished.
+    """The concepts of a folder finalised by the pair tool.
 
     Raises:
-        UserError: nothing was finished there.
+        UserError: nothing was finalised there.
     """
     for name in ("chosen", "rejected"):
         if not (folder / name).is_dir():
@@ -130,5 +130,5 @@ def concepts_of_output(folder: Path) -> list[ConceptConfig]:
 
 
 def is_pair_side(concept: ConceptConfig) -> bool:
-    """Whether a concept is one side of pairs, so that nothing may be done to its images."""
+    """Whether a concept is one side of pairs, so that its images must not be augmented."""
     return is_dpo_concept_type(concept.type)

@@ -1,4 +1,4 @@
-"""From finished pairs to settings that train on them. No Tk here."""
+"""Sets up training on finished pairs. No Tk here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.util.enum.RLHFMode import RLHFMode
 def train_on_pairs(state: ConfigState, folder: Path) -> None:
     """Set up preference training on the pairs of a folder, as one step of undo.
 
-    Pair concepts that were in the list before are switched off; everything else stays as it is.
+    Pair concepts already in the list are disabled. Everything else stays unchanged.
 
     Args:
         folder: the output folder of the pair tool, finalised.

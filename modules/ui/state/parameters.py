@@ -1,4 +1,4 @@
-"""Names with typed values, as a person writes them. No Tk here."""
+"""Names with typed values, as a person enters them. No Tk here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Scalar = bool | int | float | str | None
 Plain = Scalar | list[Any] | dict[str, Any]
 Place = tuple[int, Literal["name", "value"]]
 KINDS = (NUMBER, WHOLE, SWITCH, TEXT, NOTHING)
-"""Of single values; ``JSON`` is offered where lists and tables may be given too."""
+"""Kinds of single values. ``JSON`` is added if lists and tables are allowed too."""
 _ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
 
 
 @dataclass(frozen=True)
 class ParameterText:
-    """One parameter as it is typed: name, one of ``KINDS``, value."""
+    """One parameter as typed: name, one of ``KINDS``, value."""
 
     name: str = ""
     kind: str = NUMBER
@@ -30,7 +30,7 @@ class ParameterText:
 
 
 def as_texts(values: Mapping[str, Plain]) -> list[ParameterText]:
-    """What to show of values."""
+    """Values as parameters to show."""
     return [ParameterText(name, *_kind_and_text(value)) for name, value in values.items()]
 
 
@@ -47,10 +47,10 @@ def _kind_and_text(value: Plain) -> tuple[str, str]:
 
 
 def read_value(kind: str, text: str) -> Plain:
-    """The value behind a text.
+    """Parse a text as a value.
 
     Raises:
-        UserError: it is none of that kind.
+        UserError: the text is not a value of that kind.
     """
     plain = text.strip()
     if kind == TEXT:
@@ -85,10 +85,10 @@ def _read_json(text: str) -> Plain:
 def read_texts(
     rows: Sequence[ParameterText], taken: Mapping[str, str]
 ) -> tuple[dict[str, Plain], dict[Place, str]]:
-    """The values of rows, and what is wrong with which field; rows that are wholly empty are left out.
+    """The values of rows, and the faults by field. Empty rows are left out.
 
     Args:
-        taken: names that cannot be used, and why.
+        taken: names that cannot be used, with the reason.
     """
     made: dict[str, Plain] = {}
     faults: dict[Place, str] = {}

@@ -1,4 +1,4 @@
-"""Finding settings by a few letters of their title, name, tip or choices."""
+"""Search for settings by a few letters of their title, name, tip or choices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def search_settings(
     limit: int = MAX_FOUND,
     shown: Callable[[str], bool] = lambda path: True,
 ) -> list[Setting]:
-    """Settings in which every word occurs, best first.
+    """Settings that contain every word, best match first.
 
-    A word at the start of a title counts most, then in the title, in the name, in the tip. Of settings that fit
-    equally well those of the whole run come before those of one part of the model. Settings that never have a row are
-    left out.
+    A word at the start of a title counts most, then elsewhere in the title, in the name, in the tip. Among
+    equal matches, settings of the whole run come before those of one model part. Settings that never have a
+    row are left out.
 
     Args:
-        shown: whether a setting has a row now; the others come last, unless their whole name was typed.
+        shown: whether a setting has a row now. Others come last, unless their full name was typed.
     """
     wanted = [word for word in re.split(r"[\s_.]+", words.lower()) if word]
     if not wanted:

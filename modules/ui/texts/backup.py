@@ -1,4 +1,4 @@
-"""The Backup page, which is a form of its settings."""
+"""The Backup page, a form of its settings."""
 
 from modules.ui.pages.PageSpec import PageSpec
 

@@ -25,7 +25,7 @@ SOURCE_KEYS = (("S, held", "show the source in the place of the images"),)
 EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: say on the start page where the sources are."
 EDIT = "edit"
 
-# where one is
+# position
 LOOKING = "Looking for images\u2026"
 PLACE = "Prompt {place} of {count}{searching}"
 COUNTS = "seen {seen} \u00b7 skipped {skipped} \u00b7 paired {paired}"
@@ -74,7 +74,7 @@ NOTHING_TO_UNDO = "There is nothing to undo."
 UNDONE_LATER = "Undone. Its prompt will be shown again later."
 UNDONE_ELSEWHERE = "Undone. Its images are not in this source folder."
 
-# asking
+# questions
 KEEP = "N  Keep"
 YES = "Y  {verb}"
 CANNOT_BE_SHOWN = "{name}\ncannot be shown: {reason}"

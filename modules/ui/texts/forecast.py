@@ -1,4 +1,4 @@
-"""Texts about what a run will take: memory and time next to Start."""
+"""Texts about the predicted cost of a run: memory and time next to Start."""
 
 from modules.util.counted import counted
 
@@ -46,7 +46,7 @@ def steps_and_time(steps: int, seconds: float | None) -> str:
     """``160 steps, about 25 min``.
 
     Args:
-        seconds: of one step; ``None`` if unknown.
+        seconds: duration of one step; ``None`` if unknown.
     """
     said = counted(steps, "step")
     return (

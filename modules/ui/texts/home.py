@@ -1,4 +1,4 @@
-"""Texts of the Home page: beginning or opening a project, and its five cards."""
+"""Texts of the Home page: creating or opening a project, and its five cards."""
 
 from modules.ui.pages.PageSpec import PageSpec
 

@@ -1,4 +1,4 @@
-"""The Model page, which is a form of its settings."""
+"""The Model page, a form of its settings."""
 
 from modules.ui.pages.PageSpec import PageSpec
 

@@ -1,4 +1,4 @@
-"""The Project page, which is a form of its settings."""
+"""The Project page, a form of its settings."""
 
 from modules.ui.pages.PageSpec import PageSpec
 

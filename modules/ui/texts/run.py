@@ -1,4 +1,4 @@
-"""Texts about the run: its page, curves, samples, queue, and what its commands answer."""
+"""Texts about the run: its page, curves, samples, queue, and the answers to its commands."""
 
 from modules.ui.pages.PageSpec import PageSpec
 
@@ -26,7 +26,7 @@ END_TITLE = "End the trainer"
 END_QUESTION = "All steps since the last backup are lost. To keep them, use Stop instead."
 ENDED = "The trainer was ended"
 
-# a start in the folder of a run that has steps left
+# starting in the folder of a run that has steps left
 UNFINISHED_TITLE = "Unfinished run"
 UNFINISHED = (
     "The run in this folder ended before its last step. It can be resumed after step {step} of {total}. A new run "
@@ -34,7 +34,7 @@ UNFINISHED = (
 )
 RESUME_RUN, NEW_RUN, CANCEL = "Resume", "New run", "Cancel"
 
-# the notice of the desktop
+# the desktop notification
 PROGRAM = "Tastemaker"
 NOTICE_TITLE = "Run ended: {name}"
 
@@ -80,7 +80,7 @@ NOTHING_LIVE = "No run is active"
 LOG_IS = "The log is {path}"
 NOT_CHECKED = "The files could not be checked: {reason}"
 
-# how far it is
+# progress
 STARTING_UP = "Starting\u2026"
 STATES = {
     "paused": "Paused",

@@ -1,4 +1,4 @@
-"""Texts of the Runs page: every run of this computer, compared."""
+"""Texts of the Runs page, which compares all runs on this computer."""
 
 from modules.ui.pages.PageSpec import PageSpec
 

@@ -1,4 +1,4 @@
-"""Texts of the votes that a run with the reward person asks for."""
+"""Texts of the votes requested by a run whose reward is a person."""
 
 TAB, TAB_OPEN = "Votes", "Votes ({count})"
 NO_QUESTION = (

@@ -92,7 +92,7 @@ CHANGED_TIP = "Changed. Click to reset it to {default}"
 RESET_ROW = "Reset to default"
 COPY_NAME = "Copy name: {name}"
 
-# settings behind the ones that matter first
+# settings behind the most important ones
 FEWER = "Fewer settings"
 MORE_TIP = "The settings above are enough for a first run. The others have defaults that suit most runs."
 
@@ -117,7 +117,7 @@ def more_settings(hidden: int, changed: int) -> str:
 
 
 def problem_counts(errors: int, warnings: int) -> str:
-    """``2 errors, 1 warning``; what there is none of is left out."""
+    """``2 errors, 1 warning``; zero counts are left out."""
     parts = [counted(errors, "error")] if errors else []
     parts += [counted(warnings, "warning")] if warnings else []
     return ", ".join(parts)

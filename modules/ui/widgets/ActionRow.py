@@ -1,4 +1,4 @@
-"""A row of widgets that continues in a second row where the window is too narrow."""
+"""A row of widgets that wraps when the window is too narrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from modules.ui.widgets.theme import Theme
 
 
 class ActionRow(ttk.Frame):
-    """Places its children left to right in rows, each as wide as it wants to be.
+    """Lays out its children left to right in rows, each at its natural width.
 
     Args:
         gap: pixels between children at 100 %.
@@ -24,7 +24,7 @@ class ActionRow(ttk.Frame):
         self.bind("<Configure>", lambda _event: self.flow())
 
     def add(self, *children: tk.Widget) -> None:
-        """Put children of this frame after the others."""
+        """Append children of this frame."""
         for child in children:
             self._flowing.append(child)
             child.bind("<Configure>", lambda _event: self.flow(), add="+")
@@ -38,7 +38,7 @@ class ActionRow(ttk.Frame):
         self._laid = ()
 
     def flow(self) -> None:
-        """Lay out again if anything has another size."""
+        """Lay out again if any size has changed."""
         if not self.winfo_exists():
             return
         width, gap = self.winfo_width(), self._theme.px(self._gap)

@@ -1,4 +1,4 @@
-"""Asking for a folder or a file: in the desktop's own window where there is one, else in Tk's."""
+"""Dialogs for folders and files: those of the desktop if available, otherwise Tk's."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ POLL_MS = 40
 
 
 class Remembers(Protocol):
-    """Where the last folder is kept."""
+    """Stores the last folder."""
 
     folder: str
 
 
 class Chooser:
-    """Begins where the field points to, else in the folder that was chosen last, else at home.
+    """Asks for paths. It starts at the field's path, else in the last chosen folder, else in the home folder.
 
     Args:
         root: the window of the program.
-        memory: keeps the last folder.
+        memory: stores the last folder.
     """
 
     def __init__(self, root: tk.Misc, memory: Remembers) -> None:
         self._root, self._memory = root, memory
 
     def folder(self, title: str, at: str = "", parent: tk.Misc | None = None) -> Path | None:
-        """An existing folder, or ``None``.
+        """Ask for an existing folder; ``None`` if cancelled.
 
         Args:
-            at: what the field holds now.
+            at: current text of the field.
             parent: the window that asks.
         """
         found = self._ask("folder", title, self._start(at), "", ANY, parent)
@@ -59,7 +59,7 @@ class Chooser:
     def file(
         self, title: str, at: str = "", kinds: Kinds = ANY, parent: tk.Misc | None = None
     ) -> Path | None:
-        """An existing file, or ``None``."""
+        """Ask for an existing file; ``None`` if cancelled."""
         found = self._ask("file", title, self._start(at), "", kinds, parent)
         if found is None:
             return None
@@ -72,10 +72,10 @@ class Chooser:
     def save_file(
         self, title: str, at: str = "", name: str = "", kinds: Kinds = ANY, parent: tk.Misc | None = None
     ) -> Path | None:
-        """A file to write, in an existing folder, or ``None``; whether to replace one was asked then.
+        """Ask for a file to write in an existing folder, and whether to replace one; ``None`` if cancelled.
 
         Args:
-            name: of the file, to begin with.
+            name: suggested file name.
         """
         given = Path(at).name if at else ""
         found = self._ask("save", title, self._start(at), name or given, kinds, parent)
@@ -87,7 +87,7 @@ class Chooser:
         ending = kinds[0][1].removeprefix("*")
         if not found.suffix and ending:
             found = found.with_name(found.name + ending)
-            if found.exists():  # which nobody was asked about
+            if found.exists():  # replacing it was not confirmed
                 self._refuse(words.EXISTS.format(path=found), parent)
                 return None
         self._memory.folder = str(found.parent)
@@ -104,7 +104,7 @@ class Chooser:
             try:
                 if place.is_dir():
                     return place.absolute()
-            except (OSError, ValueError):  # no name of a file at all
+            except (OSError, ValueError):  # not a file name at all
                 continue
         return Path.home()
 
@@ -122,7 +122,7 @@ class Chooser:
 
 
 def desktop_commands(what: str, title: str, start: Path, name: str, kinds: Kinds) -> list[list[str]]:
-    """Command lines of this desktop's own file windows, the best first; none where Tk's are the desktop's.
+    """Command lines of the desktop's file dialogs, best first; none if Tk uses the desktop's own.
 
     Args:
         what: ``folder``, ``file`` or ``save``.
@@ -149,7 +149,7 @@ def desktop_commands(what: str, title: str, start: Path, name: str, kinds: Kinds
 
 
 def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
-    """Exit status and answer; input to the program's own windows waits meanwhile."""
+    """Run a dialog and return exit status and answer. Meanwhile, the program's own windows ignore input."""
     try:
         process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -201,9 +201,9 @@ def _ask_tk(window: tk.Misc, what: str, title: str, start: Path, name: str, kind
 
 
 def _hide_hidden_files(window: tk.Misc) -> None:
-    """Tk's own file windows on X11 show hidden files unless told; a button shows them."""
+    """Hide hidden files in Tk's own file dialogs on X11, and add a button that shows them."""
     if window.tk.call("tk", "windowingsystem") != "x11":
         return
-    window.tk.eval("catch {tk_getOpenFile -no-such-option}")  # loads the script that has the variables
+    window.tk.eval("catch {tk_getOpenFile -no-such-option}")  # loads the script that defines the variables
     for variable, value in (("showHiddenBtn", 1), ("showHiddenVar", 0)):
         window.tk.call("set", f"::tk::dialog::file::{variable}", value)

@@ -1,4 +1,4 @@
-"""A small window that asks before something that cannot be taken back."""
+"""A small window that asks for confirmation before something that cannot be undone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from modules.ui.widgets.tk_support import focused, make_modal, place_over
 
 
 class ConfirmWindow(tk.Toplevel):
-    """Y or its button does it; N, Escape and closing the window do not. The focus is on the harmless button.
+    """Y or its button confirms; N, Escape or closing the window cancels. The harmless button has the focus.
 
     Args:
         question: what would happen, in one or two sentences.
-        verb: what the button that does it says.
-        confirmed: called on yes.
+        verb: text of the button that confirms.
+        confirmed: called on confirmation.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class ConfirmWindow(tk.Toplevel):
         self.no.focus_set()
 
     def confirm(self) -> None:
-        """Do it."""
+        """Confirm and close."""
         self.keep()
         self._confirmed()
 
     def keep(self) -> None:
-        """Close, and give the keyboard back to where it was."""
+        """Close without confirming and restore the focus."""
         self.destroy()
         if self._back.winfo_exists():
             self._back.focus_force()

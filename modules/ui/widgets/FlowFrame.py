@@ -1,4 +1,4 @@
-"""Widgets in a row that continues in the next line where there is no more room."""
+"""A row of widgets that wraps to the next line when there is no more room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FlowFrame(ttk.Frame):
         self.bind("<Configure>", lambda _event: self._soon())
 
     def add(self, widget: tk.Widget) -> None:
-        """Put a widget behind the others."""
+        """Append a widget."""
         self._members.append(widget)
         widget.bind("<Configure>", lambda _event: self._soon(), add="+")
         self._soon()

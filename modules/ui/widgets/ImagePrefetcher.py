@@ -1,4 +1,4 @@
-"""Decoding and resizing ahead of the person, in threads, into a cache bounded in bytes."""
+"""Decodes and resizes images ahead of time, in threads, into a cache with a byte limit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Box = tuple[int, int]
 
 @dataclass(frozen=True)
 class Compared:
-    """An image against the one it was made from.
+    """An image compared with its source.
 
     Args:
         path: the image.
-        source: what it was made from.
-        difference: show the absolute difference of their pixels; otherwise the source, as large as the image is.
+        source: the image it was made from.
+        difference: show the absolute difference of their pixels; otherwise the source at the image's size.
     """
 
     path: Path
@@ -31,17 +31,17 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Of the file that is looked at."""
+        """Name of the file shown."""
         return self.path.name if self.difference else self.source.name
 
 
 @dataclass(frozen=True)
 class Masked:
-    """An image under its mask: what is black in the mask is covered with red, what is white shows.
+    """An image overlaid with its mask: black areas of the mask are covered in red, white ones stay visible.
 
     Args:
         path: the image.
-        mask: of any size.
+        mask: the mask, of any size.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Masked:
 
     @property
     def name(self) -> str:
-        """Of the file that is looked at."""
+        """Name of the file shown."""
         return self.path.name
 
 
@@ -58,21 +58,21 @@ Key = tuple[Shown, Box | None]
 
 DEFAULT_BUDGET = 384 * 2**20
 COVER, COVERING = (200, 30, 40), 0.65
-"""Over what a mask hides: its colour, and how much of it."""
+"""Overlay of masked areas: colour and opacity."""
 BACKGROUND = (96, 96, 96)
-"""Behind transparent pixels."""
+"""Background of transparent pixels."""
 
 
 class ImagePrefetcher:
-    """Images fitted into boxes, ready before they are asked for.
+    """Provides images fitted into boxes, decoded before they are needed.
 
-    ``want`` says what is likely to be shown next, most urgent first, and replaces what was wanted before: a person
-    who is fast leaves no queue behind. A box of ``None`` means the image in its own size, for zooming.
+    ``want`` lists what is likely to be shown next, most urgent first. It replaces the previous list, so that
+    a fast person leaves no queue behind. A box of ``None`` means the original size, for zooming.
 
     Args:
-        ready: called from a worker thread with the key of each image that got ready (or failed).
-        workers: decoding threads.
-        budget: bytes of pixels kept; the least recently used go first.
+        ready: called from a worker thread with the key of each image that was decoded (or failed).
+        workers: number of decoding threads.
+        budget: bytes of pixels to keep; the least recently used are dropped first.
     """
 
     def __init__(self, ready: Callable[[Key], None], workers: int = 2, budget: int = DEFAULT_BUDGET) -> None:
@@ -93,9 +93,9 @@ class ImagePrefetcher:
             thread.start()
 
     def want(self, keys: Iterable[Key]) -> None:
-        """Replace the list of images to get ready, most urgent first.
+        """Replace the list of images to decode, most urgent first.
 
-        No more is decoded ahead than fits the budget: otherwise the last would push out the first.
+        Only as much as fits the budget is decoded ahead; otherwise the last would evict the first.
         """
         taken: list[Key] = []
         expected = 0
@@ -112,7 +112,7 @@ class ImagePrefetcher:
             self._condition.notify_all()
 
     def get(self, path: Shown, box: Box | None) -> Image.Image | None:
-        """The image if it is ready; never waits."""
+        """The image if it is decoded; never waits."""
         with self._condition:
             image = self._cache.get((path, box))
             if image is not None:
@@ -120,11 +120,11 @@ class ImagePrefetcher:
             return image
 
     def get_now(self, path: Shown, box: Box | None) -> Image.Image | None:
-        """The image, decoded here and now if need be; ``None`` when it cannot be read (see ``failure``)."""
+        """The image, decoded synchronously if needed; ``None`` if it cannot be read (see ``failure``)."""
         return self.get(path, box) or self._load((path, box))
 
     def forget_all(self) -> None:
-        """Files have changed: nothing that was decoded is true any more, nor what is being decoded."""
+        """Drop everything decoded or being decoded, because the files have changed."""
         with self._condition:
             self._cache.clear()
             self._bytes = 0
@@ -132,11 +132,11 @@ class ImagePrefetcher:
             self._epoch += 1
 
     def failure(self, path: Shown) -> str | None:
-        """Why an image cannot be shown, if it was tried."""
+        """Why an image cannot be shown, if decoding failed."""
         return self._failed.get(path)
 
     def close(self) -> None:
-        """End the threads; waits for a decode under way."""
+        """Stop the threads, waiting for decodes in progress."""
         with self._condition:
             self._closed = True
             self._wanted = []
@@ -196,14 +196,14 @@ class ImagePrefetcher:
 
 
 def load_shown(shown: Shown, box: Box | None) -> Image.Image:
-    """What is to be seen, fitted as in ``load_fitted``, which says what it raises."""
+    """Load what is to be shown, fitted and raising as ``load_fitted``."""
     if isinstance(shown, Compared):
         return load_compared(shown, box)
     return load_masked(shown, box) if isinstance(shown, Masked) else load_fitted(shown, box)
 
 
 def load_masked(masked: Masked, box: Box | None) -> Image.Image:
-    """An image under its mask, which is read as training does.
+    """Load an image overlaid with its mask, which is read as in training.
 
     Raises:
         DataError: the mask cannot be read.
@@ -217,12 +217,12 @@ def load_masked(masked: Masked, box: Box | None) -> Image.Image:
 
 
 def load_fitted(path: Path, box: Box | None) -> Image.Image:
-    """An image as RGB, upright, scaled down to fit ``box`` (width, height); smaller ones are scaled up to it.
+    """Load an image as upright RGB, scaled up or down to fit ``box`` (width, height).
 
-    JPEG is decoded at a fraction of its size where that is enough.
+    JPEG is decoded at a fraction of its size if that suffices.
 
     Raises:
-        OSError, ValueError, SyntaxError, Image.DecompressionBombError: it is not a readable image.
+        OSError, ValueError, SyntaxError, Image.DecompressionBombError: the image is not readable.
     """
     with Image.open(path) as opened:
         turned = opened.format == "JPEG" and opened.getexif().get(0x0112, 1) >= 5
@@ -239,12 +239,13 @@ def load_fitted(path: Path, box: Box | None) -> Image.Image:
 
 
 def load_compared(compared: Compared, box: Box | None) -> Image.Image:
-    """An image's source at the image's own scale, or the absolute difference of both; fitted as in ``load_fitted``.
+    """Load an image's source at the image's scale, or their absolute difference, fitted as in
+    ``load_fitted``.
 
-    A source of another shape keeps it: it is shown whole, and of its difference the middle counts.
+    A source of another shape is shown uncropped; for the difference, its centre is used.
 
     Raises:
-        OSError, ValueError, SyntaxError, Image.DecompressionBombError: one of them is not a readable image.
+        OSError, ValueError, SyntaxError, Image.DecompressionBombError: one of the images is not readable.
     """
     image, source = load_fitted(compared.path, box), load_fitted(compared.source, None)
     if not compared.difference:
@@ -253,7 +254,7 @@ def load_compared(compared: Compared, box: Box | None) -> Image.Image:
 
 
 def fit(size: Box, box: Box) -> Box:
-    """The largest size of the same aspect inside ``box``, at least one pixel each way."""
+    """The largest size with the same aspect ratio inside ``box``, at least one pixel each way."""
     scale = min(box[0] / size[0], box[1] / size[1])
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 

@@ -1,4 +1,4 @@
-"""One image on a canvas, with zoom and pan that several views share."""
+"""One image on a canvas, with zoom and pan that several views can share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ BORDER = 3
 
 
 class ZoomState:
-    """Where and how closely several views look: the same place of each image.
+    """Zoom and position that several views share, so that all show the same part of their images.
 
-    ``factor`` is screen pixels per image pixel, ``None`` while the whole image is shown; ``centre`` is a place in
-    the image, as fractions of its width and height. ``used`` says whether the person zooms at all.
+    ``factor`` is screen pixels per image pixel, ``None`` while the whole image is shown. ``centre`` is a
+    point in the image, as fractions of its width and height. ``used`` says whether the person has zoomed at
+    all.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class ZoomState:
         self._views.append(redraw)
 
     def set(self, factor: float | None, centre: tuple[float, float] = (0.5, 0.5)) -> None:
-        """Look at ``centre`` with ``factor``; ``None`` shows everything."""
+        """Centre the view on ``centre`` at ``factor``; ``None`` shows everything."""
         before = (self.factor, self.centre)
         self.factor = None if factor is None else min(MAX_ZOOM, factor)
         self.centre = (min(1.0, max(0.0, centre[0])), min(1.0, max(0.0, centre[1])))
@@ -46,7 +47,7 @@ class ZoomState:
             redraw()
 
     def toggle_actual_size(self) -> None:
-        """One image pixel per screen pixel, or everything again."""
+        """Switch between one image pixel per screen pixel and the whole image."""
         self.set(1.0 if self.factor is None else None)
 
 
@@ -55,8 +56,8 @@ class ImageView(tk.Canvas):
 
     Args:
         zoom: shared with the views that should move together.
-        on_click: what a click without dragging does.
-        font: of the caption.
+        on_click: called on a click without dragging.
+        font: font of the caption.
     """
 
     def __init__(
@@ -92,17 +93,17 @@ class ImageView(tk.Canvas):
 
     @property
     def box(self) -> Box:
-        """The pixels an image may fill."""
+        """The pixels available to an image."""
         inset = 2 * BORDER
         return max(1, self.winfo_width() - inset), max(1, self.winfo_height() - inset)
 
     def show(self, path: Shown | None, caption: str = "") -> None:
-        """Put up an image; until it is decoded the place says so."""
+        """Show an image, or a placeholder until it is decoded."""
         self.path, self._caption = path, caption
         self.redraw()
 
     def forget(self) -> None:
-        """The file may hold another image now: draw it again when it is decoded."""
+        """Redraw the image once decoded again, because the file may hold another one."""
         self._photo_key, self.shown = None, None
 
     def destroy(self) -> None:
@@ -110,12 +111,12 @@ class ImageView(tk.Canvas):
         super().destroy()
 
     def mark(self, colour: str | None) -> None:
-        """Frame the image in a colour, or not."""
+        """Frame the image in a colour, or remove the frame."""
         self._mark = colour
         self._draw_frame()
 
     def arrived(self, path: Shown) -> None:
-        """An image got ready somewhere; draw it if it is ours and not on the screen yet."""
+        """Handle a decoded image: draw it if it belongs here and is not on the screen yet."""
         if path == self.path and self.shown != path:
             self.redraw()
 
@@ -125,7 +126,7 @@ class ImageView(tk.Canvas):
         self.configure(background=ground, highlightbackground=colour, highlightcolor=colour)
 
     def redraw(self) -> None:
-        """Draw what there is. Zoomed views decode at once: waiting would feel like lag."""
+        """Draw what is available. Zoomed views decode synchronously, because waiting would feel like lag."""
         if not self.winfo_exists() or self.winfo_width() <= 1:
             return
         self._draw_frame()
@@ -199,7 +200,7 @@ class ImageView(tk.Canvas):
         self.zoom_by(direction, event.x, event.y)
 
     def zoom_by(self, direction: int, x: int | None = None, y: int | None = None) -> None:
-        """One step closer (1) or away (-1), keeping the place under (x, y) where it is."""
+        """Zoom one level in (1) or out (-1), keeping the point under (x, y) fixed."""
         size = self._full_size()
         if size is None:
             return
@@ -243,7 +244,9 @@ class ImageView(tk.Canvas):
 def visible_part(
     size: Box, box: Box, factor: float, centre: tuple[float, float]
 ) -> tuple[float, float, float, float]:
-    """The rectangle (left, top, right, bottom) of an image that fills ``box`` at ``factor``, kept inside it."""
+    """The rectangle (left, top, right, bottom) of an image that fills ``box`` at ``factor``, within the
+    image.
+    """
     edges = []
     for length, room, at in zip(size, box, centre, strict=True):
         span = min(float(length), room / factor)

@@ -12,7 +12,7 @@ KeyList = Sequence[tuple[str, str]]
 
 
 def show_keys(parent: tk.Misc, theme: Theme, keys: KeyList) -> tk.Toplevel:
-    """Open it; Escape, Return and F1 close it."""
+    """Open the window. Escape, Return and F1 close it."""
     window = tk.Toplevel(parent.winfo_toplevel())
     window.title("Keys")
     window.transient(parent.winfo_toplevel())  # type: ignore[call-overload,unused-ignore]

@@ -1,4 +1,6 @@
-"""A frame of any height that scrolls, follows the focus, and leaves the wheel to what scrolls itself."""
+"""A frame that scrolls content of any height, follows the focus, and leaves the wheel to scrolling widgets
+inside.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ _SCROLL_THEMSELVES = ("Text", "Listbox", "Treeview")
 
 
 class ScrollFrame(ttk.Frame):
-    """Put content into ``inside``.
+    """A scrolling frame. Put content into ``inside``.
 
     Args:
-        parent: where it goes.
+        parent: container of the frame.
         theme: colours.
-        auto_hide: show the bar only while there is something to scroll.
-        fill: let the content be at least as high as what is in sight.
+        auto_hide: show the scrollbar only if needed.
+        fill: make the content at least as high as the visible area.
     """
 
     def __init__(self, parent: tk.Misc, theme: Theme, auto_hide: bool = False, fill: bool = False) -> None:
@@ -32,7 +34,7 @@ class ScrollFrame(ttk.Frame):
         self.inside = ttk.Frame(self.canvas, style="Back.TFrame")
         self._item = self.canvas.create_window(0, 0, anchor="nw", window=self.inside)
         self.inside.bind("<Configure>", self._content_changed)
-        # content that becomes so short that it is out of sight is not configured, but taken off the screen
+        # content that shrinks until it is out of sight is unmapped rather than configured
         self.inside.bind("<Unmap>", self._content_changed)
         self._fill = fill
         self.canvas.bind("<Configure>", self._resized)
@@ -40,7 +42,7 @@ class ScrollFrame(ttk.Frame):
         theme.on_change(lambda: self.canvas.configure(background=theme.palette.back), self)
 
     def _height(self) -> int:
-        """Of the content."""
+        """Height of the content."""
         needed = self.inside.winfo_reqheight()
         return max(needed, self.canvas.winfo_height()) if self._fill else needed
 
@@ -54,24 +56,24 @@ class ScrollFrame(ttk.Frame):
         whole = self._height()
         self.canvas.configure(scrollregion=(0, 0, 1, whole))
         room = whole - self.canvas.winfo_height()
-        if self.canvas.canvasy(0) > max(0, room):  # the content became shorter than where it was scrolled to
+        if self.canvas.canvasy(0) > max(0, room):  # the content is now shorter than the scroll position
             self.canvas.yview_moveto(max(0, room) / max(1, whole))
 
     def _moved(self, first: float, last: float) -> None:
         self._bar.set(first, last)
         if self._auto_hide:
-            if float(first) <= 0.0 and float(last) >= 1.0:  # Tk hands them over as texts
+            if float(first) <= 0.0 and float(last) >= 1.0:  # Tk passes them as texts
                 self._bar.grid_remove()
             else:
                 self._bar.grid()
 
     def wheel(self, step: int) -> None:
-        """Move by a notch of the wheel (-1 up, 1 down)."""
+        """Scroll by a notch of the wheel (-1 up, 1 down)."""
         if self._height() > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * self._theme.px(60), "units")
 
     def page(self, step: int) -> None:
-        """Move by most of what is in sight."""
+        """Scroll by most of the visible height."""
         if self._height() > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * int(self.canvas.winfo_height() * 0.85), "units")
 
@@ -79,7 +81,7 @@ class ScrollFrame(ttk.Frame):
         self.canvas.yview_moveto(0)
 
     def see(self, widget: tk.Misc) -> None:
-        """Scroll until a widget inside is in sight."""
+        """Scroll until a widget inside is visible."""
         height, whole = self.canvas.winfo_height(), self._height()
         if whole <= height:
             return
@@ -94,7 +96,7 @@ class ScrollFrame(ttk.Frame):
 
 
 def install_wheel(root: tk.Tk) -> None:
-    """The wheel scrolls the frame under the pointer; it never changes a value it happens to be over."""
+    """Let the wheel scroll the frame under the pointer. It never changes a value it happens to be over."""
     for name in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
         for kind in ("TCombobox", "TSpinbox"):
             root.unbind_class(kind, name)
@@ -122,7 +124,8 @@ def _turn(event: tk.Event[tk.Misc], step: int) -> None:
 
 def _follow(event: tk.Event[tk.Misc]) -> None:
     widget = event.widget
-    # Frames around the widget hear of its focus too; to show all of a tall one would scroll away from it.
+    # Frames around the widget get its focus events too. Showing all of a tall one would scroll away from
+    # it.
     if isinstance(widget, tk.Misc) and str(widget.tk.call("focus")) == str(widget):
         frame = _frame_around(widget)
         if frame is not None and widget is not frame.canvas:

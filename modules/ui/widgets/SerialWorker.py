@@ -1,4 +1,4 @@
-"""One thread for everything that waits for the disk, in the order it was asked for."""
+"""One thread for all disk operations, in the order requested."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Failed = Callable[[Exception], None]
 
 
 class SerialWorker:
-    """Runs calls one after another away from the Tk thread and hands each result back on it.
+    """Runs calls one after another off the Tk thread and delivers each result on it.
 
-    Results are looked for every ``POLL_MS`` milliseconds while a call is under way, and not at all otherwise: a
-    key press must not wait for a slow timer.
+    Results are polled every ``POLL_MS`` milliseconds while a call is running, and not at all otherwise,
+    because a key press must not wait for a slow timer.
 
     Args:
-        widget: lives as long as the worker.
-        failed: gets, on the Tk thread, what a call has raised, where the call does not say otherwise.
+        widget: a widget that lives as long as the worker.
+        failed: called on the Tk thread with the exception of a call that has no handler of its own.
     """
 
     def __init__(self, widget: tk.Misc, failed: Failed) -> None:
@@ -39,14 +39,14 @@ class SerialWorker:
 
     @property
     def busy(self) -> bool:
-        """Whether a result is still to come."""
+        """Whether a result is pending."""
         return self._open_calls > 0
 
     def submit(self, work: Callable[[], Any], done: Done, failed: Failed | None = None) -> None:
-        """Run ``work`` when the calls before it are through; ``done`` gets its result on the Tk thread.
+        """Run ``work`` after the earlier calls, then call ``done`` on the Tk thread with its result.
 
         Args:
-            failed: gets what ``work`` raises, instead of the worker's own.
+            failed: called with the exception of ``work``, instead of the worker's own handler.
         """
         if self._closed:
             return
@@ -78,7 +78,7 @@ class SerialWorker:
                 self._timer = self._widget.after(POLL_MS, self._poll)
 
     def close(self) -> None:
-        """Finish what was asked for, drop the results, end the thread."""
+        """Finish pending calls, drop their results, and end the thread."""
         self._closed = True
         if self._timer is not None:
             self._widget.after_cancel(self._timer)

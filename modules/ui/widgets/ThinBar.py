@@ -1,4 +1,4 @@
-"""A line that fills up."""
+"""A thin progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ThinBar(tk.Frame):
     """Shows a share between 0 and 1.
 
     Args:
-        width: in pixels; 0 takes what it is given.
+        width: in pixels; 0 takes the available width.
     """
 
     def __init__(self, parent: tk.Misc, theme: Theme, width: int = 0) -> None:
@@ -25,5 +25,5 @@ class ThinBar(tk.Frame):
         self._line.configure(background=self._theme.palette.accent)
 
     def show(self, share: float) -> None:
-        """Fill up to a share; what is outside 0 to 1 is cut off."""
+        """Fill up to a share, clamped to 0 to 1."""
         self._line.place(x=0, y=0, relheight=1.0, relwidth=min(1.0, max(0.0, share)))

@@ -1,4 +1,4 @@
-"""Many thumbnails on one scrolling canvas: only those in sight are drawn, so thousands cost what twenty cost."""
+"""Thumbnails on one scrolling canvas. Only visible ones are drawn, so thousands cost as much as twenty."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ThumbGrid(ttk.Frame):
     """A grid of images with a cursor and coloured marks.
 
     Args:
-        on_best: left click or Enter on an image, by position.
-        on_worst: right click or W.
-        on_move: an image was dragged from one position to another; ``None`` forbids dragging.
-        cell: side of one image's place in pixels.
-        font: of captions.
+        on_best: called on a left click or Enter with the position of an image.
+        on_worst: called on a right click or W.
+        on_move: called after dragging an image from one position to another; ``None`` disables dragging.
+        cell: side of an image's place, in pixels.
+        font: font of captions.
     """
 
     foot = 0
@@ -73,7 +73,7 @@ class ThumbGrid(ttk.Frame):
     # --- content ------------------------------------------------------------------------------------------------
 
     def show(self, paths: Sequence[Shown], captions: Sequence[str] = (), keep_place: bool = False) -> None:
-        """Put up these images in this order."""
+        """Show these images in this order."""
         self.paths, self._captions = list(paths), list(captions)
         self.cursor = min(self.cursor, max(0, len(self.paths) - 1)) if keep_place else 0
         if not keep_place:
@@ -81,18 +81,18 @@ class ThumbGrid(ttk.Frame):
         self.redraw()
 
     def set_marks(self, marks: dict[int, str]) -> None:
-        """Frame images by position in colours."""
+        """Frame images in colours, by position."""
         self._marks = dict(marks)
         self.redraw()
 
     def in_sight(self) -> list[Key]:
-        """What the prefetcher should get ready: the images in sight first."""
+        """The images for the prefetcher, visible ones first."""
         visible = self._visible()
         order = [*visible, *(i for i in range(len(self.paths)) if i not in visible)]
         return [(self.paths[i], self._box()) for i in order]
 
     def arrived(self, path: Shown) -> None:
-        """An image got ready."""
+        """Handle a decoded image."""
         if any(self.paths[i] == path for i in self._visible()):
             self.redraw()
 
@@ -102,19 +102,19 @@ class ThumbGrid(ttk.Frame):
         return self.cell - 2 * PAD, self.cell - 2 * PAD
 
     def columns(self) -> int:
-        """How many images are in one row."""
+        """Number of images per row."""
         return max(1, self.canvas.winfo_width() // self.cell)
 
     def _rows(self) -> int:
         return -(-len(self.paths) // self.columns())
 
     def _height(self) -> int:
-        """Of everything, in pixels."""
+        """Total height in pixels."""
         return self._rows() * self.row_height
 
     @property
     def row_height(self) -> int:
-        """Of an image's place with what is below it, in pixels."""
+        """Height of an image's place with its caption, in pixels."""
         return self.cell + self.foot
 
     def _corner(self, index: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class ThumbGrid(ttk.Frame):
         return index % self.columns() * self.cell, index // self.columns() * self.row_height
 
     def _draw_between(self) -> None:
-        """Draw what is between the images."""
+        """Draw the space between the images."""
 
     def _visible(self) -> range:
         top = self.canvas.canvasy(0)
@@ -141,7 +141,7 @@ class ThumbGrid(ttk.Frame):
     # --- drawing ------------------------------------------------------------------------------------------------
 
     def redraw(self) -> None:
-        """Draw the images in sight."""
+        """Draw the visible images."""
         if not self.winfo_exists() or self.canvas.winfo_width() <= 1:
             return
         canvas, cell = self.canvas, self.cell
@@ -188,7 +188,7 @@ class ThumbGrid(ttk.Frame):
                 item, canvas.create_rectangle(x0 - 4, y0 - 2, x1 + 4, y1 + 2, fill="#202020", width=0)
             )
 
-    # --- hands --------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------
 
     def _scroll(self, *args: str) -> None:
         self.canvas.yview(*args)  # type: ignore[no-untyped-call,unused-ignore]
@@ -223,7 +223,7 @@ class ThumbGrid(ttk.Frame):
             self._on_worst(index)
 
     def move_cursor(self, key: str) -> bool:
-        """Move with an arrow key, Home or End; ``False`` when ``key`` is none of them."""
+        """Move the cursor with an arrow key, Home or End. Return ``False`` for any other key."""
         steps = {"Left": -1, "Right": 1, "Up": -self.columns(), "Down": self.columns()}
         last = len(self.paths) - 1
         if key in steps:
@@ -237,7 +237,7 @@ class ThumbGrid(ttk.Frame):
         return True
 
     def see_cursor(self) -> None:
-        """Scroll until the cursor is in sight."""
+        """Scroll until the cursor is visible."""
         top, height = self._corner(self.cursor)[1], max(1, self._height())
         view = self.canvas.canvasy(0)
         if top < view:
@@ -247,7 +247,7 @@ class ThumbGrid(ttk.Frame):
         self.redraw()
 
     def fit_cells(self, smallest: int) -> None:
-        """As large as all images together may be in the place there is, but no smaller than ``smallest``."""
+        """Make the images as large as possible with all of them visible, but at least ``smallest``."""
         width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
         count = len(self.paths)
         if width <= 1 or not count:
@@ -259,7 +259,7 @@ class ThumbGrid(ttk.Frame):
             self.redraw()
 
     def resize_cells(self, step: int) -> None:
-        """Larger (1) or smaller (-1) images."""
+        """Enlarge (1) or shrink (-1) the images."""
         self.cell = max(MIN_CELL, min(MAX_CELL, round(self.cell * 1.25**step)))
         self.redraw()
         self._prefetcher.want(self.in_sight())

@@ -1,4 +1,4 @@
-"""What the windows around pairs share: pages, keys, worker, images decoded ahead, an orderly end."""
+"""What the windows around pairs share: pages, keys, worker, prefetched images, orderly shutdown."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from modules.ui.widgets.tk_support import Pump, focused, install_error_dialog, s
 CONTROL, SHIFT = 0x4, 0x1
 ALT = 0x20000 if sys.platform == "win32" else 0x8
 SWITCH_SECONDS = 0.001
-"""Scanning and decoding threads give way to the window after so long, five times as soon as is usual: one redraw
-takes the interpreter's lock dozens of times."""
+"""Scanning and decoding threads yield to the window after this time, a fifth of the default: one redraw takes
+the interpreter's lock dozens of times.
+"""
 PRESSING = ("space", "Return", "KP_Enter", "Up", "Down")
 
 
 class Page(Protocol):
-    """What a page may have; all of it is optional."""
+    """Optional methods of a page."""
 
     def on_key(self, key: str, control: bool, shift: bool) -> bool: ...
 
@@ -32,12 +33,12 @@ class Page(Protocol):
 
 
 class ToolHost(ttk.Frame):
-    """Fills the window it is put in and shows one page at a time.
+    """Fills its window and shows one page at a time.
 
     Args:
-        window: gets the title and the keys.
-        theme: looks and scale.
-        closed: called when everything is on the disk and the window may go.
+        window: the window whose title and keys are set.
+        theme: appearance and scale.
+        closed: called when everything is on disk and the window may be destroyed.
     """
 
     name = ""
@@ -62,7 +63,7 @@ class ToolHost(ttk.Frame):
         window.protocol("WM_DELETE_WINDOW", self.close)
 
     def show(self, page: ttk.Frame, title: str) -> None:
-        """Put up a page instead of the one before, which ends."""
+        """Replace the current page."""
         if self.page is not None:
             self.page.destroy()
         self.page = page
@@ -71,7 +72,7 @@ class ToolHost(ttk.Frame):
         self.window.focus_set()
 
     def failed(self, error: Exception) -> None:
-        """Show what went wrong; a window that could not be closed for it can be closed again."""
+        """Show an error. If closing failed because of it, the window can be closed again."""
         self.stay()
         show_error(self.window, error)
 
@@ -104,10 +105,10 @@ class ToolHost(ttk.Frame):
             cast(Page, self.page).on_release(event.keysym)
 
     def close(self, then: Callable[[], None] | None = None) -> None:
-        """Finish what is under way, then end.
+        """Finish running work, then close.
 
         Args:
-            then: called when the window is gone; never if it stays open.
+            then: called when the window is closed; never if it stays open.
         """
         self._then = then or self._then
         if not self._closing:
@@ -115,11 +116,11 @@ class ToolHost(ttk.Frame):
             self.prepare_close(self._end)
 
     def stay(self) -> None:
-        """The window is not closed after all."""
+        """Cancel closing the window."""
         self._closing, self._then = False, None
 
     def prepare_close(self, then: Callable[[], None]) -> None:
-        """What has to be saved first."""
+        """Save what must be saved before closing."""
         then()
 
     def _end(self) -> None:

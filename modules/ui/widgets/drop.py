@@ -1,4 +1,4 @@
-"""Files and folders dropped from a file manager, where the platform's library for it loads."""
+"""Files and folders dropped from a file manager, if the platform's library for it loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 def load_drops(root: tk.Tk) -> bool:
-    """Make dropping possible in a program; false, and nothing else, where it is not."""
+    """Enable dropping in a program. Return ``False`` if it is not available."""
     try:
         from tkinterdnd2 import TkinterDnD
 
@@ -28,7 +28,7 @@ def load_drops(root: tk.Tk) -> bool:
 
 
 def accept_drops(widget: tk.Widget, dropped: Callable[[list[Path]], None]) -> None:
-    """Call ``dropped`` with what is dropped on a widget, or on what is inside it and accepts nothing itself."""
+    """Call ``dropped`` with files dropped on a widget, or on a child that accepts nothing itself."""
     if not getattr(widget._root(), "drops_loaded", False):  # type: ignore[attr-defined]
         return
 
@@ -44,10 +44,10 @@ def accept_drops(widget: tk.Widget, dropped: Callable[[list[Path]], None]) -> No
 
 
 def one_config(paths: list[Path]) -> Path:
-    """The config that was dropped.
+    """The dropped config.
 
     Raises:
-        UserError: something else was, or several.
+        UserError: something else or several files were dropped.
     """
     others = [path for path in paths if path.suffix.lower() != ".json" or not path.is_file()]
     if others:
@@ -62,10 +62,10 @@ def one_config(paths: list[Path]) -> Path:
 
 
 def only_folders(paths: list[Path]) -> list[Path]:
-    """The folders that were dropped.
+    """The dropped folders.
 
     Raises:
-        UserError: something else was among them.
+        UserError: something else was dropped with them.
     """
     others = [path for path in paths if not path.is_dir()]
     if others:
@@ -77,10 +77,10 @@ def only_folders(paths: list[Path]) -> list[Path]:
 
 
 def nearest_folder(paths: list[Path]) -> Path:
-    """The folder that was dropped, or the one the dropped file is in.
+    """The dropped folder, or the folder of the dropped file.
 
     Raises:
-        UserError: there is no such file or folder on this computer.
+        UserError: the file or folder does not exist on this computer.
     """
     first = paths[0]
     if not first.exists():
@@ -89,6 +89,6 @@ def nearest_folder(paths: list[Path]) -> Path:
 
 
 def names_of(paths: list[Path]) -> str:
-    """The first of them, for a message."""
+    """The names of the first few, for a message."""
     shown = ", ".join(path.name or str(path) for path in paths[:SHOWN])
     return words.AND_MORE.format(names=shown, count=len(paths) - SHOWN) if len(paths) > SHOWN else shown

@@ -19,12 +19,12 @@ from PIL import Image, ImageDraw, ImageTk
 APPEARANCES = ("System", "Dark", "Light")
 _OVERSAMPLE = 4
 _Layout = list[tuple[str, Any]]
-"""Of a widget, as ttk has it: elements and, in a table with each, their options and children."""
+"""Layout of a widget in ttk's format: elements and, each in a table, their options and children."""
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours by what they are for."""
+    """Colours by purpose."""
 
     back: str
     panel: str
@@ -77,13 +77,13 @@ LIGHT = Palette(
 
 
 def is_dark(appearance: str) -> bool:
-    """Whether an appearance is the dark one. ``System`` asks the desktop once, here; asking is slow."""
+    """Whether an appearance is dark. ``System`` asks the desktop, which is slow."""
     ctk.set_appearance_mode(appearance)
     return bool(ctk.get_appearance_mode() == "Dark")
 
 
 class Theme:
-    """The look of one window; change it by ``apply``.
+    """The appearance of a window. Change it with ``apply``.
 
     Args:
         root: the window.
@@ -107,11 +107,11 @@ class Theme:
         self._listeners: list[Callable[[], object]] = []
 
     def px(self, size: float) -> int:
-        """A length at 100 % in pixels of the present scale."""
+        """Convert a length at 100 % to pixels at the current scale."""
         return max(1, round(size * self.scale))
 
     def on_change(self, call: Callable[[], object], widget: tk.Misc | None = None) -> None:
-        """Call now and after every change, as long as ``widget`` lives."""
+        """Call ``call`` now and after every change as long as ``widget`` exists."""
         self._listeners.append(call)
         if widget is not None:
             widget.bind("<Destroy>", lambda event: self._forget(call, event, widget), add="+")
@@ -175,7 +175,7 @@ class _StyleMaker:
     def _box(
         self, fill: str, edge: str, under: str, width: float = 1, radius: float = 5
     ) -> ImageTk.PhotoImage:
-        """A rounded box that is stretched between its corners."""
+        """A rounded box, stretched between its corners."""
         side, many = self.px(18), _OVERSAMPLE
         image = Image.new("RGB", (side * many, side * many), under)
         edge_px = max(1, self.px(width)) * many
@@ -183,7 +183,7 @@ class _StyleMaker:
             (0, 0, side * many - 1, side * many - 1), self.px(radius) * many, fill, edge, edge_px
         )
         small = image.resize((side, side), Image.Resampling.LANCZOS)
-        # Tk tiles the middle to fill a widget, so a wide middle means a few copies instead of hundreds.
+        # Tk fills a widget by tiling the middle, so a wide middle means a few copies instead of hundreds.
         return self._image(_stretched(small, self.px(7), (self.px(320), self.px(48))))
 
     def _image(self, image: Image.Image) -> ImageTk.PhotoImage:
@@ -377,7 +377,7 @@ class _StyleMaker:
 
 
 def _stretched(image: Image.Image, edge: int, size: tuple[int, int]) -> Image.Image:
-    """``image`` made larger by stretching its middle; corners of ``edge`` pixels stay as they are."""
+    """Enlarge ``image`` by stretching its middle. Corners of ``edge`` pixels stay unchanged."""
     side, (width, height) = image.width, size
     made = Image.new("RGB", size)
     source = (0, edge, side - edge, side)
@@ -391,7 +391,7 @@ def _stretched(image: Image.Image, edge: int, size: tuple[int, int]) -> Image.Im
 
 
 def style_text(theme: Theme, widget: tk.Text | tk.Listbox, mono: bool = False) -> None:
-    """Give a plain Tk text or list the theme's looks, now and after every change."""
+    """Apply the theme to a plain Tk text or list, now and after every change."""
 
     def apply() -> None:
         p = theme.palette
@@ -414,7 +414,7 @@ def style_text(theme: Theme, widget: tk.Text | tk.Listbox, mono: bool = False) -
 
 
 def style_menu(theme: Theme, menu: tk.Menu) -> None:
-    """Give a menu the theme's present looks; menus are filled again when they open."""
+    """Apply the current theme to a menu. Menus are rebuilt when they open."""
     p = theme.palette
     menu.configure(
         background=p.field, foreground=p.text, activebackground=p.selected, activeforeground=p.text,

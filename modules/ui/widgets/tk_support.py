@@ -1,6 +1,6 @@
-"""What every window needs: results from worker threads, errors that do not end the program, modal dialogs, scaling.
+"""What every window needs: results from worker threads, non-fatal error handling, modal dialogs, scaling.
 
-Tk is called from one thread alone. Workers post functions to a ``Pump``; the Tk thread runs them a few times a
+Tk is called from one thread only. Workers post functions to a ``Pump``. The Tk thread runs them a few times a
 second, so that many results arriving together cost one redraw.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 PUMP_MS = 50
 PUMP_BUDGET_SECONDS = 0.012
 FULL_COLLECTION_SECONDS = 30.0
-"""Between two collections of all garbage."""
+"""Interval between two full garbage collections."""
 MIN_SCALE, MAX_SCALE = 75, 200
 MAX_LABEL, MAX_LABEL_LINES = 420, 6
 
@@ -43,15 +43,15 @@ FOCUS = "#3b8ed0"
 
 
 def shade(dark: str, light: str) -> str:
-    """The colour of the two that suits the present appearance; for plain Tk widgets, which do not follow it."""
+    """The colour that suits the current appearance, for plain Tk widgets, which do not follow it."""
     return dark if ctk.get_appearance_mode() == "Dark" else light
 
 
 class _TkGarbage:
-    """Cyclic garbage is collected on the Tk thread alone, as long as there is a pump.
+    """Collects cyclic garbage only on the Tk thread, as long as there is a pump.
 
-    Destroyed widgets, variables and images lie in reference cycles, and their finalisers call Tk. Python collects
-    on whatever thread happens to allocate: on a worker that call waits for the Tk thread, or fails.
+    Destroyed widgets, variables and images lie in reference cycles, and their finalisers call Tk. Python
+    collects on whatever thread happens to allocate: on a worker that call waits for the Tk thread, or fails.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class _TkGarbage:
             gc.enable()
 
     def collect(self) -> None:
-        """What Python would have done by itself by now; everything (old objects too) seldom, as that stops the window
-        for as long as there are many objects.
+        """Collect what Python would have collected by now. A full collection (old objects too) is rare,
+        because it blocks the window when there are many objects.
         """
         counts = list(zip(gc.get_count(), gc.get_threshold(), strict=True))
         due = [number for number, (count, limit) in enumerate(counts) if limit and count > limit]
@@ -87,9 +87,9 @@ _garbage = _TkGarbage()
 
 
 class Pump:
-    """Runs on the Tk thread what other threads post, every ``PUMP_MS`` milliseconds.
+    """Runs functions posted by other threads on the Tk thread, every ``PUMP_MS`` milliseconds.
 
-    While one is open, cyclic garbage is collected here and nowhere else (see ``_TkGarbage``).
+    While one is open, cyclic garbage is collected only here (see ``_TkGarbage``).
 
     Args:
         widget: any widget that lives as long as the pump, usually the window.
@@ -103,12 +103,12 @@ class Pump:
         self._timer = widget.after(PUMP_MS, self._tick)
 
     def post(self, call: Callable[[], object]) -> None:
-        """From any thread: run ``call`` on the Tk thread soon. After ``close`` it is dropped."""
+        """Run ``call`` on the Tk thread soon. May be called from any thread; ignored after ``close``."""
         if not self._closed:
             self._posted.put(call)
 
     def drain(self, budget_seconds: float = PUMP_BUDGET_SECONDS) -> None:
-        """Run what is waiting, until the time is used up; the rest waits for the next tick."""
+        """Run pending calls until the time is used up. The rest wait for the next tick."""
         end = time.perf_counter() + budget_seconds
         while time.perf_counter() < end:
             try:
@@ -125,7 +125,7 @@ class Pump:
         _garbage.collect()
 
     def close(self) -> None:
-        """Stop; calls that were not run are dropped."""
+        """Stop. Pending calls are dropped."""
         if self._closed:
             return
         self._closed = True
@@ -139,7 +139,7 @@ def run_in_thread(
     done: Callable[[T], object],
     failed: Callable[[Exception], None],
 ) -> threading.Thread:
-    """Run ``work`` away from the Tk thread; ``done`` or ``failed`` is called on it with the outcome."""
+    """Run ``work`` off the Tk thread, then call ``done`` or ``failed`` on it with the outcome."""
 
     def run() -> None:
         try:
@@ -156,12 +156,12 @@ def run_in_thread(
 
 
 def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callable[[object], T]:
-    """A handler for ``bind`` that calls with what is given here and not with the event."""
+    """Make a handler for ``bind`` that ignores the event and calls with the arguments given here."""
     return lambda _event: call(*given, **named)
 
 
 def install_error_dialog(root: tk.Misc) -> None:
-    """Show exceptions of callbacks in a dialog and in the log; the program lives on."""
+    """Show exceptions of callbacks in a dialog and in the log. The program keeps running."""
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show_error(root, error, trace)
@@ -174,7 +174,7 @@ def install_error_dialog(root: tk.Misc) -> None:
 def show_error(
     parent: tk.Misc, error: BaseException, trace: TracebackType | None = None
 ) -> ErrorDialog | None:
-    """Log an exception and show it; ``None`` when the window is gone already."""
+    """Log an exception and show it; ``None`` if the window is already gone."""
     if isinstance(error, UserError):
         log.warning("%s", error)
         details = ""
@@ -193,10 +193,10 @@ def show_error(
 
 
 class ErrorDialog(tk.Toplevel):
-    """One problem, with details that can be copied; looks like the window it belongs to.
+    """Shows one problem with details that can be copied, in the style of its parent window.
 
     Args:
-        details: traceback of a fault in the program; empty for something the person can fix.
+        details: traceback of a bug; empty for something the person can fix.
     """
 
     def __init__(self, parent: tk.Misc, error: BaseException, details: str) -> None:
@@ -245,7 +245,7 @@ class ErrorDialog(tk.Toplevel):
             return
         self.lift()
         holder = grabbing(self)
-        if holder is not None and self.winfo_viewable():  # it would keep all input to itself
+        if holder is not None and self.winfo_viewable():  # its grab would keep all input from the dialog
             self.grab_set()
             self.bind("<Destroy>", lambda event: self._give_back(event, holder))
         self.close_button.focus_set()
@@ -256,13 +256,13 @@ class ErrorDialog(tk.Toplevel):
             holder.focus_set()
 
     def copy(self) -> None:
-        """Put message and details on the clipboard."""
+        """Copy message and details to the clipboard."""
         self.clipboard_clear()
         self.clipboard_append(f"{self.message}\n\n{self.details}".strip())
 
 
 def _head_and_more(message: str) -> tuple[str, str]:
-    """A message that is too long for a label: its first line, and all of it for a box that scrolls."""
+    """Split a message too long for a label: its first line, and the full text for a box that scrolls."""
     if len(message) <= MAX_LABEL and message.count("\n") < MAX_LABEL_LINES:
         return message, ""
     first = message.partition("\n")[0]
@@ -270,11 +270,11 @@ def _head_and_more(message: str) -> tuple[str, str]:
 
 
 def place_over(window: tk.Toplevel, over: tk.Misc, size: tuple[int, int] = (0, 0)) -> None:
-    """Put a window in the middle of another one, within the screen.
+    """Centre a window over another one, within the screen.
 
     Args:
-        over: its middle counts.
-        size: width and height in pixels, at least what the content needs; 0 for that alone.
+        over: the window to centre over.
+        size: width and height in pixels, enlarged to fit the content; 0 fits the content.
     """
     window.update_idletasks()
     screen = (window.winfo_screenwidth(), window.winfo_screenheight())
@@ -289,14 +289,14 @@ def place_over(window: tk.Toplevel, over: tk.Misc, size: tuple[int, int] = (0, 0
 
 
 def tie(window: tk.Toplevel, over: tk.Misc) -> None:
-    """Keep a window above the one it belongs to, where that is on the screen."""
+    """Keep a window above its parent, if that is on the screen."""
     base = over.winfo_toplevel()
     if base.winfo_viewable() and base is not window:
         window.transient(base)  # type: ignore[call-overload,unused-ignore]
 
 
 def focused(widget: tk.Misc) -> tk.Misc | None:
-    """What has the keys; ``None`` also for windows of Tk's own (a list that is open, a file window), which have no
+    """The focused widget. ``None`` also for Tk's own windows (an open list, a file dialog), which have no
     object and make ``focus_get`` fail.
     """
     try:
@@ -306,7 +306,7 @@ def focused(widget: tk.Misc) -> tk.Misc | None:
 
 
 def grabbing(widget: tk.Misc) -> tk.Misc | None:
-    """The widget that keeps all input to itself, if there is one in the program; see ``focused`` for Tk's own."""
+    """The widget of this program that grabs all input, if any. See ``focused`` for Tk's own."""
     try:
         found: tk.Misc | None = widget.grab_current()  # type: ignore[no-untyped-call]
     except KeyError:
@@ -321,7 +321,7 @@ def chosen_line(box: tk.Listbox) -> int | None:
 
 
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
-    """Keep input in ``window`` until it closes. It must be on the screen first: grabbing earlier fails on Linux."""
+    """Keep input in ``window`` until it closes. It must be visible first: on Linux, an earlier grab fails."""
     tie(window, parent)
     window.wait_visibility()
     window.grab_set()
@@ -329,14 +329,16 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
 
 
 def select_all_with_ctrl_a(root: tk.Misc) -> None:
-    """On X11 Tk's entries take Ctrl+A to their beginning; in all other programs it selects everything."""
+    """Make Ctrl+A select everything, as in other programs. On X11, Tk's entries move the cursor to the start
+    instead.
+    """
     for key in ("<Control-Key-a>", "<Control-Lock-Key-A>"):
         root.event_delete("<<LineStart>>", key)
         root.event_add("<<SelectAll>>", key)
 
 
 def set_ui_scale(percent: int) -> int:
-    """Scale fonts, widgets and windows; returns the percentage taken, kept within 75 and 200."""
+    """Scale fonts, widgets and windows. Returns the percentage used, limited to 75 to 200."""
     taken = max(MIN_SCALE, min(MAX_SCALE, int(percent)))
     ctk.set_widget_scaling(taken / 100)
     ctk.set_window_scaling(taken / 100)
@@ -352,7 +354,7 @@ def elide_middle(text: str, length: int) -> str:
 
 
 def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
-    """``text`` with as much of its middle left out as it takes to be at most ``width`` pixels wide."""
+    """Shorten ``text`` in the middle until it is at most ``width`` pixels wide."""
     low, high = 3, len(text)
     if width <= 1 or font.measure(text) <= width:
         return text
@@ -366,5 +368,5 @@ def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
 
 
 def types_text(widget: tk.Misc | None) -> bool:
-    """Whether keys pressed in ``widget`` are text, not commands."""
+    """Whether keys pressed in ``widget`` are typed text rather than commands."""
     return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")

@@ -1,4 +1,4 @@
-"""What a run will take, known before it is started: memory, optimizer steps, time. No Tk here."""
+"""Predicted cost of a run before it is started: memory, optimizer steps, time. No Tk here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SEPARATOR = "  \u00b7  "
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the card, in bytes.
+    """Memory of the graphics card, in bytes.
 
     Args:
-        needed: at the fullest moment; 0 if that is unknown.
-        free: what the card has; ``None`` without a CUDA card.
+        needed: peak usage; 0 if unknown.
+        free: free memory; ``None`` without a CUDA card.
         unknown: why ``needed`` is not known.
-        saving: settings that make it fit where it does not, the cheapest.
-        then: what is needed with them.
+        saving: the cheapest settings that make the run fit, if it does not.
+        then: peak usage with them.
     """
 
     needed: int = 0
@@ -32,10 +32,10 @@ class Memory:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Memory:
-        """As a dry run prints it.
+        """Read the output of a dry run.
 
         Raises:
-            LookupError, TypeError, ValueError: it is something else.
+            LookupError, TypeError, ValueError: the data has another form.
         """
         if "unknown" in data:
             return cls(unknown=str(data["unknown"]))
@@ -47,7 +47,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing says that it does not."""
+        """Whether the run fits, as far as known."""
         return self.free is None or self.needed <= self.free
 
     def text(self) -> str:
@@ -61,7 +61,7 @@ class Memory:
         return said.format(needed=needed, free=self.free / GIB)
 
     def short(self) -> str:
-        """A few letters."""
+        """A short form of a few letters."""
         if self.unknown:
             return words.MEMORY_UNKNOWN_SHORT
         if self.free is None:
@@ -71,12 +71,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of the run that Start would begin.
+    """Predicted cost of the run that Start would begin.
 
     Args:
-        memory: of the card; ``None`` where nobody has looked.
+        memory: memory of the card; ``None`` if not determined.
         steps: optimizer steps; 0 if unknown.
-        seconds: of one step; ``None`` if no run of this kind was measured.
+        seconds: duration of one step; ``None`` if no run of this kind was measured.
     """
 
     memory: Memory | None = None
@@ -91,7 +91,7 @@ class Forecast:
         return SEPARATOR.join(parts)
 
     def short_texts(self) -> list[str]:
-        """The same in fewer letters, the longest first."""
+        """Shorter versions of the text, the longest first."""
         memory = self.memory.short() if self.memory is not None else ""
         time = words.about(self.steps * self.seconds) if self.steps and self.seconds is not None else ""
         return [SEPARATOR.join(part for part in (memory, time) if part), memory or time]

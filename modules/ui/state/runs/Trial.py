@@ -1,4 +1,4 @@
-"""A few optimizer steps in a temporary folder, to measure the time of one. No Tk here."""
+"""A few optimizer steps in a temporary folder that measure the time of a step. No Tk here."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Trial:
     """One measurement.
 
     Args:
-        config: plain data of the config to measure.
-        told: called with a few words on how far it is, in the thread of ``run``.
-        command: the trainer's command line instead of the usual one.
+        config: the config to measure, as plain data.
+        told: called with a short progress text, in the thread of ``run``.
+        command: replaces the trainer's command line.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Trial:
         self._cancelled = threading.Event()
 
     def run(self) -> Pace | None:
-        """Measure; takes as long as loading and three steps. ``None`` when it was cancelled.
+        """Measure, which takes as long as loading and three steps. Return ``None`` if cancelled.
 
         Raises:
             UserError: the device is in use, or training fails.
@@ -88,14 +88,14 @@ class Trial:
             time.sleep(POLL_SECONDS)
 
     def cancel(self) -> None:
-        """End it; ``run`` returns soon."""
+        """Cancel the trial; ``run`` returns soon."""
         self._cancelled.set()
 
 
 def trial_config(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings of a trial: as given, with few steps, and without anything that is made between steps or kept.
+    """The settings of a trial: few steps, and nothing that is made between steps or kept.
 
-    In online training the trial takes one epoch, because its images are made before the first step.
+    In online training, the trial takes one epoch, because images are made before the first step.
     """
     length: dict[str, Any] = {"epochs": 1} if makes_images(config) else {"max_steps": STEPS}
     return {

@@ -1,4 +1,4 @@
-"""What the Runs page compares: curves, settings, samples. No Tk here."""
+"""Comparison of runs on the Runs page: curves, settings, samples. No Tk here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEFT_OUT = {"__version", "workspace_dir", "output_model_destination"}
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting in which runs differ: one text per run."""
+    """A setting that differs between runs, with one text per run."""
 
     path: str
     values: tuple[str, ...]
@@ -33,7 +33,7 @@ class GridImage:
 
 @dataclass(frozen=True)
 class Grid:
-    """Samples by prompt (rows) and checkpoint (columns); a cell may be empty."""
+    """Samples by prompt (rows) and checkpoint (columns). Cells may be empty."""
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -41,14 +41,14 @@ class Grid:
 
 
 def history_of(folder: Path) -> RunHistory:
-    """Everything a run has reported. Takes a while."""
+    """Everything a run has reported. Slow for long runs."""
     made = RunHistory()
     made.take(RunDirectory(folder).reader().poll(MAX_EVENT_BYTES))
     return made
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[Difference]:
-    """The settings in which runs differ, in the order of the first run; places of files are left out."""
+    """The settings that differ between runs, in the order of the first run. File locations are left out."""
     flat = [_flat(config) for config in configs]
     names = dict.fromkeys(name for one in flat for name in one)
     found = (Difference(name, tuple(one.get(name, "") for one in flat)) for name in names)
@@ -66,11 +66,11 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def sample_grid(runs: Sequence[tuple[str, Path, Sequence[SampleImage]]], at_step: str) -> Grid:
-    """The samples of runs side by side, prompts that are shared in one row.
+    """The samples of runs side by side. Runs share a row for the same prompt.
 
     Args:
-        runs: name, folder and samples of each.
-        at_step: pattern of a column's title, with ``run`` and ``step``.
+        runs: name, folder and samples of each run.
+        at_step: format of a column's title, with ``run`` and ``step``.
     """
     rows: dict[str, int] = {}
     columns: list[str] = []

@@ -30,14 +30,14 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 
 @dataclass(frozen=True)
 class StrengthImages:
-    """What is to be made: an image for each prompt, adapter and strength.
+    """A request for images: one for each prompt, adapter and strength.
 
     Args:
-        folder: of the run; images go to ``strengths`` in it.
+        folder: folder of the run; images go to its subfolder ``strengths``.
         config: the run's settings as plain data.
-        adapters: files; the base model at strength 0 belongs to each.
-        prompts: one image each at every strength, all with one seed.
-        strengths: how much of an adapter.
+        adapters: adapter files; each is also compared at strength 0, the base model.
+        prompts: prompts with one image per strength, all with the same seed.
+        strengths: strengths of the adapters.
     """
 
     folder: Path
@@ -48,16 +48,16 @@ class StrengthImages:
 
     @property
     def total(self) -> int:
-        """How many images these are."""
+        """Total number of images."""
         return len(self.adapters) * len(self.prompts) * len(self.strengths)
 
     def target(self, number: int) -> Path:
-        """Where the images of an adapter are written."""
+        """The folder for the images of an adapter."""
         name = _UNSAFE.sub("-", self.adapters[number].stem)[:80]
         return self.folder / FOLDER / f"{number}-{name}"
 
     def command(self, number: int) -> list[str]:
-        """The program that makes the images of an adapter."""
+        """The command line that makes the images of an adapter."""
         config, line = self.config, [sys.executable, str(SCRIPT)]
         line += ["--model", str(config["base_model_name"]), "--model-type", str(config["model_type"])]
         line += [
@@ -66,7 +66,7 @@ class StrengthImages:
             "--adapter",
             str(self.adapters[number]),
         ]
-        # with "=": a text that begins with a dash is a value too
+        # with "=", so that a text that begins with a dash is accepted as a value
         line += [f"--strengths={','.join(f'{one:g}' for one in self.strengths)}"]
         line += [f"--prompt={prompt}" for prompt in self.prompts]
         line += ["--out", str(self.target(number)), "--overwrite"]
@@ -93,10 +93,10 @@ class StrengthImages:
 
 
 def read_strengths(text: str) -> tuple[float, ...]:
-    """Numbers with commas between them, each once.
+    """Parse numbers separated by commas, dropping duplicates.
 
     Raises:
-        ConfigError: something else, a number beyond 10, or more than fit.
+        ConfigError: the text is invalid, or has a number beyond 10 or too many numbers.
     """
     try:
         found = tuple(dict.fromkeys(float(one) for one in text.split(",") if one.strip()))
@@ -111,10 +111,10 @@ def read_strengths(text: str) -> tuple[float, ...]:
 
 
 def read_prompts(text: str) -> tuple[str, ...]:
-    """Lines that say something, each once.
+    """The lines that are not empty, without duplicates.
 
     Raises:
-        ConfigError: none, or too many.
+        ConfigError: there are no prompts, or too many.
     """
     found = tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not 1 <= len(found) <= MOST_PROMPTS:
@@ -123,11 +123,11 @@ def read_prompts(text: str) -> tuple[str, ...]:
 
 
 class StrengthJob:
-    """Makes the images; ``run`` in a thread, ``stop`` from anywhere.
+    """Makes the images. Call ``run`` in a thread, ``stop`` from anywhere.
 
     Args:
-        wanted: the images.
-        made: called in that thread after each image with how many there are.
+        wanted: the images to make.
+        made: called in that thread after each image with the number made so far.
     """
 
     def __init__(self, wanted: StrengthImages, made: Callable[[int], None]) -> None:
@@ -136,7 +136,8 @@ class StrengthJob:
         self._process: LineProcess | None = None
 
     def run(self) -> Grid:
-        """Make all images; rows are prompts, columns adapters and strengths. What was stopped is left empty.
+        """Make all images. Rows are prompts, columns are adapters and strengths. If stopped, missing cells
+        stay empty.
 
         Raises:
             UserError: an image cannot be made.
@@ -149,7 +150,7 @@ class StrengthJob:
             paths.append([])
             process = self._process = LineProcess(self.wanted.command(number), b"", SAMPLER)
             if self._stopped.is_set():
-                process.stop()  # whoever stopped it saw no process
+                process.stop()  # stopped before there was a process to end
             try:
                 for line in process.lines():
                     paths[-1].append(Path(line.decode().strip()))
@@ -162,14 +163,14 @@ class StrengthJob:
         return strength_grid(self.wanted, paths)
 
     def stop(self) -> None:
-        """End it; images that are made stay."""
+        """Stop. Finished images stay."""
         self._stopped.set()
         if self._process is not None:
             self._process.stop()
 
 
 def strength_grid(wanted: StrengthImages, paths: Sequence[Sequence[Path]]) -> Grid:
-    """Images as a grid.
+    """Arrange images in a grid.
 
     Args:
         paths: for each adapter the images of all prompts at the first strength, then at the second, ... as far as
