@@ -1,4 +1,4 @@
-"""Named things that announce themselves: adding one is adding one file (or one decorated function)."""
+"""Registries of named things. Adding an entry means adding one file (or one decorated function)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Keys to things, filled by decorators in the modules of one package.
+    """A mapping from keys to things, filled by decorators in the modules of one package.
 
     Args:
-        what: how to call an entry in an error ("preference loss").
+        what: what errors call an entry ("preference loss").
         package: dotted name of the package whose modules are imported on first use, or ``None``.
     """
 
@@ -27,7 +27,7 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
 
     def register(self, key: str) -> Callable[[T], T]:
-        """Decorator that files its argument under ``key``; a second entry under one key is a bug."""
+        """Decorator that registers its argument under ``key``. Registering a key twice is a bug."""
 
         def file_under(item: T) -> T:
             if key in self._items and self._items[key] is not item:
@@ -46,7 +46,8 @@ class Registry(Generic[T]):
             importlib.import_module(f"{name}.{module}")
 
     def get(self, key: str, field: str | None = None) -> T:
-        """The entry under ``key``; an unknown key is a ``ConfigError`` with the nearest known one."""
+        """The entry under ``key``. An unknown key is a ``ConfigError`` that suggests the nearest known one.
+        """
         self._scan()
         if key in self._items:
             return self._items[key]

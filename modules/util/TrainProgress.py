@@ -1,4 +1,4 @@
-"""Where a run is."""
+"""The position of a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class TrainProgress:
     global_step: int = 0
 
     def advance(self, samples: int) -> None:
-        """One optimizer step over ``samples`` images or pairs is done."""
+        """Count one finished optimizer step over ``samples`` images or pairs."""
         self.epoch_step += 1
         self.epoch_sample += samples
         self.global_step += 1
 
     def next_epoch(self) -> None:
-        """An epoch is done."""
+        """Count a finished epoch."""
         self.epoch += 1
         self.epoch_step = 0
         self.epoch_sample = 0
@@ -46,7 +46,7 @@ class TrainProgress:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Raises ``DataError`` for anything but four counts."""
+        """Read a position. Raises ``DataError`` for anything but four counts."""
         names = ("epoch", "epoch_step", "epoch_sample", "global_step")
         values = [data.get(name) for name in names]
         if any(not isinstance(v, int) or isinstance(v, bool) or v < 0 for v in values):

@@ -1,8 +1,8 @@
-"""Aspect buckets: which size an image is cropped to, from its pixels alone.
+"""Aspect buckets: the size an image is cropped to, derived from its width and height alone.
 
-Every program part that asks (data loader, checks before a run, pair tool) asks here, so that images the pair
-tool puts together are images the trainer can batch together. An image first gets a nominal aspect, whatever
-the resolution, then that aspect's size at the resolution.
+All parts of the program (data loader, checks before a run, pair tool) use this module, so that images grouped
+by the pair tool can be batched together in training. An image first gets a nominal aspect ratio, whatever the
+resolution, then the size of that aspect ratio at the resolution.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import lru_cache
 
 _STEPS = tuple(Fraction(quarters, 4) for quarters in (4, 5, 6, 7, 8, 10, 12, 14, 16))
 ASPECTS: tuple[Fraction, ...] = tuple(sorted({1 / step for step in _STEPS} | set(_STEPS)))
-"""Nominal width : height ratios, from 1:4 to 4:1."""
+"""Nominal width-to-height ratios, from 1:4 to 4:1."""
 
 _LOGS = tuple(math.log(aspect) for aspect in ASPECTS)
 
 
 def nearest_aspect(width: int, height: int) -> Fraction:
-    """The nominal aspect nearest to an image's (on a log scale); a tie goes to the narrower one."""
+    """The nominal aspect ratio nearest to that of an image (on a log scale). A tie goes to the narrower one."""
     if width < 1 or height < 1:
         raise ValueError(f"an image of {width}x{height} has no aspect")
     wanted = math.log(width / height)
@@ -27,14 +27,14 @@ def nearest_aspect(width: int, height: int) -> Fraction:
 
 
 def aspect_label(width: int, height: int) -> str:
-    """The name of an image's nominal aspect: ``3:2`` for 1200x800."""
+    """The name of an image's nominal aspect ratio: ``3:2`` for 1200x800."""
     aspect = nearest_aspect(width, height)
     return f"{aspect.numerator}:{aspect.denominator}"
 
 
 def size_multiple(resolution: int, model_multiple: int = 8) -> int:
-    """What bucket sides are multiples of: a sixteenth of the resolution as a power of two, from 8 to 64, and
-    always a multiple of what the model needs.
+    """The number that bucket sides are multiples of: a sixteenth of the resolution, rounded to a power of two
+    from 8 to 64, then to a multiple of what the model needs.
     """
     step = 8
     while step < 64 and step * 32 <= resolution:
@@ -66,9 +66,9 @@ def bucket_of(
     """The (height, width) an image is scaled and cropped to.
 
     Args:
-        width, height: of the image as seen, in pixels.
-        resolution: side of the square whose area all buckets have, about.
-        model_multiple: pixels the model needs sides to be multiples of.
+        width, height: size of the image as displayed, in pixels.
+        resolution: side of the square whose area all buckets approximate.
+        model_multiple: number of pixels that sides must be a multiple of.
         bucketing: ``False`` makes every image square.
     """
     aspect = nearest_aspect(width, height) if bucketing else Fraction(1)

@@ -1,7 +1,7 @@
-"""Names that configs may hold for what lives where torch is: rewards and accelerators, for forms and checks.
+"""Names of rewards and accelerators, for forms and checks that must not load torch.
 
 ``scripts/generate_docs.py`` writes the list from the registries. Files in ``modules/reward`` and
-``modules/accelerator`` may add more, so a name that is not here is not wrong.
+``modules/accelerator`` may add more, so an unlisted name is not necessarily wrong.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ CATALOG = RESOURCES / "schema" / "catalog.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing with a name.
+    """One reward or accelerator.
 
     Args:
-        name: as configs have it.
-        about: what it is, in a few words.
+        name: its name in configs.
+        about: a short description.
         params: the parameters it takes, required ones first.
-        required: those without a default.
-        slot: of an accelerator, the list it belongs to: ``shared`` or ``rollout``.
-        needs: what has to be installed or downloaded for it; empty for nothing.
+        required: the parameters without a default.
+        slot: for accelerators, the list they belong to: ``shared`` or ``rollout``.
+        needs: what must be installed or downloaded; empty for nothing.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Entry:
 
 @lru_cache
 def rewards() -> Mapping[str, Entry]:
-    """The rewards that come with the program, by name; those that need nothing first."""
+    """The built-in rewards by name. Those without requirements come first."""
     return _entries("rewards")
 
 
 @lru_cache
 def accelerators() -> Mapping[str, Entry]:
-    """The accelerators that come with the program, by name; parameters of single cache methods are not listed."""
+    """The built-in accelerators by name. Parameters of single cache methods are not listed."""
     return _entries("accelerators")
 
 
@@ -68,7 +68,7 @@ def _entries(what: str) -> Mapping[str, Entry]:
 
 
 def unknown_name(name: str, known: Mapping[str, Entry]) -> str:
-    """Why a name is suspicious, with the nearest known one; empty if it is known."""
+    """Why a name is suspicious, with the nearest known one; empty for a known name."""
     if name in known:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1)

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, for people: the one place that knows plurals."""
+"""Numbers with nouns for display. All plurals are formed here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
     Args:
         number: how many.
-        noun: for one.
-        plural: for every other number; by default ``noun`` and an s.
+        noun: the singular.
+        plural: the form for every other number; by default ``noun`` and an s.
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -138,14 +138,14 @@ def is_dpo_concept_type(concept_type: ConceptType | str) -> bool:
 
 
 def dpo_concept_pairs(concepts: Iterable[Any], validation: bool = False) -> list[tuple[Any, Any]]:
-    """Zip the enabled chosen and rejected concepts in the order of the list.
+    """Pair the enabled chosen and rejected concepts in list order.
 
     Args:
         concepts: objects or dicts with ``type`` and ``enabled``.
         validation: take the ``*_VAL`` types instead of the training ones.
 
     Raises:
-        DataError: there are none on one side, or the counts differ.
+        DataError: one side is empty, or the counts differ.
     """
     split = "val" if validation else "train"
     sides = {side: [c for c in concepts if _concept_is(c, _DPO_TYPES[side, split])] for side in SIDES}
@@ -171,17 +171,17 @@ def _concept_is(concept: Any, wanted: ConceptType) -> bool:
 
 
 class BrokenManifest(UserError):
-    """What lies under the name of the manifest is not one, whatever it once was."""
+    """The file named like the manifest is not a manifest (any more)."""
 
 
 def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
-    """Read ``manifest.json``; an output folder without one gives an empty manifest.
+    """Read ``manifest.json``. An output folder without one gives an empty manifest.
 
-    Entries of OneTrainer's pair tool come in this program's form.
+    Entries of OneTrainer's pair tool are converted.
 
     Raises:
         BrokenManifest: the file is not a manifest.
-        UserError: it cannot be read, or one of its names would leave the folder.
+        UserError: it is unreadable, or one of its names leads out of the folder.
     """
     path = Path(output_dir) / MANIFEST_NAME
     if not path.exists():
@@ -204,10 +204,10 @@ def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
 
 
 def check_manifest_pair(pair: Any, where: str) -> None:
-    """Refuse what cannot be an entry of this folder, from a manifest, the store or a journal.
+    """Check an entry of this folder from a manifest, the store or a journal.
 
     Raises:
-        UserError: it is not one, or one of its names leaves its side of the folder; ``where`` says which it is.
+        UserError: it is invalid, or one of its names leads out of its side of the folder; ``where`` names it.
     """
     if not isinstance(pair, dict):
         raise UserError(f"{where} is not an object")
@@ -237,7 +237,7 @@ def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> Non
 
 
 def manifest_pair_counts(manifest: Manifest) -> dict[tuple[str, str], int]:
-    """How many pairs each (normalised prompt, aspect bucket) group has."""
+    """Number of pairs in each (normalised prompt, aspect bucket) group."""
     return dict(
         Counter(
             (normalise_prompt(pair["prompt"]), shape_name(str(pair.get("aspectratio", ""))))
@@ -247,12 +247,12 @@ def manifest_pair_counts(manifest: Manifest) -> dict[tuple[str, str], int]:
 
 
 def unconditional_pairs(manifest: Manifest) -> int:
-    """How many pairs come from images that were asked for nothing in words."""
+    """Number of pairs whose images were made without a prompt."""
     return sum(pair["prompt"] == UNCONDITIONAL for pair in manifest["pairs"])
 
 
 def unconditional_warning(count: int) -> str | None:
-    """What a person should know about ``count`` such pairs; ``None`` if there are none."""
+    """A warning about ``count`` such pairs; ``None`` if there are none."""
     if not count:
         return None
     have = "pair has" if count == 1 else "pairs have"
@@ -279,7 +279,7 @@ def make_pair(
     aspectratio: str,
     sources: Sequence[SourceImage] = (),
 ) -> Pair:
-    """A manifest entry for images that are not copied yet (``hashes`` are filled by ``copy_pair``).
+    """Make a manifest entry for images not copied yet (``copy_pair`` fills in ``hashes``).
 
     Args:
         sources: the images that both sides are edits of.
@@ -297,11 +297,11 @@ def make_pair(
 
 
 def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
-    """Bring both images and captions of ``pair``, and its sources, under their final names; on failure none stays.
+    """Copy images, captions and sources of ``pair`` to their final names. On failure, none remain.
 
     Raises:
-        UserError: an image cannot be copied, or not every pixel of it can be read (``UndecodableImage``); a source is
-            not what it was (``LostSource``).
+        UserError: an image cannot be copied or fully decoded (``UndecodableImage``), or a source has changed
+            (``LostSource``).
     """
     owned = owned_pairs(output_dir)
     done: list[str] = []
@@ -330,14 +330,14 @@ def export_single_pair(
     prompt: str,
     aspectratio: str,
 ) -> Pair:
-    """Copy one pair into the output folder, add it to ``manifest`` under its normalised prompt, and save that.
+    """Copy one pair into the output folder, add it to ``manifest`` under its normalised prompt, and save it.
 
     Returns:
-        The manifest entry. On failure the folder and ``manifest`` are as before.
+        The manifest entry. On failure, the folder and ``manifest`` are unchanged.
 
     Raises:
-        UserError: a source cannot be read, both sides are the same file, the folder has this pair the other way
-            round, or the disk is full.
+        UserError: a source is unreadable, both sides are the same file, the folder has this pair reversed, or
+            the disk is full.
     """
     chosen, rejected = Path(chosen_path), Path(rejected_path)
     if chosen.resolve() == rejected.resolve():
@@ -381,16 +381,16 @@ def export_curated_pairs(
 ) -> tuple[int, int]:
     """Export the picks of many groups at once and finalise.
 
-    Pairs that contradict each other (one image over another and the other way round, under one prompt), or a pair of
-    the folder, are left out, and the log says how many.
+    Contradictory pairs (the same two images both ways round under one prompt, also in the folder) are left
+    out, and the log says how many.
 
     Args:
         groups: one mapping with ``prompt`` and ``aspectratio`` per group.
-        results: per group, its (chosen path, rejected path) pairs.
-        val_percentage: share of the pairs that goes to validation, in percent.
+        results: (chosen path, rejected path) pairs of each group.
+        val_percentage: share of pairs for validation, in percent.
 
     Returns:
-        (pairs in train, pairs in val), over everything in the folder.
+        (pairs in train, pairs in val) of the whole folder.
     """
     if len(groups) != len(results):
         raise ValueError(f"{len(groups)} groups but {len(results)} results")
@@ -428,18 +428,18 @@ def _preferences(pairs: Iterable[Pair]) -> Preferences:
 
 
 def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]:
-    """Which prompts go to validation: whole groups, in an order fixed by the prompts themselves.
+    """Choose prompts for validation: whole groups, in an order determined by the prompts themselves.
 
-    A prompt keeps its side when others are added, as far as the percentage allows. At least one prompt stays
-    in train; with two or more prompts and a percentage above 0, at least one goes to validation. Up to 50 %, at least
-    half of the pairs stay in train, whatever the sizes of the prompts.
+    A prompt stays on its side when others are added, as far as the percentage allows. At least one prompt
+    stays in train. With two or more prompts and a percentage above 0, at least one goes to validation. Up to
+    50 %, at least half of the pairs stay in train, however unequal the groups are.
 
     Args:
-        prompts: how many pairs each prompt has.
+        prompts: number of pairs of each prompt.
         val_percentage: share of the pairs for validation, from 0 to 100.
 
     Raises:
-        UserError: another percentage.
+        UserError: the percentage is out of range.
     """
     if not 0 <= val_percentage <= 100:
         raise UserError(f"the validation percentage {val_percentage} is not between 0 and 100")
@@ -456,17 +456,17 @@ def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]
         if fits and len(chosen) < len(order) - 1:
             chosen.add(prompt)
             count += size
-    # where each prompt alone is too much, the smallest one is the least too much
+    # if every prompt alone exceeds the share, the smallest one exceeds it least
     return chosen or {min(order, key=lambda prompt: prompts[prompt])}
 
 
 def finalize_export(
     output_dir: str | os.PathLike[str], manifest: Manifest, val_percentage: float
 ) -> tuple[int, int]:
-    """Sort the pairs into train and val by prompt and write ``concepts.json``; repeatable at any time.
+    """Split the pairs into train and val by prompt and write ``concepts.json``. May be repeated at any time.
 
-    Files are moved by rename; a crash in between leaves every file under one of its possible names, and the
-    next call finds it there.
+    Files are moved by renaming. After a crash, every file has one of its possible names, and the next call
+    finds it.
 
     Returns:
         (pairs in train, pairs in val).
@@ -506,7 +506,7 @@ def finalize_export(
 
 
 def write_confidences(owned: Owned, manifest: Manifest) -> None:
-    """How sure the person was of the pairs, next to their chosen images, where training looks for it."""
+    """Write how sure the person was of the pairs next to their chosen images, where training looks for it."""
     for split in SPLITS:
         place = f"chosen/{split}"
         owned.folder(place)
@@ -544,7 +544,7 @@ def _move_pair_file(owned: Owned, base: Path, pair: Pair, side: str, split: str)
 
 
 def _concepts(base: Path, counts: Mapping[str, int], edits: bool) -> list[dict[str, Any]]:
-    """The four concepts; the chosen side of edits says for both where their sources are."""
+    """The four concepts. The chosen side of edits states the source folder for both sides."""
     from modules.util.config.ConceptConfig import ConceptConfig
 
     made = []
@@ -563,7 +563,7 @@ def _concepts(base: Path, counts: Mapping[str, int], edits: bool) -> list[dict[s
 
 
 def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) -> list[Pair]:
-    """Manifest entries of which at least one image is gone, a source included."""
+    """Manifest entries with a missing image, sources included."""
     base = Path(output_dir)
     return [
         pair
@@ -573,10 +573,10 @@ def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) 
 
 
 def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id: str) -> Pair:
-    """Take a pair out of the manifest and the disk, both sides, captions and sources; returns the removed entry.
+    """Remove a pair from manifest and disk: both sides, captions and sources. Returns the removed entry.
 
     Raises:
-        UserError: there is no such pair.
+        UserError: the pair does not exist.
     """
     base, owned = Path(output_dir), owned_pairs(output_dir)
     for index, pair in enumerate(manifest["pairs"]):
@@ -596,7 +596,7 @@ def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> N
     """Delete both sides of a finalised pair, and its manifest entry if it has one.
 
     Raises:
-        UserError: there is no such pair.
+        UserError: the pair does not exist.
     """
     manifest = load_manifest(output_dir)
     if any(pair["pair_id"] == pair_id for pair in manifest["pairs"]):

@@ -1,4 +1,4 @@
-"""Lengths of time for people."""
+"""Durations for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors a user can fix, apart from the bugs a user can only report.
+"""Errors that a user can fix, as opposed to bugs, which a user can only report.
 
 A ``UserError`` says what is wrong, where, and what to do. Command lines print it without a traceback and exit
 with status 2; the window marks the field. Every other exception is a bug and keeps its traceback.
@@ -38,15 +38,15 @@ class ConfigError(UserError, ValueError):
 
 
 class DataError(UserError, RuntimeError):
-    """Images, captions, pairs or files that cannot be used as they are."""
+    """Images, captions, pairs or files that cannot be used."""
 
 
 class UnsupportedError(UserError, NotImplementedError):
-    """A combination this program does not offer."""
+    """A combination that this program does not support."""
 
 
 class UserErrors(UserError):
-    """Several faults found in one check, reported together.
+    """Several faults of one check, reported together.
 
     Args:
         errors: the faults in the order they were found, at least one.

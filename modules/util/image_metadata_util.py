@@ -1,4 +1,4 @@
-"""The door to prompts in image files."""
+"""Public interface for prompts in image files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def extract_metadata(path: str | os.PathLike[str], stealth: bool = False) -> dic
     """The metadata of an image file as a dictionary.
 
     Args:
-        path: PNG, JPEG, WebP or AVIF, told by content.
-        stealth: look for text hidden in the pixels if there is no other.
+        path: PNG, JPEG, WebP or AVIF, detected by content.
+        stealth: look for text hidden in the pixels if there is no other text.
 
     Returns:
-        ``prompt`` (normalised, ``None`` without one), ``raw_prompt``, ``negative_prompt``, ``width``, ``height``,
-        ``aspectratio`` (the aspect bucket of the pixels, empty if unknown), ``generator``, ``seed``, ``error``.
+        ``prompt`` (normalised, ``None`` without one), ``raw_prompt``, ``negative_prompt``, ``width``,
+            ``height``,
+        ``aspectratio`` (the aspect bucket of the pixels, empty if unknown), ``generator``, ``seed``,
+            ``error``.
     """
     about = read_metadata(path, stealth=stealth)
     width, height = about.seen_size

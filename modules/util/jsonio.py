@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of either; and JSON from untrusted hands."""
+"""Atomic file writing, which leaves either the old file or the new one, and reading of untrusted JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path next to ``path``; on success it is flushed to the disk and takes its place.
+    """Yield a temporary path next to ``path``. On success, that file is flushed to disk and replaces
+    ``path``.
 
-    If the block raises, the temporary file is removed and ``path`` is left as it was. The path is one that a person
-    on this computer gave, or that the program made of such a one; a name that others wrote goes through ``Owned``.
+    If the block raises, the temporary file is removed and ``path`` is unchanged. The path must come from a
+    person on this computer, or be derived from such a path. Names from untrusted files go through ``Owned``.
 
     Raises:
-        UserError: no file can have this path, or a folder or a device has it.
+        UserError: the path is impossible, or is a folder or a device.
     """
     target = Path(path)
     with Owned(target.parent, local=True).write(target.name) as temporary:
@@ -41,7 +42,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8, atomically, with ``\\n`` line ends."""
+    r"""Write ``text`` as UTF-8, atomically, with ``\n`` line endings."""
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -51,24 +52,25 @@ def write_json(path: str | os.PathLike[str], data: Any, indent: int | None = 2) 
 
 
 def read_json(path: str | os.PathLike[str], what: str = "file", max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Read a JSON file written by anybody.
+    """Read an untrusted JSON file.
 
     Args:
         path: the file.
-        what: how to call it in an error ("config", "concept list").
+        what: what errors call it ("config", "concept list").
         max_bytes: larger files are refused unread.
 
     Raises:
-        UserError: missing, unreadable, too large, not UTF-8, not JSON, or nested too deeply.
+        UserError: the file is missing, unreadable, too large, not UTF-8, not JSON, or nested too deeply.
     """
     return parse_json(read_bytes(path, what, max_bytes), f"{what} {shown(path)}")
 
 
 def read_bytes(path: str | os.PathLike[str], what: str = "file", max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """All of a file that anybody may have put there.
+    """Read an untrusted file completely.
 
     Raises:
-        UserError: missing, unreadable, not a plain file, larger than ``max_bytes``, or no path at all.
+        UserError: the file is missing, unreadable, not a plain file, larger than ``max_bytes``, or its path
+            is invalid.
     """
     fault = fault_of_path(path)
     if fault:
@@ -85,9 +87,9 @@ def read_bytes(path: str | os.PathLike[str], what: str = "file", max_bytes: int 
 
 
 def parse_json(data: bytes | str, what: str) -> Any:
-    """Parse JSON bytes or text; every defect is a ``UserError`` naming ``what`` and the place.
+    """Parse JSON bytes or text. Every defect is a ``UserError`` with ``what`` and the location.
 
-    A name that an object has twice is a defect: programs differ in which of the values they take.
+    A duplicate name in an object is a defect, because programs differ in which value they use.
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
@@ -117,7 +119,7 @@ def parse_json(data: bytes | str, what: str) -> Any:
 
 
 class _NameTwice(Exception):
-    """An object with two values of one name."""
+    """An object has two values with the same name."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

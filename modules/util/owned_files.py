@@ -1,9 +1,9 @@
-"""The only module that deletes, moves or replaces files; it does so inside a folder named for that purpose alone.
+"""The only module that deletes, moves or replaces files, and only inside a folder named for that purpose.
 
-A name never leads out of its folder, not even through a link: its parent is resolved and compared with the resolved
-root, then opened component by component without following links, and the change is made through that handle (where
-the system has such handles). What is neither a file, a folder nor a link is refused. Every change is announced to an
-observer, so that tests can stop the program before and after each of them.
+A name never leads out of its folder, not even through a link. Its parent is resolved and compared with the
+resolved root, then opened component by component without following links, and the change is made through that
+handle (if the system has such handles). Anything but a file, a folder or a link is refused. An observer is
+notified of every change, so that tests can interrupt the program before and after each of them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNOREC
 
 
 def shown(path: Name, limit: int = 300) -> str:
-    """A path as text for messages: what cannot be printed is escaped, the middle of a long one left out."""
+    """A path as text for messages. Unprintable characters are escaped, long paths are shortened in the middle."""
     text = os.fspath(path).encode("utf-8", "backslashreplace").decode()
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 2 :]}"
 
 
 def fault_of_path(path: Name) -> str | None:
-    """Why no file on this computer can have this path, as the end of a sentence; ``None`` if one can."""
+    """Why this path is impossible on this computer, as the end of a sentence; ``None`` if it is possible."""
     text = os.fspath(path)
     if "\0" in text:
         return "contains a NUL character"
@@ -65,7 +65,7 @@ def fault_of_path(path: Name) -> str | None:
 
 
 def fsync_path(path: Name) -> None:
-    """Flush a file or (where the platform can) a folder to the disk."""
+    """Flush a file or (if the platform can) a folder to disk."""
     folder = Path(path).is_dir()
     if os.name == "nt" and folder:
         return
@@ -78,19 +78,21 @@ def fsync_path(path: Name) -> None:
 
 
 class Owned:
-    """A folder in which the program may change what it made.
+    """A folder in which the program may change its own files.
 
-    Names are relative to the folder. A name is refused, with a ``UserError`` before anything is changed, if it is
-    empty or absolute, has a drive, NUL, ``..`` or ``:``, is reserved on some system, or if its parent lies outside
-    the folder once links are resolved; so are devices, FIFOs and sockets. A link is removed and moved as a link.
+    Names are relative to the folder. A name is refused, with a ``UserError`` before anything is changed, if
+    it is empty or absolute, contains a drive, NUL, ``..`` or ``:``, is reserved on any system, or if its
+    parent is outside the folder once links are resolved. Devices, FIFOs and sockets are refused too. Links
+    are removed and moved as links.
 
     Args:
-        root: the folder; resolved once, here. It need not exist until something is written.
-        local: names come from this computer (its user typed them, or a listing of the folder has them): only what
-            this very system cannot have is refused, so ``:`` and reserved names pass where they are ordinary.
+        root: the folder, resolved once on creation. It need not exist until something is written.
+        local: whether names come from this computer (typed by its user or listed from the folder). Then only
+            names impossible on this system are refused, so that ``:`` and reserved names are accepted if they
+            are ordinary here.
 
     Raises:
-        UserError: no folder can have this path.
+        UserError: the path is impossible for a folder.
     """
 
     def __init__(self, root: Name, local: bool = False) -> None:
@@ -104,10 +106,10 @@ class Owned:
     # --- names ---
 
     def path(self, name: Name) -> Path:
-        """Where a name leads: its parent resolved, its last part as it is.
+        """The path of a name, with its parent resolved and its last component unchanged.
 
         Raises:
-            UserError: it is refused.
+            UserError: the name is refused.
         """
         *folders, last = self._parts(name)
         real = Path(os.path.realpath(self.root.joinpath(*folders)))
@@ -116,9 +118,9 @@ class Owned:
         return real / last
 
     def plain_file(self, name: Name) -> Path:
-        """``path``, refused also where a link, a folder or a device has the name; nothing need be there.
+        """As ``path``, but links, folders and devices are refused too. The file need not exist.
 
-        For files that a library opens by itself: databases, locks.
+        For files that a library opens itself: databases, locks.
         """
         path = self.path(name)
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -147,7 +149,7 @@ class Owned:
         return parts
 
     def refusal(self, name: Name, why: str, leads_to: Path | None = None) -> UserError:
-        """The error about a name that is left alone: what was asked for, and where it leads."""
+        """The error about a refused name: what was requested, and where it leads."""
         asked = shown(f"{self.asked}{os.sep}{os.fspath(name)}")
         resolved = f" (it leads to {shown(leads_to)})" if leads_to is not None else ""
         return UserError(
@@ -157,7 +159,7 @@ class Owned:
 
     @contextmanager
     def _parent(self, name: Name, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """The open folder a name lies in, and its last part."""
+        """Open the folder that contains a name. Yields it with the last component."""
         path = self.path(name)
         if make:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -170,7 +172,7 @@ class Owned:
             yield folder, path.name
 
     def _mode(self, folder: OpenFolder, last: str, name: Name) -> int | None:
-        """What has the name; ``None`` if nothing has. Devices, FIFOs and sockets are refused."""
+        """The mode of a name; ``None`` if it does not exist. Devices, FIFOs and sockets are refused."""
         mode = folder.mode(last)
         if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
             raise self.refusal(name, f"is a {kind_of(mode)}", folder.path / last)
@@ -179,10 +181,10 @@ class Owned:
     # --- deleting ---
 
     def remove(self, name: Name) -> bool:
-        """Remove a file or a link; returns whether there was one.
+        """Remove a file or a link. Returns whether there was one.
 
         Raises:
-            UserError: the name is refused, or a folder has it.
+            UserError: the name is refused, or is a folder.
         """
         with suppress(FileNotFoundError), self._parent(name) as (folder, last):
             mode = self._mode(folder, last, name)
@@ -194,12 +196,13 @@ class Owned:
         return False
 
     def remove_tree(self, name: Name) -> bool:
-        """Remove a folder with all that is in it (a file or a link too); returns whether there was one.
+        """Remove a folder with everything in it, or a file or link. Returns whether there was one.
 
-        Links in it are removed as links. Nothing is removed if it holds a device, FIFO or socket, or another disk.
+        Links in it are removed as links. Nothing is removed if it contains a device, FIFO, socket or mount
+        point.
 
         Raises:
-            UserError: it is refused.
+            UserError: the removal is refused.
         """
         with suppress(FileNotFoundError), self._parent(name) as (folder, last):
             mode = self._mode(folder, last, name)
@@ -212,10 +215,11 @@ class Owned:
         return False
 
     def discard(self, name: Name) -> None:
-        """``remove_tree`` for a folder of which half would be taken for a whole one: it loses its name first.
+        """As ``remove_tree``, but the folder is renamed first, so that a partly removed one cannot be
+        mistaken for a complete one.
 
         Raises:
-            UserError: it is refused. FileNotFoundError: nothing has the name.
+            UserError: the removal is refused. FileNotFoundError: the name does not exist.
         """
         with self._parent(name) as (folder, last):
             mode = self._mode(folder, last, name)
@@ -231,14 +235,14 @@ class Owned:
             raise self.refusal(name, reason, folder.path / last)
 
     def sweep(self, pattern: str) -> int:
-        """Remove files and folders of temporary names that no living process holds: what a killed one left.
+        """Remove temporary files and folders left by killed processes, unless a running process holds them.
 
         Args:
-            pattern: a folder without wildcards, then a pattern of names that begin with a prefix of the program's own
-                and end in ``.tmp``: ``chosen/.pair_*.tmp``.
+            pattern: a folder without wildcards, then a pattern of names that start with a prefix of this
+                program and end in ``.tmp``: ``chosen/.pair_*.tmp``.
 
         Returns:
-            How many were removed. A folder that is missing, or is reached through a link, holds none.
+            Number of removed files and folders; 0 if the folder is missing or reached through a link.
         """
         place, _, names = pattern.rpartition("/")
         if not names.startswith(OWN_PREFIXES) or not names.endswith(".tmp") or set(place) & set("*?["):
@@ -255,14 +259,14 @@ class Owned:
     # --- moving ---
 
     def move(self, name: Name, target: Name, replace: bool = False) -> None:
-        """Give a file, folder or link another name in the folder.
+        """Rename a file, folder or link within the folder.
 
         Args:
-            replace: a file or link that has the name already is replaced; otherwise it is refused.
+            replace: whether to replace an existing file or link, which is otherwise refused.
 
         Raises:
-            UserError: a name is refused, or the target is taken.
-            FileNotFoundError: nothing has the name.
+            UserError: a name is refused, or the target exists.
+            FileNotFoundError: the name does not exist.
         """
         with self._parent(name) as (source, last), self._parent(target, make=True) as (folder, fresh):
             if self._mode(source, last, name) is None:
@@ -273,12 +277,12 @@ class Owned:
             source.rename(last, folder, fresh)
 
     def folder(self, name: Name) -> Path:
-        """Make a folder, and those above it, where they are missing; returns its path."""
+        """Create a folder and its parents if they are missing. Returns its path."""
         with self._parent(f"{os.fspath(name)}/x", make=True) as (folder, _):
             return folder.path
 
     def sync(self, name: Name) -> None:
-        """Flush the names in a folder to the disk."""
+        """Flush the names in a folder to disk."""
         with self._parent(f"{os.fspath(name)}/x") as (folder, _):
             folder.fsync()
 
@@ -286,15 +290,16 @@ class Owned:
 
     @contextmanager
     def write(self, name: Name, private: bool = False) -> Iterator[Path]:
-        """Yield a temporary path next to ``name``; on success it is flushed to the disk and takes its place.
+        """Yield a temporary path next to ``name``. On success, that file is flushed to disk and replaces
+        ``name``.
 
-        If the block raises, the temporary file is removed and what was there is left as it was.
+        If the block raises, the temporary file is removed and an existing file is unchanged.
 
         Args:
-            private: only its owner may read it, from the first moment on.
+            private: whether only its owner may read it, from the first moment on.
 
         Raises:
-            UserError: the name is refused, or a folder or a device has it.
+            UserError: the name is refused, or is a folder or a device.
         """
         with self._parent(name, make=True) as (folder, last):
             self._check_place_of_file(folder, last, name)
@@ -313,13 +318,13 @@ class Owned:
                 folder.unlink(temporary, missing_ok=True)
 
     def check_writable(self, name: Name, keep: Iterable[Name] = ()) -> None:
-        """Refuse unless ``write`` may put a file there: nothing, a file or a link.
+        """Check that ``write`` may write there: the name is free, a file or a link.
 
         Args:
-            keep: files and folders that are to stay, the base model for one.
+            keep: files and folders to keep, such as the base model.
 
         Raises:
-            UserError: a folder or a device has the name, or the file is one of ``keep`` or lies in a folder of it.
+            UserError: the name is a folder or a device, or the file is in ``keep`` or in one of its folders.
         """
         path = self.path(name)
         if not os.path.lexists(path):
@@ -339,9 +344,9 @@ class Owned:
             raise self.refusal(name, "is a folder", folder.path / last)
 
     def take(self, source: Path, name: Name) -> None:
-        """Give a finished file a second name in the folder: a hard link, or a copy where there cannot be one.
+        """Give a finished file a second name in the folder: a hard link, or a copy if linking is impossible.
 
-        What has the name already is replaced.
+        An existing file of that name is replaced.
 
         Raises:
             UserError: the name is refused, or the source is not a plain file.
@@ -357,10 +362,10 @@ class Owned:
                 writer.write(block)
 
     def append(self, name: Name, data: bytes) -> None:
-        """Add bytes to the end of a file, which is made where it is missing, and flush them to the disk.
+        """Append bytes to a file, created if missing, and flush them to disk.
 
         Raises:
-            UserError: the name is refused, or something other than a file has it, a link included.
+            UserError: the name is refused, or is anything but a file, including a link.
         """
         with self._parent(name, make=True) as (folder, last):
             mode = self._mode(folder, last, name)
@@ -374,7 +379,9 @@ class Owned:
 
     @contextmanager
     def fresh_folder(self) -> Iterator[Path]:
-        """A new folder under a temporary name, for ``replace_folder``; removed afterwards if it is still there."""
+        """Yield a new folder under a temporary name, for ``replace_folder``. It is removed afterwards if it
+        still exists.
+        """
         name = f".tastemaker-{secrets.token_hex(8)}.tmp"
         path = self.folder(name)
         handle = hold_folder(path)
@@ -385,13 +392,14 @@ class Owned:
             self.remove_tree(name)
 
     def check_replaceable(self, name: Name, keep: Iterable[Name] = ()) -> None:
-        """Refuse unless ``replace_folder`` may put a folder there: nothing, an empty folder, or one written by it.
+        """Check that ``replace_folder`` may write there: the name is free, an empty folder, or one written by
+        it.
 
         Args:
-            keep: files and folders that are to stay, the base model for one.
+            keep: files and folders to keep, such as the base model.
 
         Raises:
-            UserError: it may not; the message names what is in the way.
+            UserError: it may not. The message names what is in the way.
         """
         path = self.path(name)
         mode = path.lstat().st_mode if os.path.lexists(path) else None
@@ -409,10 +417,10 @@ class Owned:
             raise self.refusal(name, f"holds files that its list {LIST_NAME} does not name ({names})", path)
 
     def replace_folder(self, fresh: Path, name: str, keep: Iterable[Name] = ()) -> None:
-        """Put a finished folder (of ``fresh_folder``) in the place of another one, with a list of its files.
+        """Replace a folder by a finished one (from ``fresh_folder``), with a list of its files.
 
-        What was there stays under a hidden name until the new one is on the disk; ``restore_folder`` finds it after
-        a kill in between.
+        The old folder keeps a hidden name until the new one is on disk. If the process is killed in between,
+        ``restore_folder`` finds it.
 
         Raises:
             UserError: ``check_replaceable`` refuses.
@@ -440,10 +448,11 @@ class Owned:
             self.discard(former)
 
     def restore_folder(self, name: str) -> bool:
-        """Bring back a folder whose replacement was cut off by a kill; one whose successor is there is removed.
+        """Restore a folder whose replacement was interrupted. If its successor is complete, the old one is
+        removed.
 
         Returns:
-            Whether it was brought back.
+            Whether it was restored.
         """
         path, former = self.path(name), self.path(f"{_FORMER}{name}")
         if not former.is_dir() or former.is_symlink() or any(_foreign_files(former)):
@@ -458,7 +467,7 @@ class Owned:
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
-    """Names (with ``/``) and sizes of what is in a folder and its folders; -1 where it is not a file."""
+    """Names (with ``/``) and sizes of everything below a folder; -1 for anything but a file."""
     waiting = [""]
     while waiting:
         place = waiting.pop()
@@ -473,7 +482,7 @@ def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def _foreign_files(folder: Path) -> Iterator[str]:
-    """What in a folder is not on the list that was written with it, or not as long as it was."""
+    """Files in a folder that are not on the list written with it, or differ in size."""
     listed: object = None
     with suppress(OSError, ValueError, RecursionError):
         listed = json.loads(read_plain(folder / LIST_NAME, MAX_LIST_BYTES))

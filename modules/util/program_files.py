@@ -1,4 +1,4 @@
-"""Where the program's own files lie: the folder it runs from, and what comes with it."""
+"""Locations of the program's own files: its folder and its resources."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MAX_PROMPTS = 1_000_000
 
 
 def read_prompts_file(path: str | Path) -> list[str]:
-    """One prompt per line; empty lines and lines that begin with ``#`` do not count, blanks around a prompt neither.
+    """Read one prompt per line, stripped. Empty lines and lines that begin with ``#`` are skipped.
 
     A prompt that is listed twice is drawn twice as often.
 
@@ -34,13 +34,13 @@ def read_prompts_file(path: str | Path) -> list[str]:
 
 
 def prompts_of_text(text: str, file: str | Path) -> list[str]:
-    """The same for a text.
+    """As ``read_prompts_file``, for a text.
 
     Args:
-        file: what messages call it.
+        file: its name in messages.
 
     Raises:
-        DataError: it is not text, holds no prompt or too many, or one that is too long.
+        DataError: it is not text, has no prompts or too many, or one that is too long.
     """
     if "\0" in text:
         raise DataError(f"{file} is not a text file", "rlhf_prompts_file")

@@ -1,7 +1,7 @@
-"""What is known of published models: which are distilled to few denoising steps, and what to train instead.
+"""Facts about published models: which are distilled to few denoising steps, and what to train instead.
 
-A model is recognised by its name on the hub; a folder by the name that its ``model_index.json`` or the hub's cache
-gives it. The words of a file's name only allow a guess.
+A model is recognised by its hub name, a folder by the name in its ``model_index.json`` or in the hub cache.
+The words of a file name only allow a guess.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class PublishedModel:
     """A row of ``resources/bases.json``.
 
     Args:
-        name: on the hub.
+        name: name on the hub.
         family: model type.
-        steps, cfg: what its images are usually made with; ``cfg`` 1 is without guidance.
+        steps, cfg: usual values for its images; ``cfg`` 1 means no guidance.
         distilled: whether it was distilled to these steps.
         base: the undistilled model to train instead.
         adapter: a training adapter for it.
-        words: words of a file name, all of which are in those of its copies.
-        not_words: words that are in none of these.
-        guessed: whether only such words told.
+        words: words that all names of its copies contain.
+        not_words: words that none of these names contain.
+        guessed: whether it was recognised only by such words.
     """
 
     name: str
@@ -55,11 +55,11 @@ class PublishedModel:
 
     @property
     def label(self) -> str:
-        """Its name without the owner."""
+        """The name without its owner."""
         return self.name.rpartition("/")[2]
 
     def advice(self) -> str:
-        """What training it does, and what to do instead; empty where nothing speaks against it."""
+        """What training it would do, and what to do instead; empty if nothing speaks against it."""
         if not self.distilled:
             return ""
         what = f"seems to be {self.label}, which is" if self.guessed else f"{self.label} is"
@@ -72,7 +72,7 @@ class PublishedModel:
 
 @functools.cache
 def published_models() -> tuple[PublishedModel, ...]:
-    """All rows, in the order of the file."""
+    """All rows in file order."""
     return tuple(
         PublishedModel(
             **row
@@ -86,7 +86,7 @@ def published_models() -> tuple[PublishedModel, ...]:
 
 
 def find_published(family: str, source: str) -> PublishedModel | None:
-    """The published model that a source is, or as its name says a copy of; ``None`` if it is unknown.
+    """The published model that a source is, or is a copy of by its name; ``None`` if unknown.
 
     Args:
         family: model type.
@@ -99,7 +99,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         if found is not None:
             return found
     mine = [row for row in published_models() if row.family == family and row.distilled]
-    # pipelines of some families say it themselves
+    # pipelines of some families state it themselves
     if index.get("is_distilled") is True and mine:
         return mine[0]
     words = _words(path.stem if path.suffix else path.name)
@@ -107,7 +107,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
 
 
 def sample_levels(source: str) -> list[float]:
-    """The noise levels, falling from 1 at most, that a folder's pipeline samples with; empty where it names none."""
+    """The noise levels, decreasing from at most 1, that a folder's pipeline samples with; empty if it sets none."""
     levels = _index(Path(source)).get("sample_sigmas")
     if not isinstance(levels, list) or not 1 <= len(levels) <= _MOST_LEVELS:
         return []
@@ -123,13 +123,13 @@ def _named(name: object) -> PublishedModel | None:
 
 
 def _cached_name(path: Path) -> str:
-    """The hub name that the cache's folder of a snapshot stands for; empty for other paths."""
+    """The hub name of a snapshot folder in the cache; empty for other paths."""
     cached = next((part for part in path.parts if part.startswith("models--")), "")
     return cached.removeprefix("models--").replace("--", "/", 1)
 
 
 def _index(path: Path) -> Mapping[str, Any]:
-    """A folder's ``model_index.json``; empty where there is none that can be read, which loading reports."""
+    """A folder's ``model_index.json``; empty if it is missing or unreadable, which loading reports."""
     place = index_file(path)
     try:
         return {} if place is None else read_index(place, _MOST_BYTES)

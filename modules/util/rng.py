@@ -1,9 +1,9 @@
-"""All randomness of the program: independent streams named by what they are for.
+"""All randomness of the program: independent streams named by purpose.
 
 A stream is a CPU generator seeded with a blake2b digest of its name and its key, never with a counter and
-never on an accelerator, so the same run draws the same numbers on any device, in any process layout and after
-any resume. Where more numbers are needed than a CPU can draw, ``hashed_bits`` computes them on the device, with whole
-numbers alone, so they too are the same everywhere.
+never on an accelerator. The same run therefore draws the same numbers on any device, in any process layout
+and after any resume. If more numbers are needed than a CPU can draw, ``hashed_bits`` computes them on the
+device with integers only, so they too are the same everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = int | str | bool | float | bytes
 
 def digest64(*parts: Key) -> int:
     """A stable unsigned 64-bit number for a tuple; types matter (1, "1", True and 1.0 all differ)."""
-    # asked several times for each item of a run: one call is faster than one for each part
+    # called several times for each item of a run; one call is faster than one for each part
     joined = b"".join([_key_part(part) for part in parts])
     return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big")
 
@@ -57,10 +57,10 @@ _32_BITS = 0xFFFFFFFF
 def hashed_bits(
     key: int, start: int, count: int, bits: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Random whole numbers below 2 ** ``bits``, (count,) int64: places ``start`` and on of the sequence of a key.
+    """Random integers below 2 ** ``bits``, (count,) int64: the sequence of a key from index ``start`` on.
 
     Args:
-        key: 64 bits, such as a ``digest64``.
+        key: 64 bits, for example a ``digest64``.
         bits: at most 24.
     """
     import torch
@@ -72,8 +72,8 @@ def hashed_bits(
 
 
 def _mixed(value: torch.Tensor) -> torch.Tensor:
-    """32 bits to 32 bits, one to one, each of which depends on all (T. Mueller's integer hash)."""
+    """A bijection on 32 bits in which each output bit depends on all input bits (T. Mueller's integer hash)."""
     for _ in range(2):
-        # the factor has 27 bits, so that no product has more than 63
+        # the factor has 27 bits, so that no product exceeds 63
         value = (value ^ (value >> 16)) * 0x45D9F3B & _32_BITS
     return value ^ (value >> 16)

@@ -103,7 +103,7 @@ class ImageView(tk.Canvas):
         self.redraw()
 
     def forget(self) -> None:
-        """Redraw the image once decoded again, because the file may hold another one."""
+        """Forget what is drawn, because the file may hold another image."""
         self._photo_key, self.shown = None, None
 
     def destroy(self) -> None:

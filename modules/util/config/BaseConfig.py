@@ -1,4 +1,4 @@
-"""What all configs share: strict reading with every fault reported, plain dicts and files, versions."""
+"""Base class of all configs: strict reading that reports every fault, plain dicts and files, versions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class BaseConfig(BaseModel):
-    """A strict pydantic model whose faults are ``ConfigError``s.
+    """A strict pydantic model that raises ``ConfigError``s.
 
     Unknown keys, wrong types, numbers out of range and NaN are refused wherever a value comes from: files,
-    keyword arguments, assignments. One fault is raised as itself, several as one ``UserErrors``.
+    keyword arguments, assignments. A single fault is raised as it is, several as one ``UserErrors``.
 
     Class attributes:
-        VERSION: number of the file format, or 0 for parts that are versioned with what contains them.
-        MIGRATIONS: from version n to n + 1, pure functions on dicts. A file without a version has version 0.
-        WHAT: how to call such a file in an error.
-        OLDER_NAMES: a class with the settings that were replaced and are still read; see ``OlderNames``.
+        VERSION: number of the file format; 0 for parts that share the version of their container.
+        MIGRATIONS: pure functions on dicts that migrate version n to n + 1. Files without a version have
+            version 0.
+        WHAT: what errors call such a file.
+        OLDER_NAMES: a class of replaced settings that are still read; see ``OlderNames``.
     """
 
     model_config = ConfigDict(
@@ -54,7 +55,8 @@ class BaseConfig(BaseModel):
         except ValidationError as error:
             raise_all(translate(error, type(self)))
 
-    # Validation of nested objects must not go through __init__, or their faults would lose their place.
+    # Validation of nested objects must not go through __init__, otherwise their faults would lose their
+    # location.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -68,10 +70,10 @@ class BaseConfig(BaseModel):
 
     @classmethod
     def upgrade(cls, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """A copy of ``data`` in the present format, without its version keys, nested objects included.
+        """Copy ``data`` into the current format, without version keys. Nested objects are included.
 
         Raises:
-            ConfigError: the data are of a newer version than this program knows, or the version is not a number.
+            ConfigError: the version is newer than this program supports, or is not a number.
         """
         made = dict(data)
         if cls.VERSION:
@@ -107,11 +109,11 @@ class BaseConfig(BaseModel):
         """Build from plain data of any known version.
 
         Args:
-            data: what ``to_dict`` made, or a part of it; missing keys keep their defaults.
-            where: the place of ``data`` in a larger file, for errors (``concepts[3]``).
+            data: the output of ``to_dict`` or a part of it; missing keys keep their defaults.
+            where: location of ``data`` in a larger file, for errors (``concepts[3]``).
 
         Raises:
-            ConfigError, UserErrors: what is wrong, all of it.
+            ConfigError, UserErrors: all faults.
         """
         if not isinstance(data, Mapping):
             raise ConfigError(f"must be an object {{...}}, not {type(data).__name__}", where or None)
@@ -123,7 +125,7 @@ class BaseConfig(BaseModel):
         raise AssertionError("unreachable")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data with the version first; ``from_dict`` of it is equal to ``self``."""
+        """Convert to plain JSON data with the version first. ``from_dict`` of it equals ``self``."""
         made: dict[str, Any] = {VERSION_KEY: self.VERSION} if self.VERSION else {}
         for name in type(self).model_fields:
             made[name] = _plain(getattr(self, name))
@@ -134,7 +136,7 @@ class BaseConfig(BaseModel):
         write_json(path, self.to_dict())
 
     def copy_of(self) -> Self:
-        """A copy that shares nothing with ``self``."""
+        """A deep copy."""
         return self.model_copy(deep=True)
 
 

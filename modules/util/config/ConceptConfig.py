@@ -25,7 +25,7 @@ CAPS_MODES = ("capslock", "title", "first", "random")
 
 
 class ConceptImageConfig(BaseConfig):
-    """What is done to the images of a concept. All of it is off for preference pairs."""
+    """How the images of a concept are augmented. Everything is off for preference pairs."""
 
     enable_crop_jitter: bool = setting(
         True, title="Crop jitter", tip="Move the crop a little on each variation."
@@ -112,7 +112,7 @@ class ConceptImageConfig(BaseConfig):
 
 
 class ConceptTextConfig(BaseConfig):
-    """Where the prompts of a concept come from and what is done to them (nothing, for preference pairs)."""
+    """The prompts of a concept: their source, and how they are varied (not at all for preference pairs)."""
 
     prompt_source: PromptSource = setting(
         PromptSource.SAMPLE,
@@ -239,7 +239,7 @@ class ConceptTextConfig(BaseConfig):
 
 
 class ConceptConfig(BaseConfig):
-    """A folder of images, what it is for and how it is used."""
+    """A folder of images, its purpose and how it is used."""
 
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "concept"
@@ -333,7 +333,7 @@ class ConceptConfig(BaseConfig):
 
         Args:
             source: a JSON file, or the list itself (dicts or concepts).
-            base_dir: folder a relative file name starts from; the current folder if not given.
+            base_dir: folder that file names are relative to; defaults to the current folder.
 
         Raises:
             UserError: the file cannot be read; ConfigError, UserErrors: every fault in every concept.

@@ -19,7 +19,7 @@ MAX_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class FilledSample:
-    """A sample of which nothing is left open; ``config`` is what it was made of."""
+    """A sample with all values filled in; ``config`` is the one it was made from."""
 
     prompt: str
     negative_prompt: str
@@ -103,7 +103,7 @@ class SampleConfig(BaseConfig):
     )
 
     def filled(self, family: FamilySpec, published: PublishedModel | None = None) -> FilledSample:
-        """With the usual values of the model, or else of its family, in place of what is left open."""
+        """Fill in open values with the model's usual ones, or else those of its family."""
         usual = (family.default_steps, family.default_cfg)
         steps, cfg = usual if published is None else (published.steps, published.cfg)
         auto = self.noise_scheduler is NoiseScheduler.AUTO
@@ -119,7 +119,7 @@ class SampleConfig(BaseConfig):
         )
 
     def seed_at(self, step: int) -> int:
-        """The seed at a step of the run: ``seed``, or with ``random_seed`` one that follows from both."""
+        """The seed at a step of the run: ``seed``, or with ``random_seed`` one derived from seed and step."""
         return digest64("sample", self.seed, step) % (MAX_SEED + 1) if self.random_seed else self.seed
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Tokens and passwords: in a file of their own that only its owner can read, never in a config."""
+"""Tokens and passwords, in a file of their own that only its owner can read, never in a config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def secrets_path() -> Path:
 
 
 class SecretsConfig(BaseConfig):
-    """What must not be shown, logged or shared."""
+    """Values that must not be shown, logged or shared."""
 
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "secrets file"
@@ -35,10 +35,10 @@ class SecretsConfig(BaseConfig):
 
     @classmethod
     def load_if_there(cls, path: str | os.PathLike[str] | None = None) -> SecretsConfig:
-        """The secrets in the file (by default the user's), or empty ones when there is no file.
+        """The secrets in a file (by default the user's), or empty ones if the file does not exist.
 
         Raises:
-            UserError: it cannot be read or holds something else; the message does not repeat what it holds.
+            UserError: the file is unreadable or invalid. The message does not repeat its content.
         """
         source = Path(path) if path is not None else secrets_path()
         if not source.exists():
@@ -50,7 +50,7 @@ class SecretsConfig(BaseConfig):
             raise UserError(f"the {cls.WHAT} {source} is damaged", hint="enter the token again") from None
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Write atomically to a file that nobody else can read, not even for a moment."""
+        """Write atomically to a file that nobody else can read at any moment."""
         target = Path(path) if path is not None else secrets_path()
         with Owned(target.parent, local=True).write(target.name, private=True) as temporary:
             temporary.write_text(json.dumps(self.to_dict(), indent=2), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Everything a training run is told: one flat object, one section class per page of the program."""
+"""The config of a training run: one flat object, with one section class per page of the program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
     ValidationSection,
     RemoteSection,
 )
-"""The sections in the order they are shown."""
+"""The sections in display order."""
 
 _ONETRAINER_ONLY = {
     *("attention_mechanism", "async_offloading", "clear_cache_before_training", "cloud", "compile"),
@@ -58,7 +58,7 @@ _ONETRAINER_ONLY = {
     *("multi_gpu", "oft_block_size", "optimizer_defaults", "prior", "quantization", "secrets"),
     "temp_device",
 }
-"""Top-level keys by which a OneTrainer config is recognised."""
+"""Top-level keys that identify a OneTrainer config."""
 
 
 IMPORT_IT = "import it instead: the import window, or scripts/import_config.py"
@@ -90,16 +90,16 @@ class TrainConfig(
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "") -> Self:
-        """Build from plain data of any known version; missing keys keep their defaults.
+        """Build from plain data of any known version. Missing keys keep their defaults.
 
-        Whether the values fit each other is asked by ``load.read_config`` and ``load.check_config``.
+        ``load.read_config`` and ``load.check_config`` also check that the values are consistent.
 
         Args:
-            data: what ``to_dict`` made, or any part of it.
-            where: the place of ``data`` in a larger file, for errors.
+            data: the output of ``to_dict`` or any part of it.
+            where: location of ``data`` in a larger file, for errors.
 
         Raises:
-            ConfigError, UserErrors: what is wrong, all of it.
+            ConfigError, UserErrors: all faults.
         """
         made, faults, _ = cls.read(data, where)
         raise_all(faults, f"the config has {len(faults)} faults")
@@ -107,10 +107,11 @@ class TrainConfig(
 
     @classmethod
     def read(cls, data: Mapping[str, Any], where: str = "") -> tuple[Self, list[UserError], set[str]]:
-        """What can be read of the data, what is wrong with the rest, and the top-level names of that rest.
+        """Read the valid part. Returns the config, the faults of the rest, and the top-level names of the
+        rest.
 
         Raises:
-            ConfigError: the data are not a config of this program at all.
+            ConfigError: the data is not a config of this program at all.
         """
         if not isinstance(data, Mapping):
             raise ConfigError(f"must be an object {{...}}, not {type(data).__name__}", where or None)
@@ -128,18 +129,18 @@ class TrainConfig(
         return made, faults, wrong
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data in the order of the sections; ``from_dict`` of it is equal to ``self``."""
+        """Convert to plain JSON data in section order. ``from_dict`` of it equals ``self``."""
         made = super().to_dict()
         made["rlhf_dpo_ref_mode"] = self.effective_dpo_ref_mode().value
         return made
 
     def sparse_dict(self) -> dict[str, Any]:
-        """As ``to_dict``, with only what differs from the defaults: the form of presets."""
+        """As ``to_dict``, but only what differs from the defaults, as in presets."""
         made = _differences(self.to_dict(), type(self)().to_dict())
         return {VERSION_KEY: self.VERSION, **made}
 
     def packed(self, base_dir: str | os.PathLike[str] | None = None) -> Self:
-        """A copy that holds its concepts and samples itself, so that it does not depend on other files."""
+        """A copy that contains its concepts and samples, so that it does not depend on other files."""
         made = self.copy_of()
         made.concepts = self.load_concepts(base_dir)
         made.samples = self.load_samples(base_dir)
@@ -158,7 +159,7 @@ class TrainConfig(
         return self.rlhf_enabled and self.rlhf_mode.online
 
     def needs_no_images(self) -> bool:
-        """Whether the run makes its images itself, of prompts in a file."""
+        """Whether the run makes its own images, from prompts in a file."""
         return self.trains_online and bool(self.rlhf_prompts_file.strip())
 
     def effective_dpo_ref_mode(self) -> DPORefMode:
@@ -167,13 +168,13 @@ class TrainConfig(
 
     @property
     def dpo_safeguard_mu(self) -> float | None:
-        """mu of the safeguard of chosen images, ``None`` while it is off."""
+        """mu of the safeguard for chosen images; ``None`` if it is off."""
         on = self.rlhf_dpo_safeguard is DPOSafeguard.OUTPUT
         return self.rlhf_dpo_safeguard_mu if on else None
 
     @property
     def takes_single_images(self) -> bool:
-        """Whether it learns from liked and disliked images without partners."""
+        """Whether the run learns from single liked and disliked images instead of pairs."""
         return self.trains_pairs and self.rlhf_dpo_objective is DPOObjective.KTO
 
     def trains_text(self) -> bool:
@@ -181,24 +182,25 @@ class TrainConfig(
         return any(part in self.model_type.text_encoders for part in self.trained_parts())
 
     def trained_parts(self) -> list[str]:
-        """The parts of the model that are trained, themselves or by an adapter; the denoiser first."""
+        """The parts of the model that are trained, directly or through an adapter; the denoiser comes first.
+        """
         if self.training_method is TrainingMethod.EMBEDDING:
             return []
         parts = (self.model_type.denoiser, *self.model_type.text_encoders)
         return [part for part in parts if getattr(self, part).train]
 
     def trains_in_main_memory(self) -> bool:
-        """Whether weights of the denoiser that are trained themselves lie in main memory."""
+        """Whether directly trained weights of the denoiser are kept in main memory."""
         denoiser = self.model_type.denoiser
         whole = self.training_method is TrainingMethod.FINE_TUNE and denoiser in self.trained_parts()
         return bool(whole and getattr(self, denoiser).offload_fraction > 0)
 
     def embeddings(self) -> list[EmbeddingConfig]:
-        """The embeddings of the run; that of the training method EMBEDDING comes first."""
+        """The embeddings of the run. The one trained by the method EMBEDDING comes first."""
         return list(self.places_of_embeddings().values())
 
     def places_of_embeddings(self) -> dict[str, EmbeddingConfig]:
-        """The same by where their settings are."""
+        """The embeddings by the location of their settings."""
         alone = self.training_method is TrainingMethod.EMBEDDING
         further = {f"additional_embeddings[{n}]": one for n, one in enumerate(self.additional_embeddings)}
         return {**({"embedding": self.embedding} if alone else {}), **further}
@@ -216,7 +218,7 @@ class TrainConfig(
     def load_concepts(self, base_dir: str | os.PathLike[str] | None = None) -> list[ConceptConfig]:
         """The concepts in the config, or else those of its concept file.
 
-        Online training whose prompts are in a file of their own needs none.
+        Online training with a prompt file needs no concepts.
         """
         if self.concepts is None and self.needs_no_images() and not Path(self.concept_file_name).exists():
             return []
@@ -224,7 +226,7 @@ class TrainConfig(
         return ConceptConfig.load_all(source, base_dir)
 
     def load_samples(self, base_dir: str | os.PathLike[str] | None = None) -> list[SampleConfig]:
-        """The samples in the config, or else those of its sample file; none if that file does not exist."""
+        """The samples in the config, or else those of its sample file. Empty if that file does not exist."""
         if self.samples is not None:
             return SampleConfig.load_all(self.samples, base_dir)
         path = Path(base_dir or "") / self.sample_definition_file_name
@@ -234,13 +236,13 @@ class TrainConfig(
 
 
 def refuse_other_programs(data: Mapping[str, Any], where: str = "") -> None:
-    """``ConfigError`` for a config of OneTrainer, which has settings that ours lacks."""
+    """Raise ``ConfigError`` for a OneTrainer config, which has settings that ours lacks."""
     if not data.keys().isdisjoint(_ONETRAINER_ONLY):
         raise ConfigError("this is a OneTrainer config", where or None, IMPORT_IT)
 
 
 def _without_older_names(data: dict[str, Any], where: str, faults: list[UserError]) -> dict[str, Any]:
-    """``data`` under present names; what is wrong with the older ones is added to ``faults``."""
+    """``data`` under current names. Faults of the older ones are added to ``faults``."""
     older = {name: value for name, value in data.items() if name in OlderNames.model_fields}
     made = {name: value for name, value in data.items() if name not in older}
     try:

@@ -1,4 +1,4 @@
-"""Words of a command line: names there are, and what is set of single parts of a model (``transformer=FILE``)."""
+"""Command line arguments that are names, or settings of single model parts (``transformer=FILE``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from modules.util.errors import ConfigError
 
 
 def known_word(word: str | None, known: Iterable[str], option: str, what: str) -> None:
-    """Refuse a name there is not; ``None`` is none at all.
+    """Refuse an unknown name; ``None`` means that no name was given.
 
     Args:
-        option: it was given with.
+        option: the option it was given with.
         what: what it names.
 
     Raises:
-        ConfigError: with the nearest name there is.
+        ConfigError: the name is unknown. It suggests the nearest known one.
     """
     names = [str(name) for name in known]
     if word is not None and word not in names:
@@ -28,7 +28,7 @@ def known_word(word: str | None, known: Iterable[str], option: str, what: str) -
 
 
 def add_part_option(parser: ArgumentParser) -> None:
-    """The option ``--part``, any number of times; read with ``part_settings``."""
+    """Add the repeatable option ``--part``. Read it with ``part_settings``."""
     parser.add_argument(
         "--part",
         action="append",
@@ -39,15 +39,15 @@ def add_part_option(parser: ArgumentParser) -> None:
 
 
 def part_settings(words: Sequence[str], option: str, setting: str, family: str) -> dict[str, str]:
-    """Part name -> value, of ``PART=VALUE`` or, as configs call it, ``PART.setting=VALUE``.
+    """Parse ``PART=VALUE`` or, as in configs, ``PART.setting=VALUE``. Returns part name -> value.
 
     Args:
-        option: they were given with, for errors.
+        option: the option they were given with, for errors.
         setting: the name of that setting in a part of a config.
-        family: the model type that says which parts there are.
+        family: the model type, which determines the parts.
 
     Raises:
-        ConfigError: not such a word, a part the family has not, or one that is set twice.
+        ConfigError: the argument is malformed, or names a part that the family lacks or that is set twice.
     """
     known = ModelType(family).spec.weight_parts
     found: dict[str, str] = {}

@@ -13,7 +13,7 @@ from modules.util.errors import ConfigError, UserError, UserErrors
 from modules.util.jsonio import read_json, write_json
 
 _FOREIGN = {"concept_stats", "frames", "sample_inpainting"}
-"""Keys by which OneTrainer's lists are recognised."""
+"""Keys that identify OneTrainer's lists."""
 
 Item = TypeVar("Item", bound=BaseConfig)
 
@@ -25,17 +25,17 @@ def load_list(
     field: str,
     what: str,
 ) -> list[Item]:
-    """Read a list of configs from a JSON file or from plain data; every fault of every item is reported.
+    """Read a list of configs from a JSON file or plain data. Every fault of every item is reported.
 
     Args:
         kind: the class of the items.
         source: path of the file, or the list.
-        base_dir: folder a relative path starts from.
+        base_dir: folder that paths are relative to.
         field: name of the list in errors.
-        what: how to call the file in errors.
+        what: what errors call the file.
 
     Raises:
-        ConfigError: it is not a list.
+        ConfigError: the data is not a list.
         UserErrors: the faults of its items.
     """
     if isinstance(source, (str, os.PathLike)):
@@ -64,7 +64,7 @@ def load_list(
 
 
 def _refuse_foreign(kind: type[BaseConfig], data: Sequence[Any], field: str, what: str) -> None:
-    """One message for a list of another program or a newer one, instead of one for each item."""
+    """Raise a single error for a list of another program or a newer version, instead of one per item."""
     for item in data:
         if not isinstance(item, Mapping):
             continue

@@ -1,4 +1,4 @@
-"""What is wrong with a config, in words: every fault with its field, value, reason and likely intent."""
+"""Faults of a config as texts: each with its field, value, reason and likely intent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from modules.util.errors import ConfigError, UserError, UserErrors
 
 Place = tuple[int | str, ...]
 LONGEST = 100
-"""Characters of a name in which a known one is looked for."""
+"""Maximum length of a name for which a known one is suggested."""
 MOST_STRANGERS = 20
-"""Unknown names of an object that are reported one by one."""
+"""Maximum number of unknown names of an object that are reported one by one."""
 _OTHERS = re.compile(r"\.\.\. and [\d,]+ more")
 
 
 def raise_all(errors: Sequence[UserError], title: str = "") -> None:
-    """Raise the only fault as itself, several as ``UserErrors``; nothing happens without faults."""
+    """Raise a single fault as it is, several as ``UserErrors``. Without faults, do nothing."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -44,10 +44,10 @@ def join_place(place: Iterable[int | str], prefix: str = "") -> str:
 
 
 def did_you_mean(wrong: str, known: Iterable[str], listed: int = 8) -> str:
-    """A hint: the nearest known name, or the known names where there are few."""
+    """A hint: the nearest known name, or all known names if there are few."""
     names = sorted(known)
     lowered = {name.lower(): name for name in names}
-    # what is much longer than every known name is near to none
+    # a name much longer than every known one resembles none
     near = difflib.get_close_matches(wrong[:LONGEST].lower(), list(lowered), n=1, cutoff=0.6)
     if near:
         return f"did you mean {lowered[near[0]]!r}?"
@@ -55,7 +55,7 @@ def did_you_mean(wrong: str, known: Iterable[str], listed: int = 8) -> str:
 
 
 def show(value: Any, limit: int = 60) -> str:
-    """A value as JSON, shortened."""
+    """A value as JSON, truncated."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -90,9 +90,9 @@ def item_type(annotation: Any) -> Any | None:
 
 
 def few_strangers(data: dict[str, Any], known: Container[str]) -> dict[str, Any]:
-    """``data`` with at most ``MOST_STRANGERS`` names that are not known; a name of its own counts the others.
+    """``data`` with at most ``MOST_STRANGERS`` unknown names, and one extra name that counts the others.
 
-    A file may hold millions of them; each costs a search for the name that was meant.
+    A file may hold millions of them, and each costs a search for the intended name.
     """
     strangers = [name for name in data if name not in known]
     if len(strangers) == MOST_STRANGERS + 1 and _OTHERS.fullmatch(strangers[-1]):
@@ -105,13 +105,13 @@ def few_strangers(data: dict[str, Any], known: Container[str]) -> dict[str, Any]
 
 
 def older_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The settings of a config class that were replaced by others and are still read."""
+    """The settings of a config class that were replaced by others but are still read."""
     older: type[BaseModel] | None = getattr(model, "OLDER_NAMES", None)
     return older.model_fields if older is not None else {}
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any | None:
-    """The declared type at a place, as far as there is one."""
+    """The declared type at a location, as far as there is one."""
     current: Any = model
     for part in place:
         plain, _ = unwrap(current)
@@ -158,18 +158,18 @@ REMOVED = {
     "attn_backend": "use the accelerator attention_backend: "
     '"acceleration": {"shared": [{"name": "attention_backend", "params": {"backend": "..."}}]}',
 }
-"""Settings that are gone, and what is there instead."""
+"""Removed settings, and their replacements."""
 
 
 def no_such_setting(name: str, field: str | None, known: Iterable[str]) -> ConfigError:
-    """The fault of a name no setting has."""
+    """The fault of an unknown setting name."""
     return ConfigError(
         "there is no such setting", field, REMOVED.get(name) or did_you_mean(name, known) or None
     )
 
 
 def translate(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[ConfigError]:
-    """Every finding of pydantic as a ``ConfigError`` about a place below ``prefix``."""
+    """Translate every finding of pydantic into a ``ConfigError`` about a location below ``prefix``."""
     return [_translate_one(detail, model, prefix) for detail in error.errors(include_url=False)]
 
 

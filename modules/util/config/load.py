@@ -1,4 +1,4 @@
-"""Reading a config from files and texts, and checking that its settings fit each other."""
+"""Reads configs from files and texts, and checks that their settings are consistent."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def find_problems(config: TrainConfig) -> Problems:
-    """Values that contradict each other, and those that are probably not meant."""
+    """Find values that contradict each other, and those that are probably not intended."""
     return run_rules(config)
 
 
 def check_config(config: TrainConfig) -> list[str]:
-    """Raise what ``find_problems`` finds wrong (one fault as itself, several together); return warnings."""
+    """Raise the faults of ``find_problems`` (a single one as it is, several together); return the warnings."""
     problems = find_problems(config)
     raise_all(problems.errors, f"the config has {len(problems.errors)} faults")
     return [str(warning) for warning in problems.warnings]
 
 
 def read_config(data: Mapping[str, Any], model: type[Config] = TrainConfig) -> Config:  # type: ignore[assignment]
-    """As ``from_dict`` of the class, and the values have to fit each other.
+    """As ``from_dict`` of the class, but the values must also be consistent.
 
     Raises:
-        UserErrors: several faults; a single one is raised as itself: ConfigError for a bad value, UnsupportedError
-        for a combination that is not supported.
+        UserErrors: several faults. A single one is raised as it is: ConfigError for a bad value,
+            UnsupportedError for an unsupported combination.
     """
     return _read(data, model, [], True)
 
@@ -70,18 +70,18 @@ def load_layered(
     model: type[Config] = TrainConfig,  # type: ignore[assignment]
     notes: list[str] | None = None,
 ) -> Config:
-    """Defaults, then a preset, then a config, then ``name=value`` texts: later ones win, key by key.
+    """Combine defaults, a preset, a config and ``name=value`` texts. Later ones take precedence, key by key.
 
-    Preset and config may each hold any part of the settings and may be of different versions; a preset has to name
-    its own, since those of other programs look the same but mean other defaults.
+    Preset and config may each hold any part of the settings and may have different versions. A preset must
+    state its version, because those of other programs look the same but assume other defaults.
 
     Args:
-        check: whether the values have to fit each other too.
+        check: whether the values must also be consistent.
         model: the config class.
-        notes: gets a line for each name that is still read and changes nothing.
+        notes: receives a line for each name that is still read but has no effect.
 
     Raises:
-        UserErrors: everything that is wrong with the texts and the values; a single fault is raised as itself.
+        UserErrors: all faults of the texts and values. A single fault is raised as it is.
     """
     merged: dict[str, Any] = {}
     for path in (preset_path, config_path):
@@ -110,7 +110,7 @@ def load_layered(
 
 
 def _read(data: Mapping[str, Any], model: type[Config], known: Sequence[UserError], check: bool) -> Config:
-    """The config, unless there are faults: ``known`` ones, bad values, or values that do not fit each other."""
+    """Build the config unless there are faults: ``known`` ones, bad values, or values that are inconsistent."""
     config, faults, wrong = model.read(data)
     faults = [*known, *faults, *(run_rules(config, ignoring=wrong).errors if check else ())]
     raise_all(faults, f"the config has {len(faults)} faults")

@@ -1,7 +1,7 @@
-"""How older config files become present ones: pure functions on dicts, one per version step.
+"""Migrations of older config files: pure functions on dicts, one per version step.
 
 Version 0 is a file without ``__version``: written by hand, often with the short names people know from other
-trainers. A migration never overwrites a value that is given under its present name.
+trainers. A migration never overwrites a value given under its current name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _RENAMED_IN_1 = {
 
 
 def train_0_to_1(data: Data) -> Data:
-    """One number format and one checkpointing switch for the whole model became one for each part;
-    ``lora_layers`` became ``layer_filter``; SAFETENSORS as the format of an adapter became KOHYA_LORA."""
+    """Replace one number format and one checkpointing switch for the whole model by one for each part,
+    ``lora_layers`` by ``layer_filter``, and SAFETENSORS as the format of an adapter by KOHYA_LORA.
+    """
     made = dict(data)
     for old, new in _RENAMED_IN_1.items():
         if old in made:

@@ -1,4 +1,4 @@
-"""Changing single values by ``name=value`` texts, and laying one partial config over another."""
+"""Changes single values by ``name=value`` texts, and merges partial configs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDEX = re.compile(r"\[(\d{1,6})\]")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``above`` laid over ``below``: objects are merged key by key, everything else is replaced."""
+    """Merge ``above`` over ``below``: objects are merged key by key, everything else is replaced."""
     made = dict(below)
     for key, value in above.items():
         old = made.get(key)
@@ -37,11 +37,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def override(
     model: type[BaseModel], data: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """A copy of ``data`` with ``a.b=v`` texts applied in order, and what is wrong with those that cannot be.
+    """Apply ``a.b=v`` texts to a copy of ``data`` in order. Returns the copy and the faults.
 
     Args:
-        model: the config class, which decides how a value is read: text and choices are taken as they stand,
-            everything else is JSON (``true``, ``3e-5``, ``null``, ``[1, 2]``).
+        model: the config class, which determines how a value is read: text and choices literally, everything
+            else as JSON (``true``, ``3e-5``, ``null``, ``[1, 2]``).
         data: plain config data; missing objects are created, missing list items are an error.
         overrides: ``learning_rate=1e-5``, ``unet.train=false``, ``concepts[0].path=images`` (or
             ``concepts.0.path=images``).
@@ -89,7 +89,7 @@ def parse_place(name: str) -> tuple[str, ...]:
 
 
 def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, part: str) -> Any:
-    """The key of ``part`` in ``container``; a ConfigError if it does not exist."""
+    """The key of ``part`` in ``container``; raises ConfigError if it does not exist."""
     place = join_place(before)
     field = join_place((*before, part))
     if isinstance(container, list):
@@ -114,7 +114,7 @@ def _refuse_missing_list(model: type[BaseModel], place: tuple[str, ...]) -> None
 
 
 def read_value(annotation: Any, raw: str) -> Any:
-    """A typed value as plain data: text and choices as they stand, everything else as JSON if it is any."""
+    """Convert a typed value to plain data: text and choices literally, everything else as JSON if valid."""
     plain, optional = unwrap(annotation)
     if optional and raw.strip() in ("null", ""):
         return None
@@ -131,7 +131,7 @@ def read_value(annotation: Any, raw: str) -> Any:
 
 
 def _unquoted(raw: str) -> str:
-    """Text as it stands, or without the quotes when it is a JSON string."""
+    """The text itself, or without quotes if it is a JSON string."""
     if len(raw) >= 2 and raw[0] == raw[-1] == '"':
         try:
             value = json.loads(raw)

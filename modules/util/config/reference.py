@@ -1,4 +1,4 @@
-"""The documents made from the config classes: the JSON schema and the page of all settings."""
+"""Documents generated from the config classes: the JSON schema and the page of all settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _LIMIT_NAMES = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt"
 
 
 def _tidy(node: Any) -> Any:
-    """Leave out what only the program needs, and name limits of optional numbers as the standard does."""
+    """Remove what only the program needs, and name limits of optional numbers as the standard does."""
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
@@ -92,7 +92,7 @@ FIRST = (
 
 
 def settings_page(config: type[TrainConfig] = TrainConfig) -> str:
-    """``docs/config.md``; of a subclass, with what it adds."""
+    """``docs/config.md``. For a subclass, it includes what the subclass adds."""
     settings = iter_settings(config)
     by_path = {setting.path: setting for setting in settings}
     lines = ["\n## The ten settings that matter first\n", _FIRST, ""]
@@ -124,7 +124,7 @@ def _first_line(kind: type[BaseConfig]) -> str:
 
 
 def _tables(settings: list[Setting]) -> list[str]:
-    """The settings that matter first, then one table for each group of the others."""
+    """The most important settings first, then one table per group for the others."""
     lines: list[str] = []
     first = [setting for setting in settings if setting.first]
     if first:

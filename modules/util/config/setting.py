@@ -1,4 +1,4 @@
-"""What a config field says about itself: one ``setting(...)`` feeds forms, docs, schema and checks."""
+"""Declares config fields: one ``setting(...)`` provides the data for forms, docs, schema and checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
 
 
 def _number(value: Any) -> Any:
-    """JSON has no infinity, so it is written as a string; a NaN is never meant."""
+    """Write infinity as a string, because JSON has none. NaN is never valid."""
     if isinstance(value, str):
         return INFINITIES.get(value.strip().lower(), value)
     if isinstance(value, float) and math.isnan(value):
@@ -27,11 +27,11 @@ def _number(value: Any) -> Any:
 
 
 Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number)]
-"""A finite number; whole numbers are accepted, ``true`` is not."""
+"""A finite number. Integers are accepted, ``true`` is not."""
 
 
 def _path(value: str) -> str:
-    """One rule for all files and folders in configs: what no file can be called is refused at once."""
+    """Validate a path: one rule for all files and folders in configs refuses impossible names immediately."""
     fault = fault_of_path(value)
     if fault is None:
         try:
@@ -55,10 +55,10 @@ def _name_part(value: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_path)]
-"""A file or folder (or a name on a hub): without NUL, not too long, text that can be written down."""
+"""A file, folder or hub name: without NUL, not too long, and encodable."""
 
 NamePart = Annotated[str, AfterValidator(_name_part)]
-"""The beginning of the name of a file; it leads to no other folder."""
+"""The beginning of a file name; it cannot lead to another folder."""
 
 _NOT_GIVEN: Any = object()
 
@@ -86,24 +86,24 @@ def setting(
     """Declare a config field.
 
     Args:
-        default: its value when a file does not have it.
-        title: the label of its row, a few words.
+        default: its value if a file does not set it.
+        title: label of its row, a few words.
         tip: what it does and when to change it, one or two sentences.
-        group: box within the section it is shown in.
-        ge, gt, le, lt, multiple_of, min_length: what values are allowed.
+        group: box of the section in which it is shown.
+        ge, gt, le, lt, multiple_of, min_length: limits of its values.
         visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
             when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
             values. A leading dot means a field of the same object (``.train``).
-        widget: a hint for forms where the type does not say enough, see ``Setting.widget``.
+        widget: a hint for forms if the type is not enough, see ``Setting.widget``.
         hidden: not a row of a form (lists with windows of their own, derived values).
-        first: one of the few that matter in a first run; on pages that have such settings, the others are shown on
-            demand.
-        factory: makes the default where it is mutable.
-        free: whether it may change between a backup and the run that resumes from it, because it leaves the weights as
-            they are or is compared by what it means (base model, data). Every setting of a training run says so; a
-            group of settings with ``False`` leaves it to its members.
-        cost: whether it decides how long an optimizer step takes: every other ``value`` does, or only whether it is
-            on (``switch``: neither 0 nor empty).
+        first: whether it is one of the few that matter in a first run. Pages with such settings show the
+            others on demand.
+        factory: creates the default if it is mutable.
+        free: whether it may change between a backup and the run that resumes from it, because it leaves the
+            weights as they are or is compared by what it means (base model, data). Every setting of a
+            training run says so; a group of settings with ``False`` leaves it to its members.
+        cost: whether it decides how long an optimizer step takes: every other ``value`` does, or only whether
+            it is on (``switch``: neither 0 nor empty).
     """
     extra = {
         "group": group,

@@ -23,7 +23,7 @@ Kind = Literal["bool", "int", "float", "text", "choice", "choices", "list", "tab
 
 @dataclass(frozen=True)
 class Limits:
-    """Which numbers are allowed; None: no limit."""
+    """Limits of a number; None means no limit."""
 
     ge: float | None = None
     gt: float | None = None
@@ -57,7 +57,7 @@ def _number_text(number: float) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the values of a choice: as stored, and as people read it."""
+    """One value of a choice: as stored, and as displayed."""
 
     value: str
     label: str
@@ -68,21 +68,23 @@ class Setting:
     """A field of a config.
 
     Args:
-        path: its place (``unet.learning_rate``), as used by overrides and errors.
-        title, tip: its label, and what it does.
+        path: its location (``unet.learning_rate``), as used by overrides and errors.
+        title, tip: its label and its description.
         section: page of the program, empty outside ``TrainConfig``.
         group: box on that page.
-        kind: what values it has; ``choice`` is one of ``choices``, ``choices`` a list of them; ``list`` and
+        kind: the kind of its values; ``choice`` is one of ``choices``, ``choices`` a list of them; ``list``
+            and
             ``table`` (names to values) have no row in a form.
         optional: whether it may be empty (null).
-        default: as plain data, the way files have it.
+        default: as plain data, as in files.
         limits: allowed numbers.
-        visible: when it is shown, see ``is_visible``; empty is always.
+        visible: when it is shown, see ``is_visible``; empty means always.
         widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
             ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound).
         hidden: never a row of a form.
-        first: one of the few of its page that matter in a first run.
-        cost: ``value`` if every other value makes an optimizer step take another time, ``switch`` if only whether it
+        first: whether it is one of the few of its page that matter in a first run.
+        cost: ``value`` if every other value makes an optimizer step take another time, ``switch`` if only
+            whether it
             is on does, else empty.
     """
 
@@ -105,9 +107,9 @@ class Setting:
 
 @cache
 def iter_settings(model: type[BaseConfig]) -> tuple[Setting, ...]:
-    """All fields of a config class in the order they are shown, those of its parts included.
+    """All fields of a config class and its parts, in display order.
 
-    What a subclass of ``TrainConfig`` adds comes last, under the subclass's ``SECTION``.
+    Fields added by a subclass of ``TrainConfig`` come last, under the subclass's ``SECTION``.
     """
     if not issubclass(model, TrainConfig):
         return tuple(_settings_of(model, "", "", ""))
@@ -128,7 +130,7 @@ def _settings_of(
     leaving_out: frozenset[str] = frozenset(),
     outer: str = "",
 ) -> Iterator[Setting]:
-    """The fields of a class; ``outer`` is the visibility rule of the object they are in."""
+    """The fields of a class; ``outer`` is the visibility rule of the enclosing object."""
     for name, field in model.model_fields.items():
         if name in leaving_out:
             continue
@@ -210,7 +212,7 @@ _CONDITION = re.compile(r"(!?)(\.?[a-z_0-9.]+)(?:=(.+))?")
 
 
 def _absolute(rule: str, prefix: str) -> str:
-    """Conditions on fields of the same object (``.train``) become conditions on their full names."""
+    """Turn conditions on fields of the same object (``.train``) into conditions on full names."""
     parts = (part.strip() for part in rule.split(",")) if rule else ()
     return ",".join(re.sub(r"^(!?)\.", rf"\g<1>{prefix}", part) for part in parts)
 
@@ -224,7 +226,7 @@ def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
 
     Args:
         rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``.
-        value_of: the present value (or choice, as text) at a path.
+        value_of: the current value (or choice, as text) at a path.
     """
     return all(_holds(value_of(name), wanted) is not negated for negated, name, wanted in _conditions(rule))
 
@@ -246,15 +248,15 @@ def _holds(value: Any, wanted: str | None) -> bool:
 
 
 def read_setting(model: type[BaseConfig], path: str, text: str) -> Any:
-    """What a person typed for a field, as a checked value.
+    """Parse and check a value that a person typed for a field.
 
     Args:
         model: the config class.
-        path: of the field (``unet.learning_rate``), not inside lists.
-        text: as typed; empty is null where that is allowed.
+        path: path of the field (``unet.learning_rate``), not inside lists.
+        text: as typed; empty means null if that is allowed.
 
     Raises:
-        ConfigError: no such field, or a value it cannot have.
+        ConfigError: the field does not exist, or the value is not allowed.
     """
     place = parse_place(path)
     value = read_value(type_at(model, place), text)

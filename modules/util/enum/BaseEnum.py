@@ -8,7 +8,7 @@ _WORDS = (
     "BFloat", "CPS", "GDPO", "NFloat", "NFT", "PNG", "RMSprop", "SDE", "SGD", "SNR", "UniPC", "P2", "REX", "KL"
 )  # fmt: skip
 _SPELLED = {word.upper(): word for word in _WORDS} | {"DPMPP": "DPM++"}
-"""Words that are not written in small letters."""
+"""Words that are not written in lower case."""
 
 
 class BaseEnum(StrEnum):
@@ -19,7 +19,7 @@ class BaseEnum(StrEnum):
 
     @property
     def label(self) -> str:
-        """The choice as people read it: ``FULL_CONCURRENT`` is "Full concurrent", ``DPO`` stays "DPO"."""
+        """The displayed name: ``FULL_CONCURRENT`` is "Full concurrent", ``DPO`` stays "DPO"."""
         words = [_SPELLED.get(word, word.lower()) for word in self.value.split("_")]
         text = " ".join(words)
         return text[:1].upper() + text[1:]

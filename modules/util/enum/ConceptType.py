@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class ConceptType(BaseEnum):
-    """What the images of a concept are for."""
+    """The purpose of a concept's images."""
 
     STANDARD = "STANDARD"
     VALIDATION = "VALIDATION"

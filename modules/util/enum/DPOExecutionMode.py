@@ -2,8 +2,9 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOExecutionMode(BaseEnum):
-    """How the passes of a preference step are arranged: same gradient, different memory. AUTO takes the
-    fastest that fits the free memory of the device."""
+    """How the passes of a preference step are arranged: same gradient, different memory use. AUTO chooses the
+    fastest that fits the free memory of the device.
+    """
 
     AUTO = "AUTO"
     FULL_CONCURRENT = "FULL_CONCURRENT"

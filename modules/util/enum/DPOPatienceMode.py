@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOPatienceMode(BaseEnum):
-    """Whether one stalled metric is enough to count against patience, or all must stall."""
+    """Whether a single stalled metric counts against patience, or only all of them."""
 
     EITHER = "EITHER"
     BOTH = "BOTH"

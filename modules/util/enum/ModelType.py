@@ -8,13 +8,13 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class ModelType(BaseEnum):
-    """Families of models: one member for each spec in ``modules/spec/families``, named by its key."""
+    """Model families: one member for each spec in ``modules/spec/families``, named by its key."""
 
     vars().update({key: key for key in FAMILIES})
 
     @property
     def spec(self) -> FamilySpec:
-        """What is known of the family without loading a model."""
+        """The description of the family, available without loading a model."""
         return FAMILIES[self.value]
 
     @property
@@ -36,11 +36,11 @@ class ModelType(BaseEnum):
 
 
 def families_where(has: Callable[[FamilySpec], bool]) -> str:
-    """The visibility rule of settings that only some families have, such as ``model_type=SANA|QWEN``."""
+    """A visibility rule for settings that only some families have, such as ``model_type=SANA|QWEN``."""
     # a rule needs a value; no family is called "-"
     return "model_type=" + ("|".join(key for key, spec in FAMILIES.items() if has(spec)) or "-")
 
 
 def families_with(part: str) -> str:
-    """The visibility rule of settings that belong to a part: the families that have it."""
+    """A visibility rule for settings of a part: the families that have it."""
     return families_where(lambda spec: part in spec.module_parts)

@@ -4,37 +4,37 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class RLHFMode(BaseEnum):
-    """How preferences are learned: from fixed pairs (DPO), or from rewards of images made while training.
+    """How preferences are learned: from fixed pairs (DPO), or from rewards of images made during training.
 
-    The members are the keys of ``modules/spec/modes``, in that order. What a mode needs is asked of its ``spec``,
-    never derived from its name.
+    The members are the keys of ``modules/spec/modes``, in that order. What a mode needs is read from its
+    ``spec``, never derived from its name.
     """
 
     vars().update({key: key for key in MODES})
 
     @property
     def spec(self) -> ModeSpec:
-        """What the mode is and needs."""
+        """The description of the mode."""
         return MODES[self.value]
 
     @property
     def label(self) -> str:
-        """The mode's name for people."""
+        """The displayed name of the mode."""
         return self.spec.label
 
     @property
     def online(self) -> bool:
-        """Whether images are made and scored while training."""
+        """Whether images are made and scored during training."""
         return self.spec.online
 
     @property
     def coupled(self) -> bool:
-        """Whether the loss compares with log-probabilities of the rollout."""
+        """Whether the loss uses log-probabilities of the rollout."""
         return self.spec.coupled
 
 
 def shown_for(rows: str) -> str:
-    """The visibility rule of settings that act in some modes.
+    """A visibility rule for settings that act only in some modes.
 
     Args:
         rows: ``offline``, ``online``, ``coupled``, ``decoupled``, or a group named in ``ModeSpec.rows``.

@@ -1,4 +1,4 @@
-"""Choices in configs, grouped by what they are about. Those with a documented path of their own have their own file."""
+"""Choices in configs, grouped by topic. Those with a documented path have a file of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class WeightDtype(BaseEnum):
-    """Number format a part's weights are kept in; the last three for frozen parts only."""
+    """Number format of a part's weights; the last three are for frozen parts only."""
 
     FLOAT_32 = "FLOAT_32"
     BFLOAT_16 = "BFLOAT_16"
@@ -19,7 +19,7 @@ class WeightDtype(BaseEnum):
 
     @property
     def quantized(self) -> bool:
-        """Whether weights in it cannot be trained themselves."""
+        """Whether weights in this format cannot be trained directly."""
         return self.value in ("FLOAT_8", "INT_8", "NFLOAT_4")
 
 
@@ -44,12 +44,12 @@ class ModelFormat(BaseEnum):
 
     @property
     def for_adapters(self) -> bool:
-        """Whether adapters can be written in it; AUTO fits everything."""
+        """Whether adapters can be written in this format; AUTO fits everything."""
         return self.name.endswith("_LORA")
 
 
 class PeftType(BaseEnum):
-    """Kind of adapter."""
+    """Adapter type."""
 
     LORA = "LORA"
     LOHA = "LOHA"
@@ -58,7 +58,7 @@ class PeftType(BaseEnum):
 
 
 class TrainingMethod(BaseEnum):
-    """What is trained: a small adapter, the weights of the model themselves, or a word of its prompts."""
+    """What is trained: a small adapter, the weights of the model itself, or a word of its prompts."""
 
     LORA = "LORA"
     FINE_TUNE = "FINE_TUNE"
@@ -66,12 +66,12 @@ class TrainingMethod(BaseEnum):
 
     @property
     def keeps_the_model(self) -> bool:
-        """Whether the model's own weights stay what they are."""
+        """Whether the model's own weights stay unchanged."""
         return self is not TrainingMethod.FINE_TUNE
 
     @property
     def writes_file(self) -> bool:
-        """Whether what is trained is always written as one file."""
+        """Whether the result is always written as a single file."""
         return self is not TrainingMethod.FINE_TUNE
 
 
@@ -79,7 +79,7 @@ class TrainingMethod(BaseEnum):
 
 
 class BalancingStrategy(BaseEnum):
-    """Whether a concept's balancing number counts repeats of it or samples from it."""
+    """Whether a concept's balancing number means repeats or the number of samples."""
 
     REPEATS = "REPEATS"
     SAMPLES = "SAMPLES"
@@ -94,7 +94,7 @@ class TagDropoutMode(BaseEnum):
 
 
 class TagDropoutSpecialTagsMode(BaseEnum):
-    """Which tags the list of special tags protects from dropout, if it does."""
+    """Which tags the list of special tags protects from dropout, if any."""
 
     NONE = "NONE"
     WHITELIST = "WHITELIST"
@@ -124,7 +124,7 @@ class TimeUnit(BaseEnum):
 
 
 class PaddingMask(BaseEnum):
-    """What becomes of the padding behind a prompt."""
+    """How the padding after a prompt is handled."""
 
     FAMILY = "FAMILY"
     MASKED = "MASKED"
@@ -132,7 +132,7 @@ class PaddingMask(BaseEnum):
 
 
 class StopUnit(BaseEnum):
-    """Unit of the position at which a part is trained no longer."""
+    """Unit of the point at which training of a part stops."""
 
     NEVER = "NEVER"
     EPOCH = "EPOCH"
@@ -179,12 +179,12 @@ class Optimizer(BaseEnum):
 
     @property
     def adapts_its_rate(self) -> bool:
-        """Whether it finds its own step size, by which the learning rate (1) is multiplied."""
+        """Whether it finds its own step size, which the learning rate (1) multiplies."""
         return self.value == "PRODIGY" or self.value.startswith("DADAPT_")
 
 
 class LearningRateScheduler(BaseEnum):
-    """How the learning rate moves after the warm-up."""
+    """How the learning rate changes after the warm-up."""
 
     CONSTANT = "CONSTANT"
     LINEAR = "LINEAR"
@@ -229,7 +229,7 @@ class TimestepDistribution(BaseEnum):
 
 
 class Scaler(BaseEnum):
-    """What the loss is multiplied by, or whose square root the learning rate is."""
+    """What the loss is multiplied by, or whose square root scales the learning rate."""
 
     NONE = "NONE"
     BATCH = "BATCH"
@@ -239,11 +239,11 @@ class Scaler(BaseEnum):
     GLOBAL_BOTH = "GLOBAL_BOTH"
 
     def factor(self, batch: int, accumulation: int, processes: int) -> int:
-        """The product of what it names.
+        """The product of the named quantities.
 
         Args:
-            batch: images in a batch of one process.
-            accumulation: batches in an optimizer step.
+            batch: images per batch and process.
+            accumulation: batches per optimizer step.
             processes: processes that train together.
         """
         batches = {"NONE": 1, "GRADIENT_ACCUMULATION": 1, "BATCH": batch, "BOTH": batch}
@@ -252,7 +252,7 @@ class Scaler(BaseEnum):
 
 
 class NoiseScheduler(BaseEnum):
-    """The sampler that turns noise into an image; AUTO is the one a family is usually sampled with."""
+    """The sampler that turns noise into an image; AUTO is the usual one of the family."""
 
     AUTO = "AUTO"
     DDIM = "DDIM"
@@ -271,7 +271,7 @@ class NoiseScheduler(BaseEnum):
 
 
 class DPOSequentialStrategy(BaseEnum):
-    """How the sequential execution mode gets the exact gradient."""
+    """How the sequential execution mode computes the exact gradient."""
 
     AUTO = "AUTO"
     THREE_FORWARD = "THREE_FORWARD"
@@ -279,21 +279,21 @@ class DPOSequentialStrategy(BaseEnum):
 
 
 class DPOTimestepSampling(BaseEnum):
-    """Whether the timesteps a pair sees over its visits are independent or spread evenly."""
+    """Whether the timesteps of a pair's visits are independent or spread evenly."""
 
     UNIFORM = "UNIFORM"
     STRATIFIED = "STRATIFIED"
 
 
 class DPOSafeguard(BaseEnum):
-    """Whether the rejected image of a pair may push the chosen one away, and where that is measured."""
+    """Whether the rejected image of a pair may push the chosen one away, and where this is measured."""
 
     OFF = "OFF"
     OUTPUT = "OUTPUT"
 
 
 class DPOConfidence(BaseEnum):
-    """What the ranking's certainty of a pair does to its loss."""
+    """How the ranking's certainty of a pair affects its loss."""
 
     OFF = "OFF"
     SMOOTHING = "SMOOTHING"
@@ -301,7 +301,7 @@ class DPOConfidence(BaseEnum):
 
 
 class DPOPatienceMetric(BaseEnum):
-    """Validation metrics that early stopping can watch; the values are the names they are logged under."""
+    """Validation metrics for early stopping; the values are their logged names."""
 
     VAL_ACCURACY = "val_accuracy"
     VAL_LOSS = "val_loss"
@@ -316,7 +316,7 @@ class DPOPatienceMetric(BaseEnum):
 
 
 class MaskSource(BaseEnum):
-    """Where the masks of images come from: a file next to the image, its alpha channel, a folder of their own."""
+    """Where image masks come from: a file next to the image, its alpha channel, or a separate folder."""
 
     FILE = "FILE"
     ALPHA = "ALPHA"
@@ -324,7 +324,7 @@ class MaskSource(BaseEnum):
 
 
 class PairMasks(BaseEnum):
-    """Which part of a pair counts: all of it, the masks of its images, or where they differ."""
+    """Which part of a pair counts: all of it, its masked area, or where the images differ."""
 
     OFF = "OFF"
     FILE = "FILE"
@@ -332,7 +332,7 @@ class PairMasks(BaseEnum):
 
 
 class PairMaskNorm(BaseEnum):
-    """What the error inside a pair's mask is divided by: the mask, or the whole image."""
+    """What the error inside a pair's mask is divided by: the mask area, or the whole image."""
 
     MASKED_MEAN = "MASKED_MEAN"
     MEAN = "MEAN"
@@ -340,7 +340,8 @@ class PairMaskNorm(BaseEnum):
 
 class PromptSource(BaseEnum):
     """Where the prompts of a concept come from: a text file next to each image, one text file for all images,
-    or the image's file name. The values are those concept files have always used."""
+    or the file name. The values are those that concept files have always used.
+    """
 
     SAMPLE = "sample"
     CONCEPT = "concept"
@@ -348,7 +349,7 @@ class PromptSource(BaseEnum):
 
 
 class RolloutSampler(BaseEnum):
-    """How the images of an epoch are shared out among the processes."""
+    """How the images of an epoch are distributed among the processes."""
 
     AUTO = "AUTO"
     GROUP_DISTRIBUTED = "GROUP_DISTRIBUTED"
@@ -357,7 +358,7 @@ class RolloutSampler(BaseEnum):
 
 
 class RolloutTransition(BaseEnum):
-    """How a trained denoising step adds its noise; AUTO is DDIM or FLOW_SDE, as the model needs it."""
+    """How a trained denoising step adds its noise; AUTO is DDIM or FLOW_SDE, depending on the model."""
 
     AUTO = "AUTO"
     DDIM = "DDIM"
@@ -367,14 +368,14 @@ class RolloutTransition(BaseEnum):
 
 
 class SdeChoice(BaseEnum):
-    """Which steps are trained when not all are."""
+    """Which steps are trained if not all are."""
 
     RANDOM = "RANDOM"
     CONTIGUOUS = "CONTIGUOUS"
 
 
 class GroupNoise(BaseEnum):
-    """Which noise the images of a group are trained with."""
+    """The noise that the images of a group are trained with."""
 
     GROUP_FIXED = "GROUP_FIXED"
     GROUP_PER_TIMESTEP = "GROUP_PER_TIMESTEP"
@@ -382,28 +383,28 @@ class GroupNoise(BaseEnum):
 
 
 class GuidanceLayout(BaseEnum):
-    """How both predictions of a guided step are computed."""
+    """How the two predictions of a guided step are computed."""
 
     SPLIT = "SPLIT"
     JOINT = "JOINT"
 
 
 class RewardCombination(BaseEnum):
-    """How several rewards become one advantage."""
+    """How several rewards are combined into one advantage."""
 
     SUM = "SUM"
     GDPO = "GDPO"
 
 
 class RewardFailure(BaseEnum):
-    """What a reward that fails does to the run."""
+    """What happens if a reward fails."""
 
     FAIL = "FAIL"
     SKIP_GROUP = "SKIP_GROUP"
 
 
 class OnlinePairs(BaseEnum):
-    """Which pairs are made of the images of a group."""
+    """Which pairs are formed from the images of a group."""
 
     BEST_WORST = "BEST_WORST"
     ALL = "ALL"
@@ -413,7 +414,7 @@ class OnlinePairs(BaseEnum):
 
 
 class AdvantageScale(BaseEnum):
-    """Which standard deviation rewards are divided by."""
+    """The standard deviation that rewards are divided by."""
 
     GLOBAL_STD = "GLOBAL_STD"
     GROUP_STD = "GROUP_STD"
@@ -430,14 +431,14 @@ class GroupStrategy(BaseEnum):
 
 
 class GspoWeighting(BaseEnum):
-    """What an image counts for by its number of trained steps."""
+    """How the number of trained steps weights an image."""
 
     LENGTH = "LENGTH"
     DOCUMENT = "DOCUMENT"
 
 
 class KlType(BaseEnum):
-    """How far the policy is from the reference."""
+    """The divergence between policy and reference."""
 
     EXACT = "EXACT"
     FLOW_GRPO = "FLOW_GRPO"
@@ -446,21 +447,21 @@ class KlType(BaseEnum):
 
 
 class LogProbForm(BaseEnum):
-    """What is taken for the log-probability of a step."""
+    """The quantity used as the log-probability of a step."""
 
     GAUSSIAN = "GAUSSIAN"
     SQUARED_ERROR = "SQUARED_ERROR"
 
 
 class LogProbReduction(BaseEnum):
-    """How the log-densities of a step's latent numbers become one."""
+    """How the log-densities of a step's latent values are reduced to one."""
 
     MEAN = "MEAN"
     SUM = "SUM"
 
 
 class LossAggregation(BaseEnum):
-    """How the losses of steps become one; STEP_MEAN is another name of TOKEN_MEAN."""
+    """How the losses of steps are aggregated; STEP_MEAN is another name for TOKEN_MEAN."""
 
     SAMPLE_MEAN = "SAMPLE_MEAN"
     PROMPT_MEAN = "PROMPT_MEAN"
@@ -486,7 +487,7 @@ class RatioCheck(BaseEnum):
 
 
 class ShortStep(BaseEnum):
-    """What happens to the last step of an epoch when too few images are left for it."""
+    """What happens to the last step of an epoch if too few images are left for it."""
 
     TRAIN = "TRAIN"
     ERROR = "ERROR"

@@ -1,4 +1,4 @@
-"""A SQLite database whose damage is always an error of SQLite."""
+"""A SQLite database that reports any damage as a SQLite error."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 class Database(sqlite3.Connection):
     """For ``sqlite3.connect(..., factory=Database)``.
 
-    Python decodes what SQLite says of a damaged file and fails where that quotes bytes that are not text, with a
-    ``UnicodeDecodeError`` that says nothing of a database.
+    Python decodes SQLite's messages. For a damaged file, these may quote bytes that are not text, and Python
+    then raises a ``UnicodeDecodeError`` that does not mention a database.
     """
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        """As the connection's own.
+        """As in ``sqlite3.Connection``.
 
         Raises:
-            sqlite3.DatabaseError: also for damage that cannot be put into words.
+            sqlite3.DatabaseError: also for damage whose message cannot be decoded.
         """
         with _in_words():
             return super().execute(*arguments)
 
     def executescript(self, *arguments: Any) -> sqlite3.Cursor:
-        """As the connection's own.
+        """As in ``sqlite3.Connection``.
 
         Raises:
-            sqlite3.DatabaseError: also for damage that cannot be put into words.
+            sqlite3.DatabaseError: also for damage whose message cannot be decoded.
         """
         with _in_words():
             return super().executescript(*arguments)

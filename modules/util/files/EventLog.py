@@ -1,7 +1,8 @@
-"""One SQLite file for what a person answered: append-only, and on the disk before it is shown.
+"""A SQLite log of a person's answers. It is append-only, and events are on disk before they are shown.
 
-A state is the fold of the events that are not undone, so that resuming after a crash and undoing without limit need no
-further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: what ``append`` has returned survives a power cut.
+The state is the fold of all events that are not undone, so that resuming after a crash and unlimited undo
+need no further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: once ``append`` returns, the
+event survives a power failure.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ CREATE INDEX IF NOT EXISTS events_by_group ON events (group_key, undone, seq);
 """
 
 
-# full, an error of the disk, read-only, or no file can be made there
+# full, disk error, read-only, or the file cannot be created
 _OF_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def disk_hint(folder: Path) -> str:
-    """What to look at when a folder cannot be written, with the room that is left on its disk."""
+    """What to check if a folder cannot be written, with the free space on its disk."""
     try:
         room = f": {shutil.disk_usage(folder).free / 1e6:.0f} MB are free there"
     except OSError:
@@ -59,24 +60,24 @@ class Event:
 
 
 class EventLog:
-    """The log of one folder. Opening takes a lock: a second window or process is refused with a ``UserError``.
+    """The log of one folder. Opening takes a lock; a second window or process gets a ``UserError``.
 
     Args:
-        owned: the folder, as what may be changed in it; made if missing.
-        folder: the same folder, as messages name it.
+        owned: the folder, as owned files; created if missing.
+        folder: the same folder, as shown in messages.
     """
 
     FILE: ClassVar[str]
     LOCK: ClassVar[str]
     WHAT: ClassVar[str]
-    """What the file is, for messages: "a store of pairs"."""
+    """What messages call the file: "a store of pairs"."""
     VERSION: ClassVar[int]
     TABLES: ClassVar[str] = ""
-    """Further tables."""
+    """Additional tables."""
     DAMAGED: ClassVar[str]
     """What to do about a damaged file."""
     ALSO_PLAIN: ClassVar[tuple[str, ...]] = ()
-    """Further names of the folder that must be plain files."""
+    """Further names in the folder that must be plain files."""
 
     def __init__(self, owned: Owned, folder: Path) -> None:
         self._owned = owned
@@ -102,7 +103,7 @@ class EventLog:
             raise
 
     def _prepare(self) -> None:
-        """What else opening does, once the file is known to be of the right kind."""
+        """Hook for further work on opening, after the type of the file was checked."""
 
     def _open_database(self) -> sqlite3.Connection:
         path = self.output_dir / self.FILE
@@ -121,7 +122,7 @@ class EventLog:
         return disk_hint(self.output_dir) if of_disk else self._if_damaged()
 
     def _if_damaged(self) -> str:
-        """What to do about a damaged file, as things are in the folder."""
+        """What to do about a damaged file, given the state of the folder."""
         return self.DAMAGED
 
     def _check_schema(self) -> None:
@@ -136,7 +137,7 @@ class EventLog:
             raise UserError(f"{path} was written by a newer version of this program", hint="update it")
 
     def close(self) -> None:
-        """Close the file and give the lock back."""
+        """Close the file and release the lock."""
         if self._lock.closed:
             return
         try:
@@ -146,14 +147,14 @@ class EventLog:
             self._lock.close()
 
     def _before_closing(self) -> None:
-        """What is still to be written."""
+        """Hook for writing what is still pending."""
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     @contextmanager
     def _saving(self) -> Iterator[None]:
-        """A disk that is full or fails becomes one clear error."""
+        """Turn a full or failing disk into one clear error."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -175,7 +176,7 @@ class EventLog:
                 with announced("commit", self.output_dir / self.FILE):
                     self._db.execute("COMMIT")
             except BaseException:
-                # A full disk makes SQLite roll back by itself.
+                # SQLite rolls back on its own when the disk is full.
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -184,7 +185,7 @@ class EventLog:
         """The rows of a query.
 
         Raises:
-            UserError: the file is damaged where they are, or cannot be read.
+            UserError: the file is damaged there, or unreadable.
         """
         try:
             return self._db.execute(query, values).fetchall()
@@ -196,18 +197,18 @@ class EventLog:
     # --- small values ---
 
     def meta(self, key: str) -> str | None:
-        """A remembered setting."""
+        """A stored setting."""
         rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
         return str(rows[0][0]) if rows else None
 
     def set_meta(self, key: str, value: str) -> None:
-        """Remember a setting."""
+        """Store a setting."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     # --- the log ---
 
     def append(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
-        """Make one event durable; returns its sequence number once it is on the disk."""
+        """Append one event and return its sequence number once it is on disk."""
         with self._transaction():
             return self._insert_event(group_key, kind, payload)
 
@@ -221,10 +222,10 @@ class EventLog:
         return cursor.lastrowid
 
     def events(self, group_key: str | None = None, undone: bool = False, after: int = 0) -> list[Event]:
-        """Events in order, of one group or of all.
+        """Events of one group or of all, in order.
 
         Args:
-            undone: those that were taken back instead.
+            undone: return the undone events instead.
             after: only those with a higher sequence number.
         """
         query = f"SELECT {_COLUMNS} FROM events WHERE undone = ? AND seq > ?"
@@ -242,10 +243,10 @@ class EventLog:
         return Event(seq, str(key), str(kind), payload, at)
 
     def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
-        """Refuse (``UserError``) what this program would not have written."""
+        """Raise ``UserError`` for a payload that this program would not have written."""
 
     def _object(self, text: object, where: str) -> dict[str, Any]:
-        """The JSON object of a row. ``UserError`` if it is none."""
+        """The JSON object of a row. Raises ``UserError`` for anything else."""
         found = parse_json(text, f"payload of {where}") if isinstance(text, (str, bytes)) else None
         if not isinstance(found, dict):
             raise UserError(f"{where} is not an object", hint=self._if_damaged())
@@ -256,14 +257,14 @@ class EventLog:
         follows: Callable[[Event], bool] = lambda event: False,
         stays: Callable[[Event], bool] = lambda event: False,
     ) -> Event | None:
-        """Take the last event back, together with what followed from it: all in one transaction.
+        """Undo the last event together with those that followed from it, in one transaction.
 
         Args:
             follows: whether an event only followed from the one before it.
-            stays: whether undo passes over an event, which is left as it is.
+            stays: whether undo skips an event and leaves it unchanged.
 
         Returns:
-            The event that was taken back; ``None`` if there is none, or nothing but what followed from one.
+            The undone event; ``None`` if there is none, or only events that followed from one.
         """
         taken: list[Event] = []
         query = f"SELECT {_COLUMNS} FROM events WHERE undone = 0 AND seq < ? ORDER BY seq DESC LIMIT 1"
@@ -285,17 +286,17 @@ class EventLog:
         return None if follows(taken[-1]) else taken[-1]
 
     def _forget(self, events: Sequence[Event]) -> None:
-        """What goes with events that are undone, in the same transaction."""
+        """Hook for what must change together with undone events, in the same transaction."""
 
     def _forgotten(self) -> None:
-        """What follows once they are undone for good."""
+        """Hook called once events are undone for good."""
 
 
 def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """Rows of a log that somebody else may have open; none where there is no log.
+    """Rows of a log that another process may have open; empty if there is no log.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the log is unreadable.
     """
     if not path.is_file():
         return []
@@ -309,7 +310,7 @@ def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def _take_lock(path: Path) -> IO[bytes]:
-    """An exclusive lock that dies with the process; a second window is refused."""
+    """Take an exclusive lock that ends with the process. A second window is refused."""
     handle = path.open("a+b")
     if not try_lock(handle):
         handle.close()

@@ -1,4 +1,4 @@
-"""A folder held open, in which names are looked up and changed; and announcements of all these changes."""
+"""A folder held open, in which names are looked up and changed, with notifications of every change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _observer: Observer | None = None
 
 
 def observe(observer: Observer | None) -> None:
-    """Have every change announced, for tests that stop the program at each of them.
+    """Set an observer of all changes, for tests that interrupt the program at each of them.
 
     Args:
         observer: called with the kind of a change (``create``, ``write``, ``fsync``, ``rename``, ``delete``,
-            ``folder``, ``link``, ``commit``), its path, and whether it is done. What it raises comes out of the
-            change.
+            ``folder``, ``link``, ``commit``), its path, and whether it is done. Its exceptions propagate out
+            of the change.
     """
     global _observer
     _observer = observer
@@ -37,7 +37,7 @@ def observe(observer: Observer | None) -> None:
 
 @contextmanager
 def announced(kind: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Announce a change that the block makes, before and after it."""
+    """Notify the observer before and after a change made by the block."""
     if _observer is not None:
         _observer(kind, os.fspath(path), False)
     yield
@@ -46,7 +46,7 @@ def announced(kind: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def kind_of(mode: int) -> str:
-    """What a file of this mode is, in a word."""
+    """The file type of a mode, in one word."""
     kinds = (
         (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"),
         (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"),
@@ -55,17 +55,17 @@ def kind_of(mode: int) -> str:
 
 
 def close(handle: int) -> int:
-    """Close a handle; -1 stands for one that is closed."""
+    """Close a handle and return -1, which stands for a closed one."""
     if handle >= 0:
         os.close(handle)
     return -1
 
 
 def read_plain(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Up to ``limit`` bytes from the start of a file, whatever lies behind the path.
+    """Read up to ``limit`` bytes from the start of a plain file.
 
     Raises:
-        OSError: it cannot be read, or is not a plain file (a FIFO would block for ever, a device have no end).
+        OSError: it is unreadable or not a plain file (a FIFO would block forever, a device never end).
     """
     handle = os.open(path, os.O_RDONLY | (_PLAIN & ~_NO_LINKS))
     try:
@@ -73,12 +73,13 @@ def read_plain(path: str | os.PathLike[str], limit: int) -> bytes:
         if not stat.S_ISREG(known.st_mode):
             raise OSError(errno.EINVAL, f"it is a {kind_of(known.st_mode)}, not a file", os.fspath(path))
         pieces: list[bytes] = []
-        # a caption is read in one piece: an object for a stream would take longer than its bytes
+        # a caption is read in one call, because creating a stream object would take longer than reading
+        # its bytes
         left = known.st_size
         while limit > 0 and (piece := os.read(handle, min(limit, max(left + 1, _PIECE)))):
             pieces.append(piece)
             limit, left = limit - len(piece), left - len(piece)
-            # a file of the system says it has no bytes, whatever it has
+            # system files report a size of 0, whatever they hold
             if left == 0:
                 break
         return b"".join(pieces)
@@ -87,11 +88,11 @@ def read_plain(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 class OpenFolder:
-    """A folder held open. Names are single components in it; links are never followed.
+    """A folder held open. Names are single path components; links are never followed.
 
     Args:
         path: the folder, resolved.
-        handle: of the folder, where it is open already; closed with this object.
+        handle: handle of the folder, if it is already open; closed with this object.
     """
 
     def __init__(self, path: Path, handle: int = -1) -> None:
@@ -105,14 +106,14 @@ class OpenFolder:
         self._handle = close(self._handle)
 
     def _at(self, name: str) -> tuple[str, dict[str, Any]]:
-        """How the functions of ``os`` are given a name: with the handle, or as a path."""
+        """How to pass a name to functions of ``os``: relative to the handle, or as a path."""
         return (name, {"dir_fd": self._handle}) if _HANDLES else (str(self.path / name), {})
 
     def enter(self, name: str, make: bool = False) -> None:
-        """Enter a folder of this one.
+        """Enter a subfolder.
 
         Raises:
-            NotADirectoryError: it is something else, a link included.
+            NotADirectoryError: it is something else, such as a link.
         """
         if make and self.mode(name) is None:
             with announced("folder", self.path / name), suppress(FileExistsError):
@@ -131,12 +132,12 @@ class OpenFolder:
         return os.open(name, _FOLDER, dir_fd=self._handle) if _HANDLES else -1
 
     def stat(self, name: str) -> os.stat_result:
-        """Of the name itself, were it a link."""
+        """Status of the name itself, without following links."""
         place, at = self._at(name)
         return os.stat(place, **at, follow_symlinks=False)
 
     def mode(self, name: str) -> int | None:
-        """The mode of what has the name; ``None`` if nothing has."""
+        """The mode of a name; ``None`` if it does not exist."""
         try:
             return self.stat(name).st_mode
         except FileNotFoundError:
@@ -153,7 +154,7 @@ class OpenFolder:
             os.unlink(place, **at)
 
     def rename(self, name: str, folder: OpenFolder, fresh: str) -> None:
-        """Move a name to another folder, over a file that is there."""
+        """Move a name to another folder, replacing an existing file."""
         with announced("rename", folder.path / fresh):
             if _HANDLES:
                 os.replace(name, fresh, src_dir_fd=self._handle, dst_dir_fd=folder._handle)
@@ -161,7 +162,7 @@ class OpenFolder:
                 os.replace(self.path / name, folder.path / fresh)
 
     def create(self, mode: int) -> tuple[str, int]:
-        """A new temporary file that no sweep takes away while its handle is open; its name and handle."""
+        """Create a temporary file that no cleanup removes while its handle is open. Returns its name and handle."""
         while True:
             name = f".tastemaker-{secrets.token_hex(8)}.tmp"
             place, at = self._at(name)
@@ -169,10 +170,10 @@ class OpenFolder:
                 handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAIN, mode, **at)
             if _hold(handle, wait=True) and self.mode(name) is not None:
                 return name, handle
-            close(handle)  # taken for a dead one's between the two lines
+            close(handle)  # a cleanup took it for a stale file between these two lines
 
     def fsync(self, name: str | None = None) -> None:
-        """Flush a file in it, or the names in it, to the disk."""
+        """Flush a file, or the names in the folder, to disk."""
         if name is None and not _HANDLES:
             return
         path = self.path if name is None else self.path / name
@@ -188,7 +189,8 @@ class OpenFolder:
                 os.close(handle)
 
     def link(self, source: Path, name: str) -> bool:
-        """Give a file of elsewhere a name here, over a file that is there; ``False`` if the disk cannot."""
+        """Hard-link a file from elsewhere, replacing an existing file. Return ``False`` if the disk cannot.
+        """
         place, at = self._at(name)
         with announced("link", self.path / name):
             for _ in range(2):
@@ -204,7 +206,7 @@ class OpenFolder:
         return False
 
     def append(self, name: str, data: bytes) -> None:
-        """Add bytes to the end of a file and flush them to the disk."""
+        """Append bytes to a file and flush it to disk."""
         place, at = self._at(name)
         with announced("write", self.path / name):
             handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _PLAIN, 0o666, **at)
@@ -219,7 +221,7 @@ class OpenFolder:
     # --- trees ---
 
     def why_tree_stays(self, name: str) -> str:
-        """What in a folder must not be removed, as the end of a sentence; empty if all of it may be."""
+        """Why a folder must not be removed, as the end of a sentence; empty if it may be."""
         return self._why_stays(name, self.stat(name).st_dev, MAX_DEPTH)
 
     def _why_stays(self, name: str, disk: int, depth: int) -> str:
@@ -238,7 +240,7 @@ class OpenFolder:
         return f"holds a {kind_of(info.st_mode)}, {self.path / name}"
 
     def remove_tree(self, name: str) -> None:
-        """Remove a folder of this one and all in it."""
+        """Remove a subfolder with everything in it."""
         with self.inner(name) as folder:
             for inner in folder.names():
                 if stat.S_ISDIR(folder.stat(inner).st_mode):
@@ -250,11 +252,11 @@ class OpenFolder:
             os.rmdir(place, **at)
 
     def inner(self, name: str) -> OpenFolder:
-        """A folder of this one, held open by itself."""
+        """Open a subfolder."""
         return OpenFolder(self.path / name, self._open(name))
 
     def names(self) -> list[str]:
-        """What is in it, in order."""
+        """Sorted names in the folder."""
         return sorted(os.listdir(self._handle if _HANDLES else self.path))
 
 
@@ -262,9 +264,11 @@ class OpenFolder:
 
 
 def _hold(handle: int, wait: bool) -> bool:
-    """Claim an open file until its handle is closed, against ``unheld``; ``False`` if another has it."""
+    """Claim an open file against ``unheld`` until its handle is closed. Return ``False`` if another process
+    holds it.
+    """
     if os.name == "nt":
-        return True  # an open file cannot be removed there
+        return True  # on this system, an open file cannot be removed
     import fcntl
 
     try:
@@ -272,12 +276,12 @@ def _hold(handle: int, wait: bool) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return wait  # a disk without locks: writers continue, sweepers leave it alone
+        return wait  # a disk without locks: writers continue, cleanups leave it alone
     return True
 
 
 def hold_folder(path: Path) -> int:
-    """A handle that keeps ``unheld`` away from a folder until it is closed; -1 where there is none."""
+    """Open a handle that keeps ``unheld`` away from a folder until it is closed; -1 if the folder does not exist."""
     if os.name == "nt":
         return -1
     handle = os.open(path, _FOLDER)
@@ -287,10 +291,10 @@ def hold_folder(path: Path) -> int:
 
 @contextmanager
 def unheld(path: Path) -> Iterator[None]:
-    """A block that may remove a temporary file or folder, for no living process is using it.
+    """Run a block that may remove a temporary file or folder, because no running process uses it.
 
     Raises:
-        BlockingIOError: one is. OSError: the path is a link, or is gone.
+        BlockingIOError: it is in use. OSError: the path is a link, or does not exist.
     """
     if os.name == "nt":
         yield

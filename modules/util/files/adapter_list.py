@@ -1,4 +1,4 @@
-"""Adapter files, each with a strength, as words of a command line."""
+"""Adapter files with strengths, as command line arguments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MAX_STRENGTH = 10.0
 
 
 def named_adapters(text: str, field: str, folders: bool = False) -> list[tuple[Path, float]]:
-    """Files and strengths of ``a.safetensors=0.5; b.safetensors``; a strength of 1 where there is none.
+    """Parse ``a.safetensors=0.5; b.safetensors`` as files and strengths. The default strength is 1.
 
     Args:
-        field: what is to be corrected, for errors.
-        folders: a folder will do, too.
+        field: the field to correct, for errors.
+        folders: whether folders are accepted too.
 
     Raises:
-        ConfigError: no file, one that does not exist, or a strength that is too large.
+        ConfigError: no file is given, one does not exist, or a strength is too large.
     """
     found = []
     pieces = [text] if Path(text.strip()).exists() else text.split(";")

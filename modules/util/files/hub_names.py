@@ -1,4 +1,4 @@
-"""Names of repositories on the hub: ``owner/model``, or ``owner/model@revision`` for one state of it."""
+"""Names of hub repositories: ``owner/model``, or ``owner/model@revision`` for a certain revision."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ UNREADABLE = (
     EOFError,
     UnpicklingError,
 )
-"""What reading a damaged or hostile model ends with; no pickle is run."""
+"""Exceptions raised on reading a damaged or hostile model. No pickle is run."""
 
 
 def repository(name: str) -> str:
-    """A name without its revision."""
+    """The name without its revision."""
     return name.partition("@")[0] if HUB_NAME.fullmatch(name) else name
 
 
 def at_revision(name: str) -> dict[str, str]:
-    """The argument of the hub's functions that asks for the revision in a name; none if the name has none."""
+    """The keyword argument of hub functions for the revision in a name; empty if it has none."""
     revision = name.partition("@")[2] if HUB_NAME.fullmatch(name) else ""
     return {"revision": revision} if revision else {}
 
 
 def fetched(kind: Any, source: str, **options: Any) -> Any:
-    """A part of a model from a folder, or from a repository at the revision its name may have.
+    """Load a part of a model from a folder, or from a repository at the revision in its name.
 
     Args:
         kind: a class of transformers with ``from_pretrained``.

@@ -1,4 +1,4 @@
-"""A claim on a file that dies with its process."""
+"""A file lock that is released when its process ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO
 
 
 def try_lock(handle: IO[bytes]) -> bool:
-    """Take an exclusive lock on an open file without waiting; ``False`` when another handle has it."""
+    """Try to lock an open file exclusively without waiting. Return ``False`` if another handle holds the lock."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -1,4 +1,4 @@
-"""The index of a diffusers folder: which class each part is of."""
+"""The index of a diffusers folder, which maps each part to its class."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from modules.util.errors import UserError
 from modules.util.jsonio import read_json
 
 NAMES = ("model_index.json", "modular_model_index.json")
-"""Files that can hold it; the second one is that of modular pipelines, and counts where the first is missing."""
+"""Possible index files. The second, for modular pipelines, is used if the first is missing."""
 
 
 def index_file(folder: Path) -> Path | None:
-    """The file with the index of a folder; ``None`` if it has none, or cannot be a path."""
+    """The index file of a folder; ``None`` if there is none, or the folder is not a valid path."""
     try:
         return next((folder / name for name in NAMES if (folder / name).is_file()), None)
     except (OSError, ValueError):
-        # a name that is too long, or that no folder can have
+        # a name that is too long, or not valid for a folder
         return None
 
 
 def read_index(path: Path, limit: int | None = None) -> dict[str, Any]:
-    """An index with a pair of library and class for each part, whichever of both files it is.
+    """Read either kind of index as a pair of library and class for each part.
 
     Args:
-        limit: bytes above which the file is not read.
+        limit: maximum size in bytes.
 
     Raises:
-        UserError: it cannot be read, or is not a JSON object.
+        UserError: it is unreadable or not a JSON object.
     """
     index = read_json(path, "model index") if limit is None else read_json(path, "model index", limit)
     if not isinstance(index, dict):
@@ -37,8 +37,8 @@ def read_index(path: Path, limit: int | None = None) -> dict[str, Any]:
 
 
 def _pair(value: object) -> object:
-    """Library and class; parts of modular pipelines have a third entry, which says where to load them from, and may
-    name both there alone.
+    """Library and class. Parts of modular pipelines have a third entry with the location to load from, and
+    may give both only there.
     """
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], dict):
         return value

@@ -1,4 +1,4 @@
-"""Where a trained model is written: one answer for the check before a run, the dry run and the save itself."""
+"""Where a trained model is written. The check before a run, the dry run and the save all use it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _UNSAFE = re.compile(r"[^\w-]+")
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """Where and how a whole model is written.
+    """Location and layout of a saved model.
 
     Args:
         path: the file or folder.
-        layout: SAFETENSORS or DIFFUSERS; of an adapter what was asked for, AUTO included.
-        folder: whether ``path`` becomes a folder.
+        layout: SAFETENSORS or DIFFUSERS; for an adapter as requested, including AUTO.
+        folder: whether ``path`` is a folder.
     """
 
     path: Path
@@ -39,15 +39,16 @@ class OutputPlace:
 def output_place(
     destination: str | os.PathLike[str], layout: str, adapter: bool, writes_single_file: bool
 ) -> OutputPlace:
-    """Settle name and layout of the output.
+    """Determine name and layout of the output.
 
-    AUTO makes a whole model SAFETENSORS if the name ends so and a file of the family holds all of it, else DIFFUSERS:
-    a folder, without that ending, so that it is not mistaken for a file.
+    For a whole model, AUTO means SAFETENSORS if the name has that ending and one file can hold the family's
+    whole model. Otherwise it means DIFFUSERS: a folder without that ending, so that it is not mistaken for a
+    file.
 
     Args:
         layout: ``output_model_format``.
-        adapter: an adapter or an embedding is written, always as a file.
-        writes_single_file: whether one file holds a whole model of the family.
+        adapter: whether an adapter or embedding is written, which is always a file.
+        writes_single_file: whether one file can hold a whole model of the family.
     """
     path = Path(destination)
     if adapter:
@@ -61,12 +62,12 @@ def output_place(
 
 
 def words_folder(saved: Path) -> Path:
-    """The folder next to what was saved in which embeddings are files of their own."""
+    """The folder next to the output that holds embeddings as separate files."""
     return saved.with_name(f"{saved.name.removesuffix('.safetensors')}_embeddings")
 
 
 def word_files(placeholders: Sequence[str]) -> list[str]:
-    """The names of these files, one for each placeholder; they differ in more than capitals."""
+    """The names of these files, one for each placeholder. They differ in more than upper and lower case."""
     taken: dict[str, None] = {}
     for placeholder in placeholders:
         plain = _UNSAFE.sub("-", placeholder).strip("-") or "embedding"
@@ -79,7 +80,7 @@ def word_files(placeholders: Sequence[str]) -> list[str]:
 
 
 def _word_places(config: TrainConfig, place: OutputPlace) -> list[str]:
-    """Files of embeddings that a run writes next to its output, relative to the folder of that."""
+    """Embedding files that a run writes next to its output, relative to the output's folder."""
     alone = config.training_method is TrainingMethod.EMBEDDING
     bundled = config.training_method is TrainingMethod.LORA and config.bundle_additional_embeddings
     if alone or bundled:
@@ -91,11 +92,11 @@ def _word_places(config: TrainConfig, place: OutputPlace) -> list[str]:
 
 
 def check_output(config: TrainConfig) -> None:
-    """Refuse an output that would take the place of something the program did not write there.
+    """Refuse an output that would replace something the program did not write.
 
     Raises:
-        DataError: ``prevent_overwrites`` is on and something is there, or what is there must not be replaced: a
-            folder where a file is to be written, a folder with other files, a device, a file of the base model.
+        DataError: the output exists and ``prevent_overwrites`` is on, or it must not be replaced: a folder in
+            place of a file, a folder with other files, a device, or a file of the base model.
     """
     spec = FAMILIES[config.model_type.value]
     adapter = config.training_method.writes_file
@@ -137,7 +138,7 @@ def check_output(config: TrainConfig) -> None:
 
 
 def output_fault(config: TrainConfig) -> DataError | None:
-    """What ``check_output`` would raise."""
+    """The error that ``check_output`` would raise."""
     try:
         check_output(config)
     except DataError as error:

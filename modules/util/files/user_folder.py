@@ -1,4 +1,4 @@
-"""Where the program keeps what belongs to one user: settings, secrets, its log."""
+"""The folder for data of one user: settings, secrets, log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER_VARIABLE = "TASTEMAKER_SETTINGS"
 
 
 def settings_folder() -> Path:
-    """Where the program keeps its own files for this user."""
+    """The program's own folder for this user."""
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given)
     home = Path.home()

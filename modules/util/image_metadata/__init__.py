@@ -1,5 +1,5 @@
-"""Reading prompts out of image files: containers (PNG, JPEG, WebP, AVIF), then the generators' formats.
+"""Reads prompts from image files: containers (PNG, JPEG, WebP, AVIF), then the formats of generators.
 
-Headers only: pixels are never decoded, except for stealth text, and that only when asked. Every step is bounded,
-because the files may come from anybody. The door is ``modules.util.image_metadata_util``.
+Only headers are read. Pixels are decoded only for stealth text, and only on request. Every step is bounded,
+because the files are untrusted. The public interface is ``modules.util.image_metadata_util``.
 """

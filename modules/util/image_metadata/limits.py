@@ -1,36 +1,36 @@
-"""How far reading goes, and the reasons for which it stops."""
+"""Limits of reading, and the reasons why it stops."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 HEAD_BYTES = 32 * 1024
-"""Read at once when a file is opened; enough for the text of nearly every generated image."""
+"""Bytes read when a file is opened; enough for the text of nearly every generated image."""
 
 MAX_CHUNK_TEXT = 4 * 1024 * 1024
-"""One text, after inflating, in bytes."""
+"""Maximum size of one text after inflating, in bytes."""
 
 MAX_FILE_TEXT = 16 * 1024 * 1024
-"""All text looked at in one file, after inflating, in bytes."""
+"""Maximum size of all texts read from one file, after inflating, in bytes."""
 
 MAX_CHUNKS = 100_000
-"""Chunks, segments or boxes walked over in one file."""
+"""Maximum number of chunks, segments or boxes visited in one file."""
 
 MAX_SAME_KEY = 64
-"""Texts of one name that are looked at in one file."""
+"""Maximum number of texts of the same name read from one file."""
 
 MAX_PROMPT = 64 * 1024
-"""Characters of one prompt."""
+"""Maximum length of a prompt, in characters."""
 
 MAX_PIXELS = 89_478_485
-"""What Pillow decodes without a warning; larger images are reported, never decoded."""
+"""Number of pixels up to which Pillow decodes without a warning. Larger images are reported, never decoded."""
 
 MAX_JSON_MEMORY = 32 * 1024 * 1024
-"""Estimated bytes of a parsed JSON text."""
+"""Maximum estimated memory of a parsed JSON text, in bytes."""
 
 
 class Reason(StrEnum):
-    """Why a file gives no prompt. An error text is one of these, with details behind a colon."""
+    """Why a file gives no prompt. Error texts start with one of these, with details after a colon."""
 
     EMPTY = "empty file"
     NOT_AN_IMAGE = "not a PNG, JPEG, WebP, AVIF, TIFF or BMP image"
@@ -62,11 +62,11 @@ class Reason(StrEnum):
 
 
 class Unusable(Exception):
-    """A text, chunk or file that gives nothing; caught inside the readers, never shown as a traceback.
+    """A text, chunk or file without usable content. Caught inside the readers, never shown as a traceback.
 
     Args:
         reason: the listed reason.
-        detail: what exactly, if there is more to say.
+        detail: further details, if any.
     """
 
     def __init__(self, reason: Reason, detail: str = "") -> None:

@@ -1,4 +1,4 @@
-"""How an image was made: the model, the sampler and its settings, as the program that made it wrote them down."""
+"""How an image was made: model, sampler and settings, as recorded by the program that made it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _MOST_STEPS, _MOST_SCALE, _MOST_LETTERS = 1000, 100.0, 300
 
 
 class Making(NamedTuple):
-    """How an image was made; empty or ``None`` where the file does not say.
+    """How an image was made. Values the file does not hold are empty or ``None``.
 
     Args:
-        model: its name, or the path of its file on the computer where the image was made.
+        model: name of the model, or the path of its file on the computer where the image was made.
         sampler, schedule: as the program calls them.
-        adapted: whether a LoRA took part.
+        adapted: whether a LoRA was used.
         graph: the workflow of ComfyUI, in API format.
     """
 
@@ -68,7 +68,7 @@ class Making(NamedTuple):
 
 
 def read_making(path: str | os.PathLike[str]) -> Making:
-    """Read it from the header of an image file. Never raises for what is in the file or happens to it."""
+    """Read it from the header of an image file. Never raises because of the file's content or state."""
     try:
         with Source(path) as source:
             fields = open_fields(source)
@@ -79,7 +79,7 @@ def read_making(path: str | os.PathLike[str]) -> Making:
                 if not fields.more():
                     break
     except Unusable:
-        pass  # the prompt's reader says why
+        pass  # the prompt reader reports why
     return Making()
 
 
@@ -94,7 +94,7 @@ def _texts(fields: Fields) -> Iterator[str]:
 
 
 def _said(text: str) -> Making | None:
-    """What one text says; ``None`` if it is about something else."""
+    """Read one text; ``None`` if it is about something else."""
     text = text.strip("\0 \t\r\n\ufeff")
     if text[:1] == "{":
         try:
@@ -127,7 +127,7 @@ def _of_settings(data: Mapping[str, Any]) -> Making | None:
 
 
 def _of_graph(data: Mapping[str, Any]) -> Making:
-    """Of a ComfyUI graph: what the sampler before the saved picture was given, and the model that is loaded."""
+    """Read a ComfyUI graph: the inputs of the sampler before the saved picture, and the loaded model."""
     try:
         walk = MakerWalk(parse_graph(dict(data)), Budget())
         names = [sampler for output in walk.outputs() for name in walk.nearest(output)
@@ -139,7 +139,7 @@ def _of_graph(data: Mapping[str, Any]) -> Making:
     every = [inputs for _, inputs in graph.values()]
 
     def value(name: str) -> Any:
-        """Of the sampler; else what all nodes agree on that have it."""
+        """The value of the sampler, else the one on which all nodes that have it agree."""
         said = [inputs[name] for inputs in own if _plain(inputs.get(name))]
         others = {inputs[name] for inputs in every if _plain(inputs.get(name))}
         return said[0] if said else others.pop() if len(others) == 1 else None
@@ -165,7 +165,7 @@ def _first(data: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _name(value: Any) -> str:
-    if isinstance(value, dict):  # InvokeAI describes its model
+    if isinstance(value, dict):  # InvokeAI stores its model as an object
         value = value.get("model_name", value.get("name"))
     good = isinstance(value, str) and value.isprintable() and len(value) <= _MOST_LETTERS
     return value.strip() if good else ""

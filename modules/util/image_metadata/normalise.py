@@ -1,16 +1,16 @@
-"""Prompts as captions: one line, without the tags and flags that generators act on."""
+"""Normalises prompts to captions: one line, without the tags and flags that generators act on."""
 
 from __future__ import annotations
 
 import re
 
 UNCONDITIONAL = "UNCONDITIONAL"
-"""The prompt of images that were asked for nothing in words."""
+"""The prompt of images that were made without a prompt."""
 
 _SEPARATORS = (",", "，", "、")
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]")
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069]")
-"""Control characters, marks without width, and marks that turn the direction of writing; white space is not here."""
+"""Control characters, zero-width marks, and marks that change the writing direction; no white space."""
 _NUMBER = r"\d{1,12}(?:\.\d{1,6})?"
 _CODES = r"[^\s-][^\s]{0,400}(?:\s+[^\s-][^\s]{0,400}){0,20}"
 _MIDJOURNEY_FLAG = re.compile(
@@ -30,9 +30,10 @@ _FLAG_STARTS = re.compile(r"(?:\A|(?<=\s))(?:--|[\u2013\u2014])(?=[A-Za-z])")
 
 
 def strip_angle_bracket_segments(text: str) -> str:
-    """Remove tags such as ``<lora:x:1>`` or ``<wildcard:x>``, nested ones too, and the comma each leaves behind.
+    """Remove tags such as ``<lora:x:1>`` or ``<wildcard:x>``, including nested ones, with the comma each
+    leaves.
 
-    A tag starts with a letter directly after its bracket: ``<3``, ``a < b`` and a bracket that is never closed stay.
+    A tag starts with a letter directly after its bracket. ``<3``, ``a < b`` and unclosed brackets stay.
     """
     if "<" not in text or ">" not in text:
         return text
@@ -65,7 +66,7 @@ def _tag_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _join_around_tags(pieces: list[str]) -> str:
-    """Texts between tags as one text; a comma that separated nothing but tags goes."""
+    """Join the texts between tags. A comma that separated only tags is dropped."""
     kept = [pieces[0]]
     last = pieces[0].rstrip()[-1:]
     for piece in pieces[1:]:
@@ -84,10 +85,11 @@ def _join_around_tags(pieces: list[str]) -> str:
 
 
 def normalise_prompt(text: str) -> str:
-    """The prompt images are grouped by, on one line; ``UNCONDITIONAL`` if no word is left.
+    """Normalise a prompt to the single line by which images are grouped; ``UNCONDITIONAL`` if no word is
+    left.
 
-    Gone are tags in angle brackets, the flags that Midjourney takes at the end (``--ar 3:2``), codes for terminals,
-    control characters and marks that cannot be seen; white space is folded.
+    Removes tags in angle brackets, Midjourney's trailing flags (``--ar 3:2``), terminal codes, control
+    characters and invisible marks. White space is collapsed.
     """
     text = strip_angle_bracket_segments(_visible(text))
     folded = _without_flags(" ".join(text.split()))
@@ -95,12 +97,12 @@ def normalise_prompt(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Without what a terminal acts on and nobody sees."""
+    """Remove terminal codes and invisible characters."""
     return text if text.isprintable() else _UNSEEN.sub("", _TERMINAL_CODE.sub("", text))
 
 
 def _without_flags(text: str) -> str:
-    """Cut off Midjourney's flags one by one from the end, so that dashes within a sentence stay."""
+    """Remove Midjourney's flags one by one from the end, so that dashes within a sentence stay."""
     if "-" not in text and "\u2014" not in text and "\u2013" not in text:
         return text
     for start in reversed([match.start() for match in _FLAG_STARTS.finditer(text)]):
@@ -112,7 +114,7 @@ def _without_flags(text: str) -> str:
 
 
 def plain_unicode(text: str) -> str:
-    """The same text without halves of surrogate pairs and zero characters, which no file or database takes."""
+    """Remove unpaired surrogates and NUL characters, which files and databases reject."""
     if "\0" in text:
         text = text.replace("\0", "")
     if text.isascii():

@@ -1,4 +1,4 @@
-"""From a file to its prompt: containers first, then every text a generator may have used, likeliest first."""
+"""Finds the prompt of a file: first its container, then every text a generator may have used, likeliest first."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class ImageMetadata(NamedTuple):
     """The metadata of one image file.
 
     Args:
-        prompt, negative_prompt: as the generator wrote them; ``None`` if there is no prompt.
-        width, height: in pixels as stored, from the header; 0 if unknown.
+        prompt, negative_prompt: as written by the generator; ``None`` if there is no prompt.
+        width, height: stored size in pixels, from the header; 0 if unknown.
         generator: the program that wrote the prompt.
-        seed: of the image, if it is there.
+        seed: the seed of the image, if known.
         error: why there is no prompt, ``None`` if there is one.
         orientation: EXIF orientation, 1 to 8.
-        kind: PNG, JPEG, WebP, AVIF, TIFF or BMP, whatever the file is called; empty if it is none.
-        sources: names of the images that it was made from by editing, as the generator calls them.
+        kind: PNG, JPEG, WebP, AVIF, TIFF or BMP, whatever its file extension; empty if it is none of these.
+        sources: names of the images it is an edit of, as the generator calls them.
     """
 
     prompt: str | None = None
@@ -95,20 +95,20 @@ class ImageMetadata(NamedTuple):
 
     @property
     def seen_size(self) -> tuple[int, int]:
-        """(width, height) as a viewer shows it."""
+        """(width, height) as displayed."""
         return (self.height, self.width) if self.orientation > 4 else (self.width, self.height)
 
 
 def read_metadata(
     path: str | os.PathLike[str], *, known_regular: bool = False, sidecar: bool = True, stealth: bool = False
 ) -> ImageMetadata:
-    """Read the prompt of an image file from its header. Never raises for what is in the file or happens to it.
+    """Read the prompt of an image file from its header. Never raises because of the file's content or state.
 
     Args:
-        path: PNG, JPEG, WebP, AVIF, TIFF or BMP, told by content.
-        known_regular: the caller has just seen that it is a regular file (saves a system call).
-        sidecar: where the image has no prompt, take one from a text or JSON file of its name next to it.
-        stealth: where there is none either, decode the pixels and look for hidden text.
+        path: PNG, JPEG, WebP, AVIF, TIFF or BMP, detected by content.
+        known_regular: the caller has just checked that it is a regular file (saves a system call).
+        sidecar: if the image has no prompt, use a text or JSON file of the same name next to it.
+        stealth: if there is none either, decode the pixels and look for hidden text.
     """
     try:
         with Source(path, known_regular) as source:
@@ -131,10 +131,10 @@ def read_metadata(
 
 
 def _beside(path: str | os.PathLike[str]) -> Found | None:
-    """The prompt in a file next to the image: a caption, the text A1111 saves, or JSON.
+    """Read the prompt from a file next to the image: a caption, A1111's text, or JSON.
 
     Raises:
-        Unusable: there are such files, and none can be read.
+        Unusable: there are such files, but none is readable.
     """
     stem = os.path.splitext(os.fspath(path))[0]  # noqa: PTH122 - as fast as it gets
     fault: Unusable | None = None
@@ -177,23 +177,23 @@ def _hidden(path: str | os.PathLike[str], about: ImageMetadata) -> Found | None:
 
 
 def _alone(text: str) -> Found | None:
-    """The prompt in a text that has no name: JSON, or words with or without settings."""
+    """Read the prompt from a text without a name: JSON, or words with or without settings."""
     if text.lstrip()[:1] != "{":
         return parse_a1111(text)
     try:
         return read_json_object(load_json(text))
     except Unusable as error:
-        # Words may start with a brace, as in "{red|blue} cat".
+        # A prompt may start with a brace, as in "{red|blue} cat".
         if error.reason is not Reason.BAD_JSON or '"' in text[:_BEGINNING]:
             raise
         return parse_a1111(text)
 
 
 def open_fields(source: Source) -> Fields:
-    """Size and texts of an open file.
+    """Read size and texts of an open file.
 
     Raises:
-        Unusable: it is not an image of a known kind, or its header is damaged.
+        Unusable: it is not an image of a known type, or its header is damaged.
     """
     head = source.head
     if head.startswith(PNG_SIGNATURE):
@@ -236,9 +236,9 @@ def _with_prompt(found: Found, width: int, height: int, orientation: int, kind: 
 
 
 def _find(fields: Fields) -> Found | None:
-    """The first prompt with words in it; else the first empty one; looks behind the pixels if there is none.
+    """Find the first prompt with words, else the first empty one. If there is none, look after the pixels.
 
-    Where there is neither, a description that any picture may have counts, unless a camera left its marks.
+    Failing both, use a plain description, unless there are traces of a camera.
     """
     empty: Found | None = None
     while True:
@@ -264,13 +264,13 @@ def _candidates(fields: Fields) -> Iterator[Found]:
 
 
 def _without_dashed(found: Found) -> Found:
-    """Draw Things describes its pictures with a dash before the line of what is unwanted."""
+    """Draw Things puts a dash between its descriptions and the line of the negative prompt."""
     prompt, _, negative = found.prompt.partition("\n-")
     return found._replace(prompt=prompt.strip(), negative=negative.strip()) if negative else found
 
 
 def _plain_description(fields: Fields) -> Found | None:
-    """A description in plain words (EXIF or XMP), as Leonardo, SeaArt, Grok and others leave their prompts."""
+    """A plain-text description (EXIF or XMP), as Leonardo, SeaArt, Grok and others store their prompts."""
     if (
         not (fields.exif_places or fields.has_exif or fields.xmp_places or fields.has_xmp)
         or fields.is_photo()
@@ -344,7 +344,7 @@ _MAKERS = (("leonardo", LEONARDO), ("seaart", SEAART), ("grok", GROK), ("x.ai", 
 
 
 def _interpreted(fields: Fields, text: str, plain: bool) -> Iterator[Found]:
-    """What one text says; ``plain``: a text in no known form is a prompt itself."""
+    """Interpret one text. ``plain``: a text in no known format is a prompt itself."""
     start = text.lstrip("\0 \t\r\n\ufeff")[:1]
     if start in ("{", "["):
         try:
@@ -359,7 +359,7 @@ def _interpreted(fields: Fields, text: str, plain: bool) -> Iterator[Found]:
 
 
 def _objects(text: str) -> Iterator[Found]:
-    """The prompts in one JSON text, or in several with other things between them."""
+    """Read the prompts in one or several JSON texts with other content in between."""
     try:
         found = read_json_object(load_json(text))
     except Unusable as error:
@@ -375,7 +375,7 @@ def _objects(text: str) -> Iterator[Found]:
 
 
 def _prompt_text(fields: Fields, text: str) -> Iterator[Found]:
-    """The text called ``prompt``: a graph, or the words themselves with their settings under names of their own."""
+    """Read the text called ``prompt``: a graph, or the words themselves with settings in separate texts."""
     if text.lstrip()[:1] == "{" or looks_like_a1111(text):
         yield from _interpreted(fields, text, plain=False)
         return
@@ -383,7 +383,7 @@ def _prompt_text(fields: Fields, text: str) -> Iterator[Found]:
 
 
 def _worded(fields: Fields, text: str, keys: tuple[str, str, str]) -> Iterator[Found]:
-    """A prompt that stands under its own name, as Easy Diffusion writes it, and others with less around it."""
+    """Read a prompt with a name of its own, as written by Easy Diffusion and others."""
     negative, seed, mark = keys
     places = fields.places
     unwanted = next(fields.texts(negative), "") if negative in places else ""
@@ -393,7 +393,7 @@ def _worded(fields: Fields, text: str, keys: tuple[str, str, str]) -> Iterator[F
 
 
 def _dream(text: str) -> Found:
-    """InvokeAI's first generation: a command line, the prompt in quotes."""
+    """Read InvokeAI's first generation: a command line with the prompt in quotes."""
     seed = _DREAM_SEED.search(text)
     quoted = _DREAM.match(text.strip())
     switches = _DREAM_SWITCHES.search(text)
@@ -403,7 +403,9 @@ def _dream(text: str) -> Found:
 
 
 def _described(fields: Fields) -> Iterator[Found]:
-    """``Description`` and ``Comment``: NovelAI puts the words into the first, the rest as JSON into the second."""
+    """Read ``Description`` and ``Comment``: NovelAI puts the prompt into the first, the rest as JSON into the
+    second.
+    """
     description = next(fields.texts("Description"), "")
     software = next(fields.texts("Software"), "")
     for text in fields.texts("Comment"):
@@ -419,7 +421,7 @@ def _described(fields: Fields) -> Iterator[Found]:
 
 
 def _novelai_rest(fields: Fields, description: str, text: str) -> Iterator[Found]:
-    """The oldest form: no prompt in the JSON, only what was unwanted."""
+    """Read the oldest form, in which the JSON holds only the negative prompt."""
     try:
         data = load_json(text)
     except Unusable as error:

@@ -1,4 +1,4 @@
-"""Preferences that say the opposite of each other: one image over another, and that one over the first."""
+"""Contradictory preferences: one image over another, and the other way round."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from hashlib import blake2b
 
 
 class Preferences:
-    """Which of two images was preferred under a prompt, for very many pairs in little memory."""
+    """Records which of two images was preferred under a prompt, for very many pairs in little memory."""
 
     def __init__(self) -> None:
         self._ways: dict[bytes, int] = {}
 
     def add(self, prompt: str, chosen: str, rejected: str) -> None:
-        """Note a preference; images are named by the hashes of their bytes, and skipped without one."""
+        """Record a preference. Images are identified by hashes of their bytes, and skipped without one."""
         if chosen and rejected and chosen != rejected:
             key, way = _key(prompt, chosen, rejected)
             self._ways[key] = self._ways.get(key, 0) | way
 
     def is_contradictory(self, prompt: str, chosen: str, rejected: str) -> bool:
-        """Whether the opposite was noted, too."""
+        """Whether the opposite was recorded too."""
         key, way = _key(prompt, chosen, rejected)
         return bool(self._ways.get(key, 0) & ~way)
 

@@ -1,4 +1,4 @@
-"""How sure the person was of each pair: a small file next to the chosen images of a concept."""
+"""How sure the person was of each pair, in a small file next to the chosen images of a concept."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CONFIDENCE_NAME = "confidence.json"
 
 
 def is_certainty(value: object) -> bool:
-    """Whether this is a probability that the chosen image is the better one."""
+    """Whether a value is a probability that the chosen image is the better one."""
     return isinstance(value, float | int) and not isinstance(value, bool) and 0.5 <= value <= 1
 
 
 def write_confidence(owned: Owned, place: str, certainties: Mapping[str, float]) -> None:
-    """Write the file of a folder of chosen images; one that has nothing to say any more is removed.
+    """Write the file of a folder of chosen images. If there is nothing to write, the file is removed.
 
     Args:
         place: the folder, relative to the output folder.
-        certainties: by name of the pair.
+        certainties: probability by name of the pair.
     """
     name = f"{place}/{CONFIDENCE_NAME}"
     if certainties:
@@ -33,10 +33,11 @@ def write_confidence(owned: Owned, place: str, certainties: Mapping[str, float])
 
 
 def read_confidence(folder: Path) -> dict[str, float]:
-    """Probabilities from 0.5 to 1 that the chosen image is the better one, by name of the pair; empty without a file.
+    """Read the probabilities, from 0.5 to 1, that the chosen image is the better one, by name of the pair;
+    empty without a file.
 
     Raises:
-        DataError: the file holds something else.
+        DataError: the file is invalid.
     """
     file = folder / CONFIDENCE_NAME
     if not file.is_file():

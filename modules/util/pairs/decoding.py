@@ -1,4 +1,4 @@
-"""Whether the pixels of an image can be read, to the last one."""
+"""Checks that an image can be decoded completely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.util.errors import DataError
 
 MAX_PIXELS = 128 * 1024 * 1024
 
-# what Pillow's decoders raise on damaged files
+# exceptions of Pillow's decoders on damaged files
 IMAGE_ERRORS = (
     OSError,
     SyntaxError,
@@ -35,11 +35,11 @@ _AT_ONCE = 32
 
 
 class UndecodableImage(DataError):
-    """An image of which not every pixel can be read.
+    """An image that cannot be decoded completely.
 
     Args:
         path: the image.
-        reason: what its decoder says.
+        reason: the message of the decoder.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -51,14 +51,14 @@ class UndecodableImage(DataError):
 
 
 def check_decodes(image: Path, source: Path | None = None) -> None:
-    """Decode an image completely and forget it.
+    """Check that an image can be decoded completely.
 
     Args:
         image: the file.
-        source: how to call it in the error, if it is a copy.
+        source: its name in the error, if the file is a copy.
 
     Raises:
-        UndecodableImage: it is truncated, damaged, no image, or larger than ``MAX_PIXELS``.
+        UndecodableImage: it is truncated, damaged, not an image, or larger than ``MAX_PIXELS``.
     """
     try:
         with Image.open(image) as opened:
@@ -76,7 +76,7 @@ def check_decodes(image: Path, source: Path | None = None) -> None:
 
 
 def undecodable(images: Sequence[Path]) -> Iterator[UndecodableImage | None]:
-    """What is wrong with each of many images, in their order, decoded on all cores."""
+    """The fault of each of many images, in order, decoded on all cores."""
     with ThreadPoolExecutor(min(_AT_ONCE, os.cpu_count() or 1)) as pool:
         yield from pool.map(_fault_of, images)
 

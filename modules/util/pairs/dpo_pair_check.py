@@ -1,4 +1,4 @@
-"""Comparing a chosen with a rejected folder, pair by pair."""
+"""Compares a chosen with a rejected folder, pair by pair."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_FAULTS = ("matched", "empty_captions")
 
 @dataclass
 class PairCheck:
-    """What is wrong between a chosen and a rejected folder; empty lists mean fine.
+    """Differences between a chosen and a rejected folder. Empty lists mean that there are no faults.
 
-    ``empty_captions`` is not a fault: the empty prompt is trained for these.
+    ``empty_captions`` is not a fault: these pairs train the empty prompt.
     """
 
     matched: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The files of preference pairs: copying, captions, finding, and what a finalised folder holds.
+"""The files of preference pairs: copying, captions, finding, and listing a finalised folder.
 
 Images are copied byte for byte under their own extension. Every file appears under its final name complete
 or not at all.
@@ -26,31 +26,31 @@ _ENDINGS = tuple(ending for name in sorted(IMAGE_EXTENSIONS) for ending in (name
 SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
 PLACES = (*SPLITS, "")
-"""Where images of a side lie: finalised, or in the side's folder itself."""
+"""Where images of a side are: in a finalised subfolder, or directly in the side's folder."""
 SOURCE_FOLDER = "source"
-"""The images that pairs are edits of, named as the pairs, in train and in val alike."""
+"""The source images of edits, named like their pairs, for train and val alike."""
 TRASH_NAME = ".trash"
 Pair = dict[str, Any]
 SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
 
 
 def dpo_pair_key(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> str:
-    """What matches chosen to rejected: the path below ``root`` with ``/`` separators, extension dropped."""
+    """The key that matches chosen to rejected: the path below ``root`` with ``/`` separators, without extension."""
     return key_of_relative(os.path.relpath(os.fspath(path), os.fspath(root)))
 
 
 def key_of_relative(relative: str) -> str:
-    """The same of a path that is relative to the root already."""
+    """As ``dpo_pair_key``, for a path that is already relative to the root."""
     relative = relative.replace("\\", "/")
     stem, dot, extension = relative.rpartition(".")
     return stem if dot and "/" not in extension and stem else relative
 
 
 def owned_pairs(output_dir: str | os.PathLike[str]) -> Owned:
-    """A folder of pairs, for changing the files in it.
+    """Open a folder of pairs for changes.
 
     Raises:
-        UserError: one of its folders is a link: what the program moves and removes there might lie elsewhere.
+        UserError: one of its folders is a link, so that files moved or removed there might be elsewhere.
     """
     owned = Owned(output_dir, local=True)
     splits = (f"{side}/{split}" for side in SIDES for split in SPLITS)
@@ -62,19 +62,19 @@ def owned_pairs(output_dir: str | os.PathLike[str]) -> Owned:
 
 
 def copy_image(source: str | os.PathLike[str], target: Path) -> str:
-    """Copy bytes under a temporary name, flush, rename; returns the SHA-256 of what was copied.
+    """Copy bytes to a temporary name, flush and rename. Returns the SHA-256 of the copied bytes.
 
     Raises:
-        UserError: the source vanished or cannot be read, or the target disk is full or read-only.
+        UserError: the source is missing or unreadable, or the target disk is full or read-only.
     """
     return copy_into(Owned(target.parent, local=True), source, target.name)
 
 
 def copy_into(owned: Owned, source: str | os.PathLike[str], name: str) -> str:
-    """``copy_image`` to a name in a folder.
+    """As ``copy_image``, to a name in a folder.
 
     Raises:
-        UserError: it cannot be copied; nothing is left of it.
+        UserError: the image cannot be copied. Nothing remains of it.
     """
     digest = hashlib.sha256()
     try:
@@ -96,30 +96,30 @@ def copy_into(owned: Owned, source: str | os.PathLike[str], name: str) -> str:
 
 
 def caption_of(prompt: str) -> str:
-    """The caption for a prompt, one line; empty for ``UNCONDITIONAL``, which trains the empty prompt."""
+    """The caption for a prompt, on one line; empty for ``UNCONDITIONAL``, which trains the empty prompt."""
     caption = " ".join(prompt.split())
     return "" if caption == UNCONDITIONAL else caption
 
 
 def write_caption(image: Path, prompt: str) -> None:
-    """Write the caption of ``prompt`` next to ``image``; without a prompt the file is empty."""
+    """Write the caption of ``prompt`` next to ``image``. Without a prompt, the file is empty."""
     write_caption_in(Owned(image.parent, local=True), image.name, prompt)
 
 
 def write_caption_in(owned: Owned, name: str, prompt: str) -> None:
-    """``write_caption`` for an image by its name in a folder."""
+    """As ``write_caption``, for an image by its name in a folder."""
     caption = caption_of(prompt)
     with owned.write(caption_name(name)) as temporary:
         temporary.write_bytes(f"{caption}\n".encode() if caption else b"")
 
 
 def caption_name(image: str) -> str:
-    """The name of the caption of an image."""
+    """The caption file name of an image."""
     return PurePosixPath(image).with_suffix(".txt").as_posix()
 
 
 def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: str) -> Path | None:
-    """Where the image of a pair lies now: flat while picking, in train or val after finalising."""
+    """Find the image of a pair: in the side's folder while picking, in train or val after finalising."""
     if side not in SIDES:
         raise ValueError(f"side must be one of {SIDES}, not {side!r}")
     if not SAFE_PAIR_ID.fullmatch(pair_id):
@@ -135,7 +135,7 @@ def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: s
 
 
 def name_is_taken(output_dir: str | os.PathLike[str], pair_id: str) -> bool:
-    """Whether any image or caption of this name is in the folder already, from whomever."""
+    """Whether the folder already has any image or caption of this name, whoever wrote it."""
     if any(find_exported_file(output_dir, side, pair_id) is not None for side in SIDES):
         return True
     base = Path(output_dir)
@@ -150,7 +150,7 @@ def name_is_taken(output_dir: str | os.PathLike[str], pair_id: str) -> bool:
 
 
 def locate_pair_file(output_dir: Path, pair: Pair, side: str) -> Path | None:
-    """The file a manifest entry names, or wherever it moved to."""
+    """Find the file of a manifest entry, wherever it was moved."""
     named = output_dir / pair[f"{side}_file"]
     return named if named.is_file() else find_exported_file(output_dir, side, pair["pair_id"])
 
@@ -164,21 +164,21 @@ def pair_images(base: Path, side: str) -> Iterator[Path]:
 
 
 def unlink_with_caption(owned: Owned, image: str) -> bool:
-    """Remove an image, by its name in a folder, and its caption; returns whether there was one of them."""
+    """Remove an image, by its name in a folder, and its caption. Returns whether either existed."""
     there = owned.remove(image)
     return owned.remove(caption_name(image)) or there
 
 
 def name_below(output_dir: str | os.PathLike[str], image: Path) -> str:
-    """The name of a file in a folder of pairs, with ``/``."""
+    """The name of a file in a folder of pairs, with ``/`` separators."""
     return image.relative_to(output_dir).as_posix()
 
 
 def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:
-    """The caption next to an image, stripped; ``None`` when there is none.
+    """Read the caption next to an image, stripped; ``None`` if there is none.
 
     Raises:
-        DataError: it is too large, or not text.
+        DataError: the caption is too large, or not text.
     """
     if image is None:
         return None
@@ -197,9 +197,9 @@ def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:
 
 
 def fix_multiline_captions(folder: str | os.PathLike[str]) -> list[Path]:
-    """Fold every multi-line caption below ``folder`` into one line; returns the files changed.
+    """Join every multi-line caption below ``folder`` into one line. Returns the changed files.
 
-    For pairs, several lines would mean alternative prompts, of which each side could draw another.
+    Several lines would mean alternative prompts, so that the sides of a pair could draw different ones.
     """
     changed, owned = [], Owned(folder, local=True)
     for path in sorted(Path(folder).rglob("*.txt")):
@@ -213,7 +213,7 @@ def fix_multiline_captions(folder: str | os.PathLike[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class FinalizedPair:
-    """One pair as it lies on the disk, found by its files alone; ``split`` is empty before finalising."""
+    """One pair on disk, found by its files alone; ``split`` is empty before finalising."""
 
     pair_id: str
     split: str
@@ -224,12 +224,12 @@ class FinalizedPair:
 
 
 def scan_finalized_pairs(output_dir: str | os.PathLike[str]) -> list[FinalizedPair]:
-    """Every stem under ``{chosen,rejected}/{train,val}``, complete or not, train first, in name order."""
+    """All pair names under ``{chosen,rejected}/{train,val}``, complete or not, train first, sorted by name."""
     return scan_pairs(output_dir, SPLITS)
 
 
 def scan_pairs(output_dir: str | os.PathLike[str], places: Sequence[str] = PLACES) -> list[FinalizedPair]:
-    """Every stem in ``places`` below each side, complete or not, in the order of the places, then of the names."""
+    """All pair names in ``places`` below each side, complete or not, in the order of places, then by name."""
     base = Path(output_dir)
     found: list[FinalizedPair] = []
     for split in places:
@@ -254,7 +254,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
-    """Free bytes on the disk that holds ``path`` (or its nearest existing parent)."""
+    """Free bytes on the disk of ``path`` (or of its nearest existing parent)."""
     folder = Path(path).absolute()
     while not folder.exists():
         folder = folder.parent

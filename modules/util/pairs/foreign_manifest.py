@@ -1,4 +1,4 @@
-"""Manifest entries as OneTrainer's pair tool writes them, brought to the form of this program."""
+"""Converts manifest entries of OneTrainer's pair tool to those of this program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHAPE = re.compile(r"\s*(\d{1,7}(?:\.\d{1,7})?)(?:\s*[:/xX×]\s*(\d{1,7}(?:\.\d
 
 
 def adopt_entry(entry: Any) -> Any:
-    """A manifest entry in this program's form; one that has it already, or is not an entry at all, is returned
-    unchanged.
+    """Convert a manifest entry to this program's form. Any other value, including a converted entry, is
+    returned unchanged.
 
-    OneTrainer counts its pairs (``"pair_id": 0``), names files without their folder (``pair_0000.png``), and keeps
-    sources and hashes next to each other (``chosen_source``, ``chosen_sha256``).
+    OneTrainer numbers its pairs (``"pair_id": 0``), names files without their folder (``pair_0000.png``), and
+    stores sources and hashes in flat keys (``chosen_source``, ``chosen_sha256``).
     """
     if not isinstance(entry, Mapping) or not _is_number(entry.get("pair_id")):
         return entry
@@ -44,7 +44,9 @@ def _is_number(value: Any) -> bool:
 
 
 def shape_name(text: str) -> str:
-    """Today's name of an aspect ratio written as ``16:9``, ``1344x768`` or ``1.75``; other texts stay as they are."""
+    """The current name of an aspect ratio written as ``16:9``, ``1344x768`` or ``1.75``. Other texts are
+    unchanged.
+    """
     match = _SHAPE.fullmatch(text)
     if match is None:
         return text.strip()

@@ -1,7 +1,8 @@
-"""The images that pairs are edits of: their entries in a manifest, and their copies in an output folder.
+"""The source images of edits: their manifest entries, and their copies in an output folder.
 
-They lie in one folder for train and val, ``source/pair_0000.png``, ``source/pair_0000.2.png``, and stay there when the
-pairs are finalised. An entry of the manifest names them under ``source_images``; one without is of a prompt alone.
+They are in one folder for train and val, ``source/pair_0000.png``, ``source/pair_0000.2.png``, and stay there
+when the pairs are finalised. A manifest entry lists them under ``source_images``; an entry without is not an
+edit.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ KEY = "source_images"
 
 
 class LostSource(DataError):
-    """An image that pairs are edits of is not what it was when it was found."""
+    """The source image of an edit has changed since it was found."""
 
 
 def source_entries(pair_id: str, sources: Sequence[SourceImage]) -> list[dict[str, str]]:
-    """What the manifest says of the images that a pair is an edit of."""
+    """The manifest entries for the sources of a pair."""
     return [
         {
             "file": f"{SOURCE_FOLDER}/{source_stem(pair_id, number)}{source.path.suffix.lower()}",
@@ -46,10 +47,10 @@ def source_entries(pair_id: str, sources: Sequence[SourceImage]) -> list[dict[st
 
 
 def check_source_entries(pair: Pair, where: str) -> None:
-    """Refuse what cannot be the sources of a pair of this folder.
+    """Check the source entries of a pair.
 
     Raises:
-        UserError: it is not; ``where`` says which pair it is.
+        UserError: they are invalid; ``where`` names the pair.
     """
     entries: Any = pair.get(KEY, [])
     if not isinstance(entries, list) or len(entries) > MOST_SOURCES:
@@ -65,15 +66,15 @@ def check_source_entries(pair: Pair, where: str) -> None:
 
 
 def source_names(pair: Pair) -> list[str]:
-    """The names of a pair's sources in its output folder; empty if it is of a prompt alone."""
+    """The names of a pair's sources in its output folder; empty if it is not an edit."""
     return [entry["file"] for entry in pair.get(KEY, [])]
 
 
 def copy_sources(owned: Owned, pair: Pair) -> None:
-    """Bring the sources of a pair under their final names.
+    """Copy the sources of a pair to their final names.
 
     Raises:
-        LostSource: one is gone, replaced or damaged. UserError: one cannot be copied.
+        LostSource: a source is gone, replaced or damaged. UserError: a source cannot be copied.
     """
     for entry in pair.get(KEY, []):
         origin = Path(entry["from"])
@@ -91,13 +92,13 @@ def copy_sources(owned: Owned, pair: Pair) -> None:
 
 
 def remove_sources(owned: Owned, pair: Pair) -> None:
-    """Remove the copies of a pair's sources, as far as they are there."""
+    """Remove the copies of a pair's sources, as far as they exist."""
     for name in source_names(pair):
         owned.remove(name)
 
 
 def find_sources(output_dir: Path, pair_id: str) -> list[Path]:
-    """The sources of a pair by their names alone, in order; empty if the first is missing."""
+    """The sources of a pair, found by name, in order; empty if the first is missing."""
     folder = output_dir / SOURCE_FOLDER
     endings = sorted(IMAGE_EXTENSIONS)
     first = next((path for end in endings if (path := folder / f"{pair_id}{end}").is_file()), None)
@@ -105,13 +106,13 @@ def find_sources(output_dir: Path, pair_id: str) -> list[Path]:
 
 
 def missing_sources(output_dir: Path, pair: Pair) -> list[str]:
-    """The sources that the manifest names and the folder lacks."""
+    """The sources that the manifest lists but the folder lacks."""
     return [name for name in source_names(pair) if not (output_dir / name).is_file()]
 
 
 @dataclass
 class SourceCheck:
-    """What is wrong with the sources of a folder of pairs; empty lists mean fine.
+    """Faults of the sources of a folder of pairs. Empty lists mean that there are none.
 
     ``kept`` is not a fault: the rejected image is the source itself.
     """
@@ -124,7 +125,7 @@ class SourceCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether a model can learn to edit from these."""
+        """Whether a model can learn to edit from these pairs."""
         return not (self.missing or self.unreadable or self.not_edited or self.empty_instructions)
 
 
@@ -132,7 +133,7 @@ def check_sources(output_dir: Path, pairs: Sequence[Pair]) -> SourceCheck | None
     """Compare pairs with their sources; ``None`` if they are not edits.
 
     Raises:
-        DataError: only some are.
+        DataError: only some pairs are edits.
     """
     if not pairs or not are_edits(pairs):
         return None
@@ -154,7 +155,7 @@ def are_edits(pairs: Sequence[Pair]) -> bool:
     """Whether pairs are edits of source images.
 
     Raises:
-        DataError: some are, and some are of a prompt alone: no model learns from both in one concept.
+        DataError: only some are. No model can learn from both kinds in one concept.
     """
     without = [pair["pair_id"] for pair in pairs if not pair.get(KEY)]
     if 0 < len(without) < len(pairs):

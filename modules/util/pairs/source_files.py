@@ -1,4 +1,5 @@
-"""Names of images that are edited: the first is called as the result, further ones have a number before the ending.
+"""File names of edited source images: the first is named like the result, others have a number before the
+extension.
 
 ``pair_0000.png``, ``pair_0000.2.png``, ``pair_0000.3.png``
 """
@@ -16,10 +17,10 @@ MOST_SOURCES = 9
 
 
 class SourceImage(NamedTuple):
-    """An image that is edited, where it was found.
+    """A source image at the place where it was found.
 
     Args:
-        sha256: of its bytes at that time.
+        sha256: hash of its bytes at that time.
     """
 
     path: Path
@@ -27,12 +28,12 @@ class SourceImage(NamedTuple):
 
 
 def source_stem(stem: str, number: int) -> str:
-    """What the ``number``-th source of a result is called, counted from 1, without its ending."""
+    """The name of the ``number``-th source of a result, counted from 1, without extension."""
     return stem if number == 1 else f"{stem}.{number}"
 
 
 def further_sources(first: Path) -> list[Path]:
-    """A source and those that belong to it, which lie next to it, in order; the first may be missing."""
+    """A source and the further ones next to it, in order. The first may be missing."""
     found = [first]
     for number in range(2, MOST_SOURCES + 1):
         stem = source_stem(first.stem, number)
@@ -45,7 +46,7 @@ def further_sources(first: Path) -> list[Path]:
 
 
 def most_sources(folder: Path, most: int) -> int:
-    """How many sources a result below a folder has at most, by their names, up to ``most``; at least 1."""
+    """The largest number of sources of any result below a folder, by their names, from 1 to ``most``."""
     images = folder.rglob("*.*") if folder.is_dir() else ()
     names = {path.with_suffix("") for path in images if path.suffix.lower() in IMAGE_EXTENSIONS}
     found = 1
@@ -59,10 +60,10 @@ def most_sources(folder: Path, most: int) -> int:
 
 
 def sources_of(stem: str, by_stem: dict[str, Path], results: Collection[str]) -> tuple[Path, ...]:
-    """The sources of a result out of all images of a folder; empty if the first is missing.
+    """The sources of a result among all images of a folder; empty if the first is missing.
 
     Args:
-        results: stems of all results: the source of ``cat.2`` is not a second source of ``cat``.
+        results: stems of all results, because the source of ``cat.2`` is not a second source of ``cat``.
     """
     names = [source_stem(stem, number) for number in range(1, MOST_SOURCES + 1)]
     return tuple(

@@ -1,4 +1,4 @@
-"""Tensors that stay in their files until they are wanted, and safetensors written one tensor at a time."""
+"""Tensors that stay in their files until needed, and safetensors written one tensor at a time."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ TYPES = {
     "I64": "int64",
     "U64": "uint64",
 }
-"""What safetensors calls the types of torch, in the order in which it writes them, from the last to the first."""
+"""Torch types by their names in safetensors, in the order in which safetensors writes them, from last to first."""
 ALIGNMENT = 8
 MAX_HEADER = 100_000_000
-"""What the library takes too."""
+"""The same limit as in the library."""
 
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor that is read when it is wanted, and not kept.
+    """A tensor that is read when needed, and not kept.
 
     Args:
-        shape, dtype: of what ``read`` gives.
-        read: the tensor, on any device.
-        part: some of its rows (first, how many), where that takes less than reading all of it.
+        shape, dtype: shape and type of the result of ``read``.
+        read: returns the tensor, on any device.
+        part: returns some of its rows (first, count), if that is cheaper than reading all of it.
     """
 
     shape: tuple[int, ...]
@@ -57,38 +57,38 @@ class LazyTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, first: int, count: int) -> torch.Tensor:
-        """Some of its rows, in memory of their own."""
+        """Some of its rows, in their own memory."""
         return self.part(first, count) if self.part else self.read()[first : first + count].clone()
 
     def empty(self) -> torch.Tensor:
-        """One like it without values."""
+        """A tensor of the same shape and type without values."""
         import torch
 
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
     def then(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LazyTensor:
-        """What becomes of it; ``change`` is tried on a tensor without values for the new shape and type."""
+        """Apply ``change`` lazily. It is tried on a tensor without values to find the new shape and type."""
         like = change(self.empty())
         return LazyTensor(tuple(like.shape), like.dtype, lambda: change(self.read()))
 
     def to(self, dtype: torch.dtype | None) -> LazyTensor:
-        """In another type of floating-point numbers; as it is if it holds none, or for ``None``."""
+        """Convert to another floating-point type. Unchanged for ``None`` or for other types of numbers."""
         if dtype is None or dtype == self.dtype or not self.dtype.is_floating_point:
             return self
         return replace(self, dtype=dtype, read=lambda: self.read().to(dtype), part=None)
 
 
 def lazily(tensor: torch.Tensor) -> LazyTensor:
-    """A tensor that is there already."""
+    """Wrap a tensor that is already in memory."""
     return LazyTensor(tuple(tensor.shape), tensor.dtype, tensor.detach)
 
 
 def file_tensors(path: Path) -> dict[str, LazyTensor]:
-    """The tensors of a safetensors file the library has found sound. They are read and not mapped, so that what was
-    read before takes no memory.
+    """The tensors of a safetensors file that the library has validated. They are read rather than mapped, so
+    that earlier reads take no memory.
 
     Raises:
-        ValueError: a header that is none, or a type torch does not have.
+        ValueError: the header is invalid, or has a type unknown to torch.
     """
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -116,10 +116,10 @@ def _entry(path: Path, start: int, facts: Mapping[str, Any]) -> LazyTensor:
 
 
 def read_tensor(path: Path, at: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor whose numbers lie in a file one after another from a place on, in memory of its own.
+    """Read a contiguous tensor at an offset of a file into its own memory.
 
     Raises:
-        OSError: the file ends earlier.
+        OSError: the file is too short.
     """
     import torch
 
@@ -132,7 +132,7 @@ def read_tensor(path: Path, at: int, dtype: torch.dtype, shape: tuple[int, ...])
 
 
 def _bytes(stream: BinaryIO, count: int) -> bytearray:
-    """A number of bytes of a file. ``OSError`` if it ends earlier."""
+    """Read ``count`` bytes of a file. Raises ``OSError`` if it is too short."""
     buffer = bytearray(count)
     view, done = memoryview(buffer), 0
     while done < count:
@@ -144,7 +144,7 @@ def _bytes(stream: BinaryIO, count: int) -> bytearray:
 
 
 def file_order(dtypes: Mapping[str, torch.dtype]) -> list[str]:
-    """Names of tensors in the order in which safetensors writes them: by type, then by name."""
+    """Names of tensors in the order in which safetensors writes them: by type, then name."""
     ranks = {f"torch.{name}": rank for rank, name in enumerate(TYPES.values())}
     return sorted(dtypes, key=lambda name: (-ranks.get(str(dtypes[name]), 0), name))
 
@@ -157,7 +157,7 @@ def write_lazily(
     """Write a safetensors file in place, as the library does, with one tensor in memory at a time.
 
     Raises:
-        OSError: the disk is full or cannot be written.
+        OSError: the disk is full or not writable.
     """
     kinds = {value: key for key, value in TYPES.items()}
     order = file_order({name: entry.dtype for name, entry in tensors.items()})
@@ -179,7 +179,7 @@ def write_lazily(
 
 
 def _raw(name: str, entry: LazyTensor) -> memoryview:
-    """The bytes of a tensor. ``RuntimeError`` if it is not what was announced."""
+    """The bytes of a tensor. Raises ``RuntimeError`` if its type or shape differs from what was announced."""
     import torch
 
     tensor = entry.read().detach().to("cpu").contiguous()

@@ -1,4 +1,4 @@
-"""Files of tensors whose writing fails as every other file's does: with an ``OSError``."""
+"""Files of tensors. Failed writes raise ``OSError``, as for any other file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 DIGEST = "tensors_sha256"
-"""In the metadata of the program's own files: ``tensor_hash`` of what they hold."""
+"""Key of ``tensor_hash`` in the metadata of the program's own files."""
 
 
 def write_safetensors(
@@ -26,7 +26,7 @@ def write_safetensors(
     """Write tensors as safetensors, in place.
 
     Raises:
-        OSError: the disk is full or cannot be written.
+        OSError: the disk is full or not writable.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -39,12 +39,12 @@ def write_safetensors(
 
 
 def tensor_hash(tensors: Mapping[str, torch.Tensor]) -> str:
-    """``0x`` and the sha256 of all bytes after the header of a safetensors file with these tensors."""
+    """``0x`` followed by the SHA-256 of all bytes after the header of a safetensors file with these tensors."""
     return hash_in_order(tensors, file_order({name: tensor.dtype for name, tensor in tensors.items()}))
 
 
 def hash_in_order(tensors: Mapping[str, torch.Tensor], order: Iterable[str]) -> str:
-    """``0x`` and the sha256 of the bytes of tensors, one after the other."""
+    """``0x`` followed by the SHA-256 of the bytes of the tensors, one after the other."""
     import torch
 
     hasher = hashlib.sha256()
@@ -58,7 +58,7 @@ def write_torch(data: Any, path: str | os.PathLike[str]) -> None:
     """``torch.save``, in place.
 
     Raises:
-        OSError: the disk is full or cannot be written.
+        OSError: the disk is full or not writable.
     """
     import torch
 
@@ -66,7 +66,7 @@ def write_torch(data: Any, path: str | os.PathLike[str]) -> None:
         with Path(path).open("wb") as stream:
             torch.save(data, stream)
     except RuntimeError as error:
-        # torch closes its archive after a failed write and complains about that instead
+        # torch closes its archive after a failed write and reports that instead
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise

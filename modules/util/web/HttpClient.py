@@ -1,4 +1,4 @@
-"""HTTP requests to a program on this computer or in its network, which makes images or describes them."""
+"""HTTP requests to a program on this computer or its network that makes or describes images."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LOGINS = "generators.json"
 
 
 class HttpClient:
-    """Talks to one server. Only reads are retried; a request that makes an image is sent once.
+    """A client of one server. Only reads are retried; a request that makes an image is sent once.
 
     Args:
-        what: the program's name, for messages.
-        url: where it is; only this computer and private networks, unless ``remote`` is set.
-        remote: the person has said that any address will do.
-        sends: what would leave the computer, for the message that refuses to do so.
-        seconds: how long an answer may take.
+        what: name of the program, for messages.
+        url: its address; only this computer and private networks, unless ``remote`` is set.
+        remote: whether the person has allowed any address.
+        sends: the data that would leave the computer, for the refusal message.
+        seconds: timeout of an answer.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class HttpClient:
             )
 
     def _log_in(self) -> None:
-        """With what the settings folder has for this address: ``user`` and ``password``, ``token`` or ``cookies``."""
+        """Log in with the credentials for this address in the settings folder: ``user`` and ``password``,
+        ``token`` or ``cookies``.
+        """
         path = settings_folder() / LOGINS
         if not path.is_file():
             return
@@ -89,7 +91,7 @@ class HttpClient:
         self._session.cookies.update(cookies)
 
     def headers(self) -> dict[str, str]:
-        """The login as headers, for a connection of another kind to the same server."""
+        """The credentials as headers, for another kind of connection to the same server."""
         prepared = self._session.prepare_request(requests.Request("GET", self.url))
         return {
             name: str(prepared.headers[name])
@@ -98,7 +100,7 @@ class HttpClient:
         }
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
-        """A body that can be read again. ``UserError`` after a few tries."""
+        """Read a body, with retries. Raises ``UserError`` after a few attempts."""
         return self._ask_again("GET", path, None, parameters)[1]
 
     def _ask_again(
@@ -118,14 +120,14 @@ class HttpClient:
         return parse_json(self.get(path), f"answer of {self.what}")
 
     def post(self, path: str, body: Mapping[str, Any], again: bool = False) -> Any:
-        """Ask once. The JSON it answers; ``None`` for an empty answer.
+        """Send a request once and return its JSON answer; ``None`` for an empty one.
 
         Args:
-            again: asking twice does no harm, so it is tried as often as a read.
+            again: whether repeating it does no harm, so that it is retried like a read.
 
         Raises:
-            Refused: it understood, and said no.
-            UserError: it cannot be reached, or failed.
+            Refused: the server rejected the request.
+            UserError: the server cannot be reached, or failed.
         """
         status, data = (self._ask_again if again else self._ask)("POST", path, body, None)
         if 400 <= status < 500:
@@ -170,14 +172,14 @@ class HttpClient:
 
 
 class _Passing(UserError):
-    """A failure that may be gone at the next try."""
+    """A failure that may be transient."""
 
 
 class Refused(UserError):
-    """The server understood and said no.
+    """The server rejected the request.
 
     Args:
-        data: what it said.
+        data: its answer.
     """
 
     def __init__(self, client: HttpClient, status: int, data: bytes) -> None:

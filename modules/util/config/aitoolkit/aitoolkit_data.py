@@ -1,4 +1,4 @@
-"""The data sets and the samples of an ai-toolkit config."""
+"""Import of data sets and samples from ai-toolkit configs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _IDLE = (
 def import_dataset(
     fields: Fields, trigger: str, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> ConceptConfig:
-    """A concept. Captions have ``[trigger]`` replaced, and the word in front where they lack it."""
+    """Import a concept. In captions, ``[trigger]`` is replaced by the trigger word, which is prepended if missing."""
     place = fields.place("folder_path").rpartition(".")[0]
     extension = fields.text("caption_ext", "txt")
     sizes = fields.raw("resolution")
@@ -87,7 +87,7 @@ def import_dataset(
 
 
 def import_samples(fields: Fields, trigger: str, notes: Notes) -> list[SampleConfig]:
-    """The sample prompts with the size, steps, guidance and seed they share."""
+    """Import the sample prompts with their shared size, steps, guidance and seed."""
     shared: Data = {
         "width": fields.whole("width", 1024),
         "height": fields.whole("height", 1024),

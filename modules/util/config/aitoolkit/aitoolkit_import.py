@@ -1,4 +1,4 @@
-"""Reading configs of ai-toolkit (YAML or JSON)."""
+"""Import of ai-toolkit configs (YAML or JSON)."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ _SAME_THERE = ("cache_text_embeddings", "unload_text_encoder", "force_first_samp
 
 
 def read_aitoolkit(data: Mapping[str, Any], family: str = "") -> tuple[TrainConfig, Notes]:
-    """A config with its concepts and samples.
+    """Read a config with its concepts and samples.
 
     Args:
         data: the content of the file.
-        family: of the model, where the file does not tell it.
+        family: the model family, if the file does not tell it.
 
     Raises:
-        UserError: it asks for what is not supported, or is another kind of file.
+        UserError: the file asks for something unsupported, or is of another kind.
     """
     notes = Notes()
     outer = data.get("config")
@@ -130,7 +130,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
     trigger = fields.text("trigger_word")
     rates: list[float] = []
     masks, sets = MaskKinds("alpha_mask"), fields.items("datasets")
-    # the weight of black, of the first data set that says one
+    # the weight of black, from the first data set that sets one
     least = [value for one in sets if (value := one.number("mask_min_value", None)) is not None]
     made["concepts"] = [import_dataset(one, trigger, rates, masks, notes) for one in sets]
     if len(set(least)) > 1:
@@ -153,7 +153,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
 
 
 def _family(model: Fields, given: str) -> ModelType:
-    """The family that the architecture names, or the name of the model tells."""
+    """The family named by the architecture or suggested by the model's name."""
     named = model.text("arch")
     switched = [arch for name, arch in _SWITCHES.items() if model.flag(name)]
     arch = (named or (switched[0] if switched else "")).partition(":")[0]
@@ -212,14 +212,14 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
 
 
 def _plain(name: object) -> str:
-    """A part of a layer's name without the name of its model in front."""
+    """Part of a layer's name, without the prefix of its model."""
     return str(name).removeprefix("transformer.").removeprefix("unet.").strip()
 
 
 def _weights(
     model: Fields, train: Fields, family: ModelType, parts: Data, adapter: bool, made: Data, notes: Notes
 ) -> None:
-    """Number formats of weights, and layers that lie in main memory."""
+    """Import the number formats of weights, and layer offloading to main memory."""
     dtype = train.text("dtype", "bf16")
     if dtype not in _DTYPES:
         raise UnsupportedError(f"{show(dtype)} is not supported", "train.dtype", "nearest: bf16")
@@ -296,7 +296,7 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-4, without a point, as text."""
+    """Convert to a number. YAML reads 1e-4, without a decimal point, as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -304,7 +304,7 @@ def _number(value: Any) -> Any:
 
 
 def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
-    """How noise levels are drawn. Its indices of steps count from full noise, ours from none."""
+    """Import how noise levels are drawn. Its step indices count from full noise, ours from none."""
     kind, stress = train.text("timestep_type", "sigmoid"), train.text("content_or_style", "balanced")
     if train.flag("linear_timesteps"):
         kind = "linear"

@@ -1,4 +1,4 @@
-"""A word with vectors of its own in the text encoders (textual inversion)."""
+"""Settings of an embedding: a word with its own vectors in the text encoders (textual inversion)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.util.owned_files import shown
 
 MOST_TOKENS = 64
 _LONGEST = 64
-# what separates words, names in files and tags, and what is emphasis
+# characters that separate words, names in files and tags, or mark emphasis
 _PLACEHOLDER = re.compile(r"[^\s()\[\]\\,.:\x00-\x1f\x7f\ud800-\udfff\U000f0000-\U0010ffff]+")
 
 

@@ -10,7 +10,7 @@ _OFFERED = families_where(lambda spec: bool(spec.embedding_keys))
 
 
 class EmbeddingSection(BaseConfig):
-    """Words with vectors of their own."""
+    """Words with trained vectors of their own."""
 
     SECTION: ClassVar[str] = "Embeddings"
 

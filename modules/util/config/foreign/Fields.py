@@ -1,4 +1,4 @@
-"""The settings of another program's file, taken one by one, so that none is forgotten."""
+"""Settings of another program's file, taken one by one so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Fields:
-    """Values by name; what nobody has taken is told by ``note_rest``.
+    """Values by name. ``note_rest`` reports the values that were not taken.
 
     Args:
         data: the settings.
-        notes: where values of the wrong kind and the rest go.
-        where: their place in the file, for notes.
+        notes: receives values of the wrong kind and the rest.
+        where: their location in the file, for notes.
     """
 
     def __init__(self, data: Mapping[str, Any], notes: Notes, where: str = "") -> None:
@@ -27,18 +27,18 @@ class Fields:
         self._where = where
 
     def __contains__(self, name: str) -> bool:
-        """Whether it is given and nobody has taken it."""
+        """Whether the setting is present and not taken yet."""
         return self._left.get(name) is not None
 
     def place(self, name: str) -> str:
         return join_place((name,), self._where)
 
     def peek(self, name: str) -> Any:
-        """Its value, which stays to be taken."""
+        """The value, without taking it."""
         return self._left.get(name)
 
     def raw(self, name: str) -> Any:
-        """Its value, of any kind; None if it is not given."""
+        """Take the value, of any kind; None if it is not given."""
         return self._left.pop(name, None)
 
     def text(self, name: str, default: str = "") -> str:
@@ -55,7 +55,7 @@ class Fields:
         return int(value)
 
     def number(self, name: str, default: float | None) -> float | None:
-        """A finite number; one written as text is read."""
+        """Take a finite number. A number written as text is accepted."""
         value = self._left.pop(name, None)
         if value is None:
             return default
@@ -69,11 +69,11 @@ class Fields:
         return made
 
     def inner(self, name: str) -> Fields:
-        """The settings of an object in it; none where there is none."""
+        """Take the settings of a nested object; empty if there is none."""
         return Fields(self._of_kind(name, dict, {}), self._notes, self.place(name))
 
     def items(self, name: str) -> list[Fields]:
-        """The objects of a list in it."""
+        """Take the objects of a nested list."""
         made = []
         for index, item in enumerate(self._of_kind(name, list, [])):
             place = f"{self.place(name)}[{index}]"
@@ -84,23 +84,23 @@ class Fields:
         return made
 
     def without_meaning(self, names: Iterable[str]) -> None:
-        """Take settings from which nothing follows here."""
+        """Take settings that have no consequence here."""
         for name in names:
             self._left.pop(name, None)
 
     def lost(self, name: str, why: str, *, unless: Iterable[Any] = (None, False, 0, ""), **more: Any) -> None:
-        """Take a setting that has no counterpart, and note it unless it is switched off."""
+        """Take a setting without counterpart, and note it unless it is off."""
         value = self._left.pop(name, None)
         if not any(value == idle and type(value) is type(idle) for idle in (*unless, 0.0)):
             self._notes.add(self.place(name), value, why, **more)
 
     def left(self) -> dict[str, Any]:
-        """What nobody has taken; afterwards it is."""
+        """Take everything that is left."""
         left, self._left = self._left, {}
         return left
 
     def note_rest(self) -> None:
-        """A line for each setting that is left."""
+        """Add a note for each setting that is left."""
         for name, value in self.left().items():
             if value is not None:
                 self._notes.add(self.place(name), value, "unknown or not supported: not read", faulty=True)

@@ -6,10 +6,10 @@ from modules.util.config.foreign.Notes import Notes
 
 
 class MaskKinds:
-    """Where the masks of each folder of images come from in other programs; ours has one source for the run.
+    """Sources of masks. Other programs set them per image folder, this one per run.
 
     Args:
-        field: what a note about them is called by.
+        field: the field that notes about them name.
     """
 
     def __init__(self, field: str) -> None:
@@ -17,12 +17,12 @@ class MaskKinds:
         self._kinds: list[str] = []
 
     def add(self, alpha: bool, folder: str) -> str:
-        """One more concept. Returns the mask folder that it gets."""
+        """Add a concept. Returns the mask folder it gets."""
         self._kinds.append("ALPHA" if alpha else "FOLDER" if folder else "")
         return "" if alpha else folder
 
     def settings(self, notes: Notes, normalized: bool, least: float = 0.0) -> dict[str, Any]:
-        """Our settings of masked training; none where no concept has masks.
+        """Our settings of masked training; empty if no concept has masks.
 
         Args:
             normalized: whether the loss is divided by the mean of the mask there.

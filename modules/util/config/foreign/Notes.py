@@ -1,4 +1,4 @@
-"""What an import does not carry over as it is, with what would train other weights first."""
+"""Notes on what an import changes. What would train other weights comes first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import join_place, show
 
 MOST_CHARACTERS = 120
-"""Length of a line about one setting."""
+"""Maximum length of a note."""
 _MOST_OF_A_VALUE = 40
 _WORD = re.compile(r"[A-Za-z0-9_]+(?: [A-Z]+)?")
 
@@ -21,19 +21,19 @@ _SAME_WEIGHTS = re.compile(
     r"|optimizer\.(?:fused|fused_back_pass|foreach|capturable|differentiable|log_every|is_paged|use_triton|compile|"
     r"fsdp_in_use)\Z|.*\.(?:offload_fraction|activation_offloading|gradient_checkpointing)\Z"
 )
-"""Places whose values change how a run goes, what it shows or where it saves, and not the weights that come out."""
+"""Settings that affect the progress, output or files of a run, but not the resulting weights."""
 
 
 class Note(str):
-    """A line of up to ``MOST_CHARACTERS`` about a setting: ``field = value: what follows from it``.
+    """A line of up to ``MOST_CHARACTERS`` about a setting: ``field = value: consequence``.
 
     Attributes:
         place: the setting.
-        theirs: its value, as shown.
-        why: what follows.
-        ours: what our config has instead, as shown; empty for nothing.
-        changes_weights: without it the run trains other weights than it would have trained there.
-        faulty: the file says something that its own program could not use either.
+        theirs: its value in the file, as text.
+        why: the consequence.
+        ours: the value in our config, as text; empty for none.
+        changes_weights: whether the run trains other weights here than it would have there.
+        faulty: whether the value is invalid in its own program too.
     """
 
     place: str
@@ -65,7 +65,7 @@ def _line(place: str, theirs: str, why: str) -> str:
 
 
 class Notes:
-    """Lines as they are found."""
+    """Notes in the order found."""
 
     def __init__(self) -> None:
         self._found: list[Note] = []
@@ -81,38 +81,40 @@ class Notes:
         changes_weights: bool | None = None,
         faulty: bool = False,
     ) -> None:
-        """A line about ``place``.
+        """Add a note about ``place``.
 
         Args:
             place: the setting.
-            value: what the file says.
-            why: what follows from it.
-            ours: what our config has instead.
-            changes_weights: to say it; otherwise it is known from the place.
-            faulty: an unknown setting, or a value of the wrong kind.
+            value: the value in the file.
+            why: the consequence.
+            ours: the value in our config.
+            changes_weights: set it explicitly; otherwise it is derived from the setting.
+            faulty: whether the setting is unknown or its value of the wrong kind.
         """
         if changes_weights is None:
             changes_weights = _SAME_WEIGHTS.match(place) is None
         self._found.append(Note(place, _short(value), why, _short(ours), changes_weights, faulty))
 
     def say(self, place: str, why: str, changes_weights: bool | None = None) -> None:
-        """A line about ``place`` whatever its value is."""
+        """Add a note about ``place`` whatever its value is."""
         if changes_weights is None:
             changes_weights = _SAME_WEIGHTS.match(place) is None
         self._found.append(Note(place, "", why, "", changes_weights))
 
     def moved(self, place: str, value: Any, ours: str, why: str) -> None:
-        """Something that means the same elsewhere: told when the two files are compared, and no loss."""
+        """Note a setting that means the same elsewhere. It is no loss, and shown only in a comparison of both
+        files.
+        """
         self._moved.append(Note(place, _short(value), why, ours, False))
 
     def extend(self, notes: Iterable[Note]) -> None:
-        """Lines that were found elsewhere."""
+        """Add the notes of another list."""
         self._found.extend(notes)
 
     def differences(
         self, given: Mapping[str, Any], defaults: Mapping[str, Any], carried: Any, where: str
     ) -> None:
-        """A line for each value that is not carried over and differs from its default."""
+        """Add a note for each value that is not imported and differs from its default."""
         for name, value in given.items():
             if name in carried:
                 continue
@@ -126,11 +128,11 @@ class Notes:
                 self.add(place, value, "not supported")
 
     def listed(self) -> list[Note]:
-        """All lines, those that change the weights first; equal ones about several parts are one."""
+        """All notes, those that change the weights first. Equal notes about several parts are merged."""
         return sorted(_joined(self._found), key=lambda note: not note.changes_weights)
 
     def compared(self) -> list[tuple[str, list[Note]]]:
-        """The same with what means the same elsewhere, under a heading for each kind."""
+        """All notes and the settings that mean the same elsewhere, each kind under a heading."""
         found = self.listed()
         return [
             ("changed", [note for note in found if note.ours]),
@@ -147,7 +149,7 @@ def _short(value: Any) -> str:
 
 
 def _joined(notes: Iterable[Note]) -> list[Note]:
-    """Notes that differ in the part or the list item alone, as one: ``unet, text_encoder.weight_dtype = ...``."""
+    """Merge notes that differ only in the part or list item: ``unet, text_encoder.weight_dtype = ...``."""
     places: dict[tuple[str, ...], list[str]] = {}
     first: dict[tuple[str, ...], Note] = {}
     key: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which family a base model belongs to, by its name on the hub, its folder's index, or the names in its file."""
+"""Detects the family of a base model by its hub name, its folder's index, or the tensor names in its file."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ _IN_FILES: tuple[tuple[str, str], ...] = (
     ("joint_blocks.37.", "STABLE_DIFFUSION_35"),
     ("joint_blocks.0.", "STABLE_DIFFUSION_3"),
 )
-"""Parts of names of tensors, the first of which that is there decides."""
+"""Substrings of tensor names; the first one found decides."""
 
 
 def family_of_base(name: str, hints: Collection[str | None], field: str, given: str = "") -> ModelType:
-    """The family of a base model.
+    """Detect the family of a base model.
 
     Args:
-        name: on the hub, or a folder or file.
-        hints: families that other settings point to; one that is not None decides before the name.
-        field: the setting with the name.
-        given: the family that the user gives; it decides before all.
+        name: hub name, folder or file.
+        hints: families suggested by other settings; the first that is not None takes precedence over the
+            name.
+        field: the setting that holds the name.
+        given: the family chosen by the user, which takes precedence over everything.
 
     Raises:
-        UnsupportedError: nothing tells, or the family is not supported.
+        UnsupportedError: the family cannot be determined or is not supported.
     """
     for found in (given, *hints, _by_name(name), _by_folder(Path(name)), _by_file(Path(name))):
         if found and found in ModelType.__members__:
@@ -95,7 +96,7 @@ def _by_folder(path: Path) -> str | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is such a file; a name may be any text, also one that is too long for every disk."""
+    """Whether a file exists. The name may be any text, even one too long for any file system."""
     try:
         return path.is_file()
     except OSError:

@@ -1,4 +1,4 @@
-"""Making a config of the values of another program's file that can be used."""
+"""Builds a config from the usable values of another program's file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Data = dict[str, Any]
 
 
 def build(kind: type[Config], data: Data, where: str, notes: Notes) -> Config:
-    """Make a config of the usable values: numbers written as text are read, other faults noted and left out.
+    """Build a config from the usable values. Numbers written as text are read; other faults are noted and
+    skipped.
 
     Raises:
-        UserError: leaving out a faulty value did not remove the fault (a defect of this importer).
+        UserError: skipping a faulty value did not remove the fault (a bug of this importer).
     """
     for _ in range(len(data) + 100):
         try:
@@ -58,7 +59,7 @@ def _mend_or_drop(
 
 
 def _converted(annotation: Any, value: Any) -> int | float | None:
-    """A number written as text or as a float, as the type it should have; None if it is neither."""
+    """Convert a number written as text or float to its proper type; None if that is impossible."""
     plain, _ = unwrap(annotation)
     if plain not in (int, float) or isinstance(value, bool):
         return None
@@ -72,7 +73,7 @@ def _converted(annotation: Any, value: Any) -> int | float | None:
 
 
 def _in_short(message: str) -> str:
-    """What a fault says, without its list of choices."""
+    """The message of a fault without its list of choices."""
     return (
         "not one of its choices" if message.startswith("must be one of ") else message.partition(", not ")[0]
     )

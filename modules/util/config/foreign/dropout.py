@@ -1,4 +1,4 @@
-"""Dropped captions, which other programs set for each folder of images and ours for the run."""
+"""Caption dropout, which other programs set per image folder and this one per run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modules.util.config.foreign.Notes import Notes
 
 
 def common_dropout(rates: Sequence[float], notes: Notes) -> float:
-    """The share of captions that all concepts drop; 0 and a note where they differ."""
+    """The share of captions that all concepts drop; 0 and a note if they differ."""
     if len(set(rates)) > 1:
         note_dropout(rates, notes)
         return 0.0
@@ -16,7 +16,7 @@ def common_dropout(rates: Sequence[float], notes: Notes) -> float:
 
 
 def note_dropout(rates: Sequence[float], notes: Notes) -> None:
-    """A line for shares that cannot be carried over."""
+    """Add a note for dropout rates that cannot be imported."""
     if any(rates):
         notes.add(
             "caption_dropout_rate",

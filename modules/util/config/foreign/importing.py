@@ -1,4 +1,4 @@
-"""Files of other programs, one or a whole folder of them, turned into ours with a list of what is different."""
+"""Converts files or folders of other programs into ours, with a list of differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json, write_text
 
 DONE, REFUSED, CHANGED = 0, 2, 3
-"""How an import ends: the training is the same; nothing is written; written, and the training is another."""
+"""Outcomes of an import: same training; refused, nothing written; written, but the training differs."""
 MOST_FILES = 10_000
 AUTO, ONETRAINER, KOHYA, AITOOLKIT = PROGRAMS = ("auto", "onetrainer", "kohya", "aitoolkit")
 YAML = (".yaml", ".yml")
@@ -35,11 +35,11 @@ _READ = (".json", ".toml", *YAML)
 
 @dataclass(frozen=True)
 class Import:
-    """What was made of a file.
+    """The result of importing a file.
 
     Args:
-        made: the config, or the concepts or samples of a list.
-        notes: what is not carried over as it is.
+        made: the config, or a list of concepts or samples.
+        notes: what is not carried over unchanged.
     """
 
     made: TrainConfig | Sequence[BaseConfig]
@@ -49,7 +49,7 @@ class Import:
         return CHANGED if any(note.changes_weights for note in self.notes.listed()) else DONE
 
     def write(self, target: Path, full: bool) -> None:
-        """Write ours to ``target``, and the notes next to it.
+        """Write the result to ``target`` and the notes next to it.
 
         Args:
             full: write all settings, not only those that differ from their defaults.
@@ -76,13 +76,14 @@ def import_file(
 
     Args:
         source: a config, a concept list or a sample list.
-        lenient: take the nearest of what is not supported, instead of refusing it (files of OneTrainer).
-        strict: refuse whatever changes the training, unknown settings and values of the wrong kind.
-        program: one of ``PROGRAMS``; AUTO looks at the file.
-        family: of the model, where a file of kohya or ai-toolkit does not tell it.
+        lenient: replace unsupported values by the nearest supported ones instead of refusing them (OneTrainer
+            files).
+        strict: refuse anything that changes the training, unknown settings and values of the wrong kind.
+        program: one of ``PROGRAMS``; AUTO detects it from the file.
+        family: the model family, if a file of kohya or ai-toolkit does not tell it.
 
     Raises:
-        UserError: it cannot be read, asks for what is not supported, or ``strict`` refuses it.
+        UserError: the file is unreadable, asks for something unsupported, or is refused by ``strict``.
     """
     made: TrainConfig | Sequence[BaseConfig]
     program = _program(Path(source)) if program == AUTO else program
@@ -105,7 +106,7 @@ def import_file(
 
 
 def _program(path: Path) -> str:
-    """Which program wrote a file, by its kind and its content."""
+    """Detect which program wrote a file, by its type and content."""
     if path.suffix.lower() == ".toml":
         return KOHYA
     if path.suffix.lower() in YAML:
@@ -148,7 +149,7 @@ def report(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison(notes: Notes) -> list[str]:
-    """What is changed, lost, or means the same elsewhere: name, their value, our value, why."""
+    """What is changed, lost, or means the same elsewhere: name, their value, our value, reason."""
     lines: list[str] = []
     for heading, found in notes.compared():
         rows = [f"  {note.place}: {note.theirs or '-'} -> {note.ours or '-'}  ({note.why})" for note in found]
@@ -161,15 +162,15 @@ def comparison(notes: Notes) -> list[str]:
 
 @dataclass
 class FolderImport:
-    """All files of a folder, imported one after the other.
+    """Imports all files of a folder one after the other.
 
     Args:
         source: the folder with files of another program.
-        target: the folder that mirrors it; None writes nothing.
+        target: the folder to mirror it to; None writes nothing.
         lenient, strict: as ``import_file``.
         full: as ``Import.write``.
         user_only: leave out built-in presets, whose names begin with ``#``.
-        outcome: the worst of all files.
+        outcome: the worst outcome of all files.
     """
 
     source: Path
@@ -183,10 +184,10 @@ class FolderImport:
     outcome: int = field(default=DONE, init=False)
 
     def lines(self) -> Iterator[str]:
-        """Import file after file; a line about each.
+        """Import the files one by one, yielding a line about each.
 
         Raises:
-            UserError: the folder holds no such file, or more than ``MOST_FILES``.
+            UserError: the folder holds no such file or more than ``MOST_FILES``.
         """
         found = 0
         for path in self._files():
@@ -211,7 +212,7 @@ class FolderImport:
             return False
         if program == ONETRAINER:
             return _theirs(read_json(path, "OneTrainer file"))
-        # other programs of the same formats are told apart by names that are always there
+        # programs that share a format are distinguished by names that are always present
         if program == KOHYA:
             found = read_toml(path)
             return "datasets" in found or any(
@@ -239,7 +240,7 @@ class FolderImport:
         imported = import_file(path, self.lenient, self.strict, self.program, self.family)
         self._worst(imported.outcome())
         if self.target is not None:
-            # two files that differ in their kind alone stay two
+            # keep two files apart that differ only in their extension
             place = name if name.suffix.lower() == ".json" else name.with_name(f"{name.name}.json")
             imported.write(self.target / place, self.full)
         notes = imported.notes.listed()
@@ -251,7 +252,7 @@ class FolderImport:
 
 
 def _theirs(data: Any) -> bool:
-    """Whether JSON data look like a config or a list of another program, and not like one of ours."""
+    """Whether JSON data looks like a config or list of another program rather than ours."""
     if isinstance(data, list):
         fields = set().union(*(item for item in data if isinstance(item, Mapping)))
         return bool(fields) and bool(fields & {"path", "prompt", "image", "text"})

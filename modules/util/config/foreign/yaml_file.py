@@ -1,4 +1,4 @@
-"""Reading YAML of other people: plain values of a bounded file."""
+"""Reads untrusted YAML: plain values from a file of bounded size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MOST_BYTES = 1_000_000
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a file, which may hold plain values only: no tags, and no aliases, which can grow without bound.
+    """Read a file of plain values. Tags are refused, and so are aliases, which can expand without bound.
 
     Raises:
-        ConfigError: it cannot be read, is too large, or is not such YAML.
+        ConfigError: the file is unreadable, too large, or not such YAML.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""The images of a kohya config: its dataset file, or a folder of folders named by their repeats."""
+"""The images of a kohya config: a dataset file, or a folder of folders named after their repeats."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _LOST = {
 def import_datasets(
     data: Mapping[str, Any], base: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> tuple[list[ConceptConfig], Data]:
-    """The concepts of a dataset file, and the settings that are the run's here.
+    """Import the concepts of a dataset file, and the settings that belong to the run here.
 
     Args:
-        data: general settings, and data sets with their subsets; inner ones win.
-        base: settings of the training file that hold where the dataset file says nothing.
-        rates: gets the share of captions that each concept drops.
-        masks: gets where the masks of each concept come from.
+        data: general settings, data sets and their subsets; inner ones take precedence.
+        base: settings of the training file, used if the dataset file does not set them.
+        rates: receives the caption dropout rate of each concept.
+        masks: receives the mask source of each concept.
     """
     fields = Fields(data, notes)
     general = fields.inner("general").left()
@@ -89,7 +89,7 @@ def import_datasets(
 def import_folders(
     fields: Fields, base: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> list[ConceptConfig]:
-    """The concepts of ``train_data_dir`` and ``reg_data_dir``: one for each folder ``N_name``."""
+    """Import the concepts of ``train_data_dir`` and ``reg_data_dir``, one per folder ``N_name``."""
     concepts = []
     for field, regular in (("train_data_dir", False), ("reg_data_dir", True)):
         name = fields.text(field)
@@ -150,7 +150,9 @@ def _image(fields: Fields) -> Data:
 
 
 def resolution_of(size: Any) -> str:
-    """Our resolution of a side, of ``[width, height]``, or of ``"width,height"``: the side of a square of that area."""
+    """Convert a side, ``[width, height]`` or ``"width,height"`` to our resolution, the side of a square of
+    equal area.
+    """
     parts = size if isinstance(size, list) else str(size).split(",")
     sides = [
         int(text) for text in (str(part).strip() for part in parts) if text.isdecimal() and len(text) < 7

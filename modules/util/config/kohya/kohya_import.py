@@ -1,4 +1,4 @@
-"""Reading training files and dataset files of kohya's sd-scripts (TOML)."""
+"""Import of training and dataset files of kohya's sd-scripts (TOML)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _IDLE = (
     "mem_eff_save", "dataset_class", "debug_dataset", "max_data_loader_n_workers",
     "sample_sampler", "split_mode", "cpu_offload_checkpointing",
 )  # fmt: skip
-"""Settings from which no other training follows."""
+"""Settings that do not affect training."""
 _LOST = {
     "sample_prompts": "add its prompts to the samples",
     "resume": "a state of kohya cannot be resumed here",
@@ -75,7 +75,7 @@ def read_toml(path: str | os.PathLike[str]) -> Data:
     """The content of a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, is too large, or is not TOML.
+        ConfigError: the file is unreadable, too large, or not TOML.
     """
     try:
         with Path(path).open("rb") as stream:
@@ -90,14 +90,14 @@ def read_toml(path: str | os.PathLike[str]) -> Data:
 
 
 def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[ConceptConfig], Notes]:
-    """A training file as a config with its concepts, or a dataset file as a list of concepts.
+    """Read a training file as a config with concepts, or a dataset file as a list of concepts.
 
     Args:
         path: the file.
-        family: of the model, where the file does not tell it.
+        family: the model family, if the file does not tell it.
 
     Raises:
-        UserError: it cannot be read, or asks for what is not supported.
+        UserError: the file is unreadable or asks for something unsupported.
     """
     data = read_toml(path)
     notes = Notes()
@@ -112,7 +112,7 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
         return concepts, notes
     flat: Data = {}
     for name, value in data.items():
-        # sections group settings and have no meaning of their own
+        # sections only group settings and have no meaning of their own
         flat |= value if isinstance(value, Mapping) else {name: value}
     if MODEL not in flat:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     found = masks.settings(notes, normalized=False)
     if wanted and not found:
         notes.add("masked_loss", True, "off: no alpha_mask or conditioning_data_dir says where the masks are")
-    # there an alpha channel acts by itself, a folder with masked_loss alone
+    # there, an alpha channel is always used, a mask folder only with masked_loss
     made |= found if wanted or found.get("mask_source") == "ALPHA" else {}
     if family.text_encoders:
         parts[family.text_encoders[0]]["dropout_probability"] = common_dropout(rates, notes)
@@ -154,7 +154,7 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     if family.spec.length_of and length != family.spec.prompt_length:
         made[family.spec.length_of]["sequence_length"] = length
     skip = fields.whole("clip_skip", 1)
-    # there it acts on models with one CLIP alone
+    # there, it applies only to models with a single CLIP
     if len(family.spec.skips_layers_of) == 1:
         made[family.spec.skips_layers_of[0]]["layer_skip"] = max(0, skip - 1)
     for name, why in _LOST.items():
@@ -174,7 +174,7 @@ def _family(fields: Fields, given: str) -> ModelType:
 
 
 def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made: Data, notes: Notes) -> None:
-    """Number formats, and blocks that lie in main memory."""
+    """Import number formats, and blocks that are kept in main memory."""
     mixed = fields.text("mixed_precision", "no")
     if mixed not in _DTYPES:
         raise UnsupportedError(f"{show(mixed)} is not supported", "mixed_precision", "nearest: bf16")
@@ -206,7 +206,7 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
 
 
 def _sources(fields: Fields, family: ModelType, parts: Data) -> None:
-    """Files of single parts."""
+    """Import the files of single parts."""
     for name in ("vae", "ae"):
         if name in fields:
             parts[family.spec.vae]["model_name"] = fields.text(name)
@@ -249,7 +249,7 @@ def _saving(fields: Fields, notes: Notes) -> Data:
 def _concepts(
     fields: Fields, folder: Path, made: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> list[ConceptConfig]:
-    """The data: of the dataset file that is named, or of folders; and the settings of the run that stand there."""
+    """Import the data from the named dataset file or from folders, and the run settings found there."""
     size = fields.raw("resolution")
     if size is not None:
         made["resolution"] = resolution_of(size)

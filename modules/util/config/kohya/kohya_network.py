@@ -1,4 +1,4 @@
-"""What a kohya config trains: the adapter, its layers, and which parts at which rates."""
+"""What a kohya config trains: the adapter, its layers, and the parts with their learning rates."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FAMILY_OF_NETWORK: Mapping[str, str] = {
 _ALGORITHMS = {"lora": "LORA", "locon": "LORA", "loha": "LOHA", "lokr": "LOKR"}
 _IN_BLOCKS, _WITH_CONVOLUTIONS = "attentions", "attentions,resnets,downsamplers,upsamplers"
 _CONVOLUTIONS = ("conv1", "conv2", "downsamplers", "upsamplers")
-"""Convolutions of more than a point; those of one have the rank of linear layers."""
+"""Convolutions larger than 1x1. Those of 1x1 have the rank of linear layers."""
 _RANK, _ALPHA = 4, 1.0
 _NO_EFFECT = ("verbose", "bypass_mode")
 
 
 def key_values(given: Any, place: str, notes: Notes) -> Data:
-    """A list of ``name=value`` texts, values read as literals of Python where they are such."""
+    """Parse ``name=value`` texts. Values are read as Python literals if possible."""
     made: Data = {}
     for text in given if isinstance(given, list) else []:
         name, equals, value = str(text).partition("=")
@@ -42,10 +42,10 @@ def key_values(given: Any, place: str, notes: Notes) -> Data:
 
 
 def import_network(fields: Fields, family: ModelType, notes: Notes) -> Data:
-    """Our settings of the adapter, or of full fine-tuning where no network is named.
+    """Our settings of the adapter, or of full fine-tuning if no network is named.
 
     Raises:
-        UnsupportedError: a kind of network that is not supported.
+        UnsupportedError: the network type is not supported.
     """
     module = fields.text("network_module")
     arguments = Fields(key_values(fields.raw("network_args"), "network_args", notes), notes, "network_args")
@@ -84,7 +84,9 @@ def _kind(module: str, arguments: Fields) -> str:
 
 
 def _layers(arguments: Fields, family: ModelType, notes: Notes) -> Data:
-    """Its layers: those of the blocks; of a UNet those in attention blocks, and other convolutions if asked for."""
+    """The trained layers: those of the blocks. In a UNet those in attention blocks, and other convolutions if
+    requested.
+    """
     rank = arguments.number("conv_dim", None)
     alpha = arguments.number("conv_alpha", 1.0)
     if family.denoiser != "unet":
@@ -103,7 +105,7 @@ def _layers(arguments: Fields, family: ModelType, notes: Notes) -> Data:
 
 
 def import_parts(fields: Fields, family: ModelType, adapter: bool) -> Data:
-    """Our sections of the parts: what is trained, at which rate, and in which number format it lies."""
+    """Our sections of the parts: whether trained, learning rate, number format."""
     denoiser, encoders = family.denoiser, list(family.text_encoders)
     made: dict[str, Data] = {part: {} for part in family.parts}
     first = encoders[:1] if family.spec.flow_matching else encoders
@@ -125,7 +127,7 @@ def import_parts(fields: Fields, family: ModelType, adapter: bool) -> Data:
 
 
 def _rates(fields: Fields, count: int) -> list[float | None]:
-    """The rates of the text encoders; one number is for all of them."""
+    """The learning rates of the text encoders. A single number applies to all of them."""
     given = fields.raw("text_encoder_lr")
     values: Sequence[Any] = given if isinstance(given, list) else [given] * count
     made = [float(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else None for v in values]

@@ -30,7 +30,7 @@ def import_noise(fields: Fields, family: ModelType, parts: Data, notes: Notes) -
     """Our settings of noise, timesteps and losses.
 
     Raises:
-        UnsupportedError: a loss or a way of drawing timesteps that is not supported.
+        UnsupportedError: the loss or the timestep sampling is not supported.
     """
     made: Data = {
         "offset_noise_weight": fields.number("noise_offset", 0.0),
@@ -76,7 +76,7 @@ def _loss(fields: Fields, notes: Notes) -> Data:
 
 
 def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
-    """How noise levels are drawn, of families that match flows."""
+    """How noise levels are drawn for flow-matching families."""
     kind = fields.text("timestep_sampling", "sigma")
     scale, shift = fields.number("sigmoid_scale", 1.0) or 0.0, fields.number("discrete_flow_shift", 3.0)
     weighting = fields.text("weighting_scheme", "none")

@@ -30,7 +30,7 @@ _PACKAGES = (
     "torch.optim", "bitsandbytes.optim", "pytorch_optimizer", "prodigyopt", "lion_pytorch", "dadaptation",
     "schedulefree", "transformers",
 )  # fmt: skip
-"""Packages whose classes of these names have the update rule that ours of the name has."""
+"""Packages in which classes of these names have the same update rule as ours of that name."""
 _SCHEDULES = {
     "constant": "CONSTANT",
     "constant_with_warmup": "CONSTANT",
@@ -47,7 +47,7 @@ def import_optimizer(fields: Fields, notes: Notes) -> Data:
     """Our optimizer, learning rate and schedule.
 
     Raises:
-        UnsupportedError: an update rule or a schedule that is not supported.
+        UnsupportedError: the update rule or the schedule is not supported.
     """
     given = fields.text("optimizer_type", "AdamW") or "AdamW"
     for name, kind in (("use_8bit_adam", "AdamW8bit"), ("use_lion_optimizer", "Lion")):
@@ -65,7 +65,7 @@ def import_optimizer(fields: Fields, notes: Notes) -> Data:
 
 
 def optimizer_named(given: str, field: str) -> tuple[str, Data]:
-    """Our name of an update rule, and arguments that its name stands for.
+    """Our name of an update rule, and the arguments implied by its name.
 
     Raises:
         UnsupportedError: it is not supported.
@@ -131,7 +131,7 @@ def _schedule(fields: Fields, notes: Notes) -> Data:
 
 
 def schedule_named(given: str, power: float, field: str) -> str:
-    """Our name of a schedule.
+    """Our name for a schedule.
 
     Raises:
         UnsupportedError: it is not supported.

@@ -1,4 +1,4 @@
-"""Embeddings, which are the same words here and there."""
+"""Import of embeddings, which are the same in both programs."""
 
 from __future__ import annotations
 

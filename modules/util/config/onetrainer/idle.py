@@ -1,4 +1,4 @@
-"""Settings of OneTrainer without a counterpart here: which say nothing, which only at times, and which are noted."""
+"""OneTrainer settings without a counterpart: which never matter, which matter only sometimes, and which are noted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "decoder_text_encoder": "of families that are not supported",
     "decoder_vqgan": "of families that are not supported",
 }
-"""Settings that may have any value: nothing follows from it here, and why."""
+"""Settings whose value has no consequence here, and why."""
 
 
 def _of_kind(kind: str) -> Acts:
@@ -66,7 +66,7 @@ ACTS_ONLY: Mapping[str, Acts] = {
     "multi_gpu": lambda full: full["multi_gpu"] is True,
     "device_indexes": lambda full: full["multi_gpu"] is True,
 }
-"""Settings that act with some values of others alone."""
+"""Settings that act only with certain values of others."""
 _ELSEWHERE = (
     "attention_mechanism",
     "compile",
@@ -76,11 +76,11 @@ _ELSEWHERE = (
     "oft_block_size",
     "lokr_dim",
 )
-"""Settings that are looked at one by one."""
+"""Settings that are handled individually elsewhere."""
 _SIZES = ("oft_block_size", "lokr_dim")
-"""Other names of the rank."""
+"""Other names for the rank."""
 _THEIR_TOKENS = 512
-"""How many tokens the first text encoder reads there, unless the file says otherwise."""
+"""Number of tokens that OneTrainer's first text encoder reads unless the file sets it."""
 _LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
 _PREDICTS_VARIANCE = ("PixArtAlphaPipeline",)
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
@@ -95,12 +95,12 @@ def note_rest(
     defaults: Mapping[str, Any],
     notes: Notes,
 ) -> None:
-    """List what is set, differs from OneTrainer's default, acts in this config and is not ours.
+    """Note settings without counterpart that differ from OneTrainer's default and act in this config.
 
     Args:
-        given: what the file says, in the newest format.
+        given: the settings in the file, in the newest format.
         full: the same with the defaults.
-        carried: top-level settings that are dealt with.
+        carried: top-level settings that are already handled.
     """
     idle = {name for name, acts in ACTS_ONLY.items() if not acts(full)}
     skips = {f"{part}_layer_skip" for part in family.spec.skips_layers_of}
@@ -117,16 +117,18 @@ def note_rest(
 
 
 def length_of_prompts(encoder: str, full: Mapping[str, Any], family: ModelType) -> Any:
-    """How many tokens a text encoder of a config reads there; ``None`` for the usual ones here."""
+    """The number of tokens a text encoder of a config reads in OneTrainer; ``None`` if it is the usual number
+    here.
+    """
     spec = family.spec
-    # families with another usual length than its default do not read this setting
+    # families whose usual length differs from the default do not read this setting
     read = encoder == spec.length_of and (encoder != "text_encoder" or spec.prompt_length == _THEIR_TOKENS)
     length = full.get(f"{encoder}_sequence_length") if read else None
     return None if length == spec.prompt_length else length
 
 
 def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes) -> None:
-    """Lengths of prompts that text encoders of this family do not have, or that cannot be so long."""
+    """Note prompt lengths of text encoders that this family lacks, or that are too long for it."""
     spec = family.spec
     for name in _LENGTHS:
         length = length_of_prompts(name.removesuffix("_sequence_length"), full, family)
@@ -140,7 +142,7 @@ def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, 
 
 
 def fits_prompts(length: Any, family: ModelType) -> bool:
-    """Whether prompts of this family can have that many tokens."""
+    """Whether prompts of this family can have this many tokens."""
     return type(length) is int and family.spec.template_tokens < length <= family.spec.most_tokens
 
 
@@ -153,7 +155,7 @@ def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> No
 def _quantization(
     full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes
 ) -> None:
-    """Which layers are quantised; ours are those of the blocks, which their preset of that name means too."""
+    """Note which layers are quantised. Ours are those of the blocks, which their preset of that name means too."""
     given = full["quantization"]
     if not isinstance(given, Mapping):
         notes.add("quantization", given, "not an object", faulty=True)

@@ -1,4 +1,4 @@
-"""Which layers OneTrainer's presets and filters train, in our presets and filters."""
+"""Converts OneTrainer's layer presets and filters into ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.util.enum.ModelType import ModelType
 
 
 def import_layers(full: Mapping[str, Any], family: ModelType, notes: Notes) -> dict[str, Any]:
-    """Our layer settings. Its filter decides where there is one, its preset where there is none, as in its training."""
+    """Our layer settings. As in OneTrainer, a filter takes precedence over the preset."""
     preset, text = full["layer_filter_preset"], full["layer_filter"]
     if not isinstance(preset, str) or not isinstance(text, str):
         return {"layer_filter_preset": preset, "layer_filter": text}

@@ -1,4 +1,4 @@
-"""Masked training: the same settings there, of which one acts with fewer families."""
+"""Import of masked training, whose settings are the same; one of them acts with fewer families in OneTrainer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Data = dict[str, Any]
 
 
 def import_masks(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
-    """What masked training has here under the same names and another value."""
-    # there it does nothing with other models
+    """Settings of masked training that have the same name here but another value."""
+    # there, it has no effect with other models
     made: Data = {} if family.spec.inpainting else {"custom_conditioning_image": False}
     if full["masked_training"] is not True:
         return made

@@ -1,4 +1,4 @@
-"""Noise and learning rates that mean something else there under the same name: the switches that mean it here."""
+"""Import of noise and learning rates that mean something else in OneTrainer under the same name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _REX_D = 0.9
 
 
 def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
-    """Our further settings for what a OneTrainer config (with its defaults) says of noise and learning rates."""
+    """Further settings of ours that reproduce the noise and learning rates of a OneTrainer config (with its
+    defaults).
+    """
     made: Data = {}
     schedule = full["learning_rate_scheduler"]
     if schedule == "REX":
@@ -64,7 +66,9 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
 
 
 def _arguments(given: object, notes: Notes) -> str:
-    """A list of ``{"key": ..., "value": ...}`` as our text; the values are the same literals and placeholders there."""
+    """Convert a list of ``{"key": ..., "value": ...}`` to our text. The values are the same literals and
+    placeholders.
+    """
     made = []
     for one in given if isinstance(given, list) else []:
         name, value = (one.get("key"), one.get("value")) if isinstance(one, Mapping) else (None, None)

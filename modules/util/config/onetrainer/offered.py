@@ -1,4 +1,4 @@
-"""What of a OneTrainer config is offered here, what is nearest to the rest, and what is refused."""
+"""What of a OneTrainer config is supported here, what is nearest to the rest, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAMILIES = {
     "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
     "LTX_2": ("FLUX_DEV_1", "it makes videos"),
 }
-"""Families that are not supported: the nearest one, and why."""
+"""Unsupported families: the nearest supported one, and why."""
 _METHODS = {
     "FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here"),
 }
@@ -33,13 +33,14 @@ _METHODS = {
 def offered(
     full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes, lenient: bool
 ) -> tuple[ModelType, Data]:
-    """The model family, and what replaces values of ``full`` on the way: method, kind of adapter, optimizer, rate.
+    """The model family, and replacements for values of ``full``: method, adapter type, optimizer, learning
+    rate.
 
     Args:
-        lenient: take the nearest that is offered, and note it.
+        lenient: use the nearest supported value and note it.
 
     Raises:
-        UserError: what is asked for is not supported; several faults together.
+        UserError: the file asks for something unsupported; several faults are raised together.
     """
     faults: list[UserError] = []
     made: Data = {}
@@ -91,7 +92,7 @@ def _choose(
 
 
 def _family_of_base(full: Mapping[str, Any]) -> ModelType | None:
-    """The family of the base model; ``None`` where nothing tells."""
+    """The family of the base model; ``None`` if it cannot be determined."""
     try:
         return family_of_base(str(full.get("base_model_name")), (), "base_model_name")
     except UnsupportedError:
@@ -101,7 +102,7 @@ def _family_of_base(full: Mapping[str, Any]) -> ModelType | None:
 def _of_words(
     full: Mapping[str, Any], family: ModelType, lenient: bool, notes: Notes, faults: list[UserError]
 ) -> str:
-    """The training method EMBEDDING, in families that take embeddings."""
+    """The training method EMBEDDING, for families that support embeddings."""
     if family.spec.embedding_keys:
         return "EMBEDDING"
     methods = [name for name in TrainingMethod.__members__ if name != "EMBEDDING"]
@@ -110,7 +111,7 @@ def _of_words(
 
 
 def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[UserError]:
-    """Values whose meaning is undefined for what is trained, and files that cannot be read."""
+    """Faults: values with no defined meaning for what is trained, and files that cannot be read."""
     faults: list[UserError] = []
     weighting = full.get("loss_weight_fn")
     if weighting == "SIGMA" and not family.spec.flow_matching:

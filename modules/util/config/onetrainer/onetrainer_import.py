@@ -1,7 +1,7 @@
-"""Reading configs, concept lists and sample lists of OneTrainer (formats 0 to 11, newer as far as known).
+"""Import of OneTrainer configs, concept lists and sample lists (formats 0 to 11, newer ones as far as known).
 
-A key that is missing in a file has OneTrainer's default, not ours. Whatever is set to something that this
-program does not do is listed, so that nobody trains something else than they think.
+A key that is missing in a file has OneTrainer's default, not ours. Every setting that this program does not
+support is listed, so that nobody unknowingly trains something else.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _WITH_BACKENDS = (
     "Z_IMAGE",
     "KREA_2",
 )
-"""Families whose denoiser can be given another attention kernel."""
+"""Families whose denoiser supports other attention kernels."""
 _LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}
 _EMBEDDINGS = {"embedding", "additional_embeddings"}
 _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
@@ -98,19 +98,20 @@ def their_settings() -> Collection[str]:
 def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tuple[TrainConfig, Notes]:
     """Read a OneTrainer config with its concepts and samples.
 
-    Concepts and samples are taken from the config or else from the files it names, looked for from the
-    current folder and from the config's own; they end up in the config itself, in our format.
+    Concepts and samples are taken from the config or else from the files it names, relative to the current
+    folder or to that of the config. They are stored in the config itself, in our format.
 
     Args:
         path: the file.
-        lenient: take the nearest of what is not supported, instead of refusing it.
+        lenient: replace unsupported values by the nearest supported ones instead of refusing them.
 
     Returns:
-        The config, and what is not carried over as it is (values that differ from OneTrainer's defaults only).
+        The config, and notes on what is not carried over unchanged (only values that differ from OneTrainer's
+        defaults).
 
     Raises:
-        UserError: the file cannot be read, is not a OneTrainer config, or asks for a model family, a way of
-            training, a kind of adapter or an optimizer that is not supported.
+        UserError: the file cannot be read, is not a OneTrainer config, or asks for an unsupported model
+            family, training method, adapter type or optimizer.
     """
     source = Path(path)
     data = read_json(source, "OneTrainer config")
@@ -160,18 +161,19 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
 def import_onetrainer_concepts(
     source: str | os.PathLike[str] | Sequence[Any],
 ) -> tuple[list[ConceptConfig], list[Note]]:
-    """A OneTrainer concept list, from a file or as plain data, and what could not be carried over."""
+    """Import a OneTrainer concept list from a file or plain data, with notes on what could not be carried over."""
     return _import_list(source, "concepts", "OneTrainer concept list", _import_concept)
 
 
 def import_onetrainer_samples(
     source: str | os.PathLike[str] | Sequence[Any], model_type: ModelType | None = None
 ) -> tuple[list[SampleConfig], list[Note]]:
-    """A OneTrainer sample list, from a file or as plain data, and what could not be carried over.
+    """Import a OneTrainer sample list from a file or plain data, with notes on what could not be carried
+    over.
 
     Args:
         source: path of the JSON file, or the list.
-        model_type: decides the size, steps and guidance of samples that do not give them; ours by default.
+        model_type: determines the size, steps and guidance of samples that do not set them; ours by default.
     """
 
     family = (model_type or TrainConfig().model_type).value
@@ -190,7 +192,7 @@ def import_onetrainer_samples(
 def import_onetrainer_list(
     path: str | os.PathLike[str],
 ) -> tuple[list[ConceptConfig] | list[SampleConfig], list[Note]]:
-    """A concept list or a sample list, whichever the file holds (samples have prompts)."""
+    """Import a concept list or a sample list, whichever the file holds (samples have prompts)."""
     data = read_json(path, "OneTrainer list")
     if isinstance(data, list) and any(isinstance(item, Mapping) and "prompt" in item for item in data):
         return import_onetrainer_samples(data)
@@ -201,7 +203,7 @@ def import_onetrainer_list(
 
 
 def _output_format(full: Data, notes: Notes) -> str:
-    """Our name of the format; SAFETENSORS means whatever fits what is trained."""
+    """Our name for the format. SAFETENSORS means whatever suits what is trained."""
     name = str(full["output_model_format"])
     if name == "SAFETENSORS":
         return "AUTO"
@@ -216,7 +218,7 @@ def _output_format(full: Data, notes: Notes) -> str:
 
 
 def _rank(full: Data, notes: Notes) -> Any:
-    """The rank of an adapter, which is the size of the blocks of OFT and has a name of its own with LoKr."""
+    """The rank of an adapter. OFT calls it the block size, and LoKr has a setting of its own."""
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "the size of every kind of adapter")
@@ -224,7 +226,7 @@ def _rank(full: Data, notes: Notes) -> Any:
 
 
 def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:
-    """Compiling and another attention kernel, which are accelerators here."""
+    """Compilation and other attention kernels, which are accelerators here."""
     shared: list[Data] = []
     attention = str(full["attention_mechanism"])
     if attention in _BACKENDS and family.value in _WITH_BACKENDS:
@@ -248,7 +250,7 @@ def _trains_in_main_memory(full: Data, family: ModelType) -> bool:
 
 
 def _warmup(full: Data, notes: Notes) -> Data:
-    """The warm-up in optimizer steps; above 1 the file counts batches, of which several make a step."""
+    """The warm-up in optimizer steps. Values above 1 count batches in the file, several of which make a step."""
     batches, together = full["learning_rate_warmup_steps"], full["gradient_accumulation_steps"]
     counted = all(isinstance(value, (int, float)) and value == value for value in (batches, together))
     if not counted or batches <= 1 or together <= 1 or math.isinf(batches):
@@ -262,7 +264,7 @@ def _warmup(full: Data, notes: Notes) -> Data:
 
 
 def _set_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
-    """Stochastic rounding, which OneTrainer has switched on, acts on weights of 16 bits that are trained."""
+    """Enable stochastic rounding as in OneTrainer, where it acts on trained 16-bit weights."""
     given = full["optimizer"]
     if not isinstance(given, Mapping) or given.get("stochastic_rounding") is not True:
         return
@@ -275,7 +277,9 @@ def _set_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
 
 
 def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
-    """The step in the backward pass goes with fewer settings here; other contradictions are listed to be solved."""
+    """Disable the fused backward step where other settings exclude it here. Other contradictions are listed
+    for the user.
+    """
     errors = find_problems(config).errors
     if config.optimizer.fused_back_pass and any("fused_back_pass" in error.message for error in errors):
         config.optimizer.fused_back_pass = False
@@ -300,7 +304,7 @@ def _import_lists(config: TrainConfig, full: Data, given: Data, folder: Path, no
 
 
 def _inline_or_file(full: Data, given: Data, inline: str, folder: Path, notes: Notes) -> Any:
-    """The list itself or the path of its file; a file that is missing is told if the config names it itself."""
+    """The list itself or the path of its file. A missing file is noted if the config names it explicitly."""
     file = _LIST_FILES[inline]
     if full[inline] is not None:
         if isinstance(full[inline], list):

@@ -1,7 +1,7 @@
-"""OneTrainer configs of formats 0 to 10 brought to format 11.
+"""Migrates OneTrainer configs from formats 0 to 10 to format 11.
 
-Unlike the program they come from, these steps never need a key to be there: a short file written by hand
-migrates like a full one.
+Unlike in OneTrainer, these steps never require a key to be present: a short file written by hand migrates
+like a complete one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARTS = (
 
 
 def _part(data: Data, name: str) -> Data:
-    """The settings of a part, made if need be; a copy in ``data`` that may be changed."""
+    """The settings of a part, created if needed, as a copy in ``data`` that may be modified."""
     given = data.get(name)
     data[name] = dict(given) if isinstance(given, Mapping) else {}
     made: Data = data[name]
@@ -56,7 +56,7 @@ def _gather_optimizer(data: Data) -> Data:
 
 
 def _gather_parts(data: Data) -> Data:
-    """1: ``train_unet``, ``unet_learning_rate`` and their like become one object for each part."""
+    """1: ``train_unet``, ``unet_learning_rate`` and similar become one object per part."""
     made = dict(data)
     for name in _PARTS:
         moves = {
@@ -84,7 +84,7 @@ def _min_snr(data: Data) -> Data:
 
 
 def _timestep_distribution(data: Data) -> Data:
-    """3: a noising weight means the sigmoid distribution, and its bias is counted from the middle."""
+    """3: a noising weight means the sigmoid distribution, and its bias is relative to the middle."""
     if "timestep_distribution" in data:
         return data
     weight = data.pop("noising_weight", 0)
@@ -119,14 +119,14 @@ def _layer_preset(data: Data) -> Data:
 
 
 def _prior_to_transformer(data: Data) -> Data:
-    """8: outside the cascades, what was called prior is the transformer."""
+    """8: except in cascades, what was called prior is the transformer."""
     if "prior" in data and data.get("model_type") not in ("STABLE_CASCADE_1", "WUERSTCHEN_2"):
         data["transformer"] = data["prior"]
     return data
 
 
 def _weight_dtype_to_parts(data: Data) -> Data:
-    """9: the number format of the whole model goes to the parts that have none of their own."""
+    """9: the number format of the whole model becomes that of the parts without one of their own."""
     common = data.pop("weight_dtype", None)
     for name in _PARTS:
         given = data.get(name)
@@ -141,7 +141,7 @@ def _weight_dtype_to_parts(data: Data) -> Data:
 
 
 def _offloading_to_parts(data: Data) -> Data:
-    """10: checkpointing and offloading go to the parts; SAFETENSORS is told apart by what is trained."""
+    """10: checkpointing and offloading move to the parts; the meaning of SAFETENSORS depends on what is trained."""
     method = data.pop("gradient_checkpointing", None)
     activations = data.pop("enable_activation_offloading", True)
     fraction = data.pop("layer_offload_fraction", 0.0)
@@ -181,17 +181,17 @@ _TRAIN_STEPS: tuple[Callable[[Data], Data], ...] = (
 
 
 def upgrade_train(data: Mapping[str, Any]) -> Data:
-    """A training config of any format up to 11 in format 11; newer ones with their renames undone."""
+    """Migrate a training config of any format up to 11 to format 11. In newer ones, renames are undone."""
     made = dict(data)
     for step in _TRAIN_STEPS[_format_of(made) :]:
         made = step(made)
-    # prompts are cached unless something in them is trained
+    # prompts are cached unless their encoding is trained
     made.pop("text_caching", None)
     return _rename(("image_caching", "latent_caching"), ("caching_threads", "dataloader_threads"))(made)
 
 
 def upgrade_concept(data: Mapping[str, Any]) -> Data:
-    """A concept of any format up to 2 in format 2."""
+    """Migrate a concept of any format up to 2 to format 2."""
     made = dict(data)
     version = _format_of(made)
     if version < 1 and "repeats" in made:

@@ -1,4 +1,4 @@
-"""OneTrainer's optimizers: ours of the same rule, with the numbers both have; others are refused."""
+"""Import of OneTrainer's optimizers: ours with the same update rule and the shared numbers. Others are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NUMBERS = {
     "SGD_8BIT": ("weight_decay", "momentum"),
     "TIGER": ("beta1", "weight_decay"),
 }
-"""Which of our optimizer fields an update rule has, where they are not the usual ones."""
+"""The optimizer fields of ours that an update rule uses, if they are not the usual ones."""
 _PARAMS = {
     "ADAFACTOR": (
         "eps2",
@@ -75,15 +75,15 @@ _PARAMS = {
     "SCHEDULE_FREE_SGD": ("r", "weight_lr_power"),
     "SGD": ("nesterov", "dampening"),
 }
-"""Further arguments of update rules that mean the same here and there."""
+"""Further arguments of update rules that mean the same in both programs."""
 _RENAMED = {
     "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
 }
-"""Switches of theirs: our name, and what our class does without it."""
+"""Switches of OneTrainer: our name, and what our class does without it."""
 _IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
-"""Arguments that change memory or messages alone, and stochastic rounding, which is looked at by itself."""
+"""Arguments that only affect memory or messages, and stochastic rounding, which is handled separately."""
 _ALWAYS = {"ADAFACTOR": ("scale_parameter", "relative_step")}
-"""Arguments that are carried over at their default too, which is another one here."""
+"""Arguments that are carried over even at their default, because ours differs."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
 """What our update rules do anyway."""
 
@@ -92,7 +92,7 @@ _NEAREST = {
     "SIGNSGD_ADV": "LION",
     "ADAMUON_ADV": "ADAMW",
 }
-"""Update rules that are not supported, and the nearest of their kind where the name does not say it."""
+"""Unsupported update rules, and the nearest of their kind where the name does not tell."""
 _HIGHEST_RATE = 1e-2
 _USUAL_RATE = 1e-4
 
@@ -100,16 +100,16 @@ _USUAL_RATE = 1e-4
 def import_optimizer(
     full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes, lenient: bool = False
 ) -> Data:
-    """Our optimizer section, and the learning rate if the one in the file is not meant for it.
+    """Our optimizer section, plus a learning rate if that of the file is not meant for this optimizer.
 
     Args:
         full: the config with its defaults.
-        defaults: of its optimizer.
-        lenient: take the nearest update rule that is offered, and note it.
+        defaults: the defaults of its optimizer.
+        lenient: use the nearest supported update rule and note it.
 
     Raises:
-        UnsupportedError: an update rule that is not supported.
-        ConfigError: no optimizer at all.
+        UnsupportedError: the update rule is not supported.
+        ConfigError: there is no optimizer.
     """
     given = full["optimizer"]
     if not isinstance(given, Mapping):
@@ -157,7 +157,9 @@ def import_optimizer(
 def _remembered(
     given: Mapping[str, Any], theirs: str, full: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The optimizer with the numbers that its window fills in where a file says the name alone, as presets do."""
+    """The optimizer with the numbers that OneTrainer's window fills in if a file gives only its name, as
+    presets do.
+    """
     kept = full.get("optimizer_defaults")
     own = kept.get(theirs) if isinstance(kept, Mapping) else None
     named = {key: value for key, value in given.items() if value != defaults.get(key)}
@@ -167,7 +169,7 @@ def _remembered(
 
 
 def _clipping(full: Mapping[str, Any], notes: Notes) -> Data:
-    """There, a step in the backward pass clips the gradient of each weight alone."""
+    """Gradient clipping. In OneTrainer, the fused backward step clips the gradient of each weight separately."""
     limit = full["clip_grad_norm"]
     if not isinstance(limit, (int, float)) or not limit:
         return {}

@@ -1,4 +1,4 @@
-"""Parts of a model: their weights, their number formats, and what is not supported for them."""
+"""Import of model parts: weights, number formats, and what is not supported for them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NEAREST = {
     "GGUF_A8_FLOAT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
     "GGUF_A8_INT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
 }
-"""Number formats of weights that are not supported: the nearest one that is not wider, and what else is different."""
+"""Unsupported number formats of weights: the nearest format that is not wider, and what else differs."""
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
 _NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
 _INSTEAD = {
     "offload_fraction": "encoders are moved as a whole: to the device to encode, then back",
     "activation_offloading": "activations stay on the device, more of it is needed",
 }
-"""Ways to save memory that are not supported for each part: what happens instead."""
+"""Memory-saving options that are not supported per part, and what happens instead."""
 END = ("stop_training_after", "stop_training_after_unit")
 _OF_NO_VAE = (
     *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
@@ -44,10 +44,10 @@ def import_part(
     """Our section of a part of the model.
 
     Args:
-        part: its name, the same there and here.
-        family: whose part it is.
+        part: its name, the same in both programs.
+        family: the family of the model.
         full: the config with its defaults.
-        defaults: of the part.
+        defaults: the defaults of the part.
     """
     given = full[part]
     if not isinstance(given, Mapping):
@@ -58,7 +58,7 @@ def import_part(
     made = {name: value for name, value in given.items() if name in ours and name not in END}
     made["weight_dtype"] = _weights(part, given, full["base_model_name"], notes)
     idle = {"guidance_scale", "include", VERSION_KEY}
-    # it is about text encoders, whose section has it
+    # it concerns text encoders, whose sections have it
     idle.add("train_embedding")
     idle.add("attention_mask")
     made.pop("attention_mask", None)
@@ -79,7 +79,7 @@ def import_part(
 
 
 def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes: Notes) -> list[str]:
-    """Ways to save memory that a part does not have here, with what happens instead."""
+    """Memory-saving options that a part does not have here, with what happens instead."""
     noted: list[str] = []
     for name, why in _INSTEAD.items():
         value = given.get(name)
@@ -90,7 +90,7 @@ def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes
 
 
 def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
-    """When a part or an embedding is frozen before the run ends."""
+    """When a part or an embedding is frozen before the end of the run."""
     after, unit = given.get("stop_training_after"), given.get("stop_training_after_unit")
     place, epochs, together = (
         f"{part}.stop_training_after",
@@ -117,7 +117,7 @@ def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any]
 
 
 def _mask(part: str, family: ModelType, notes: Notes) -> Data:
-    """The mask of padding, which means the same where the model is given any."""
+    """The padding mask, which means the same if the model uses one."""
     if family.spec.padding == "none":
         notes.moved(f"{part}.attention_mask", True, "nothing to do", "padding is never given to this model")
         return {}
@@ -125,14 +125,14 @@ def _mask(part: str, family: ModelType, notes: Notes) -> Data:
 
 
 def _weights(part: str, given: Mapping[str, Any], base: Any, notes: Notes) -> Any:
-    """The number format of weights, never a wider one; compressed ones are kept as they are without."""
+    """The number format of weights, never a wider one. For compressed formats, the original format is kept."""
     value = given["weight_dtype"]
     place = f"{part}.weight_dtype"
     name = value.removesuffix("_COMPRESSED") if isinstance(value, str) else ""
     name = _SAME_NUMBERS.get(name, name)
     ours, difference = _NEAREST.get(name, (name, ""))
     if part == "transformer" and str(given.get("model_name") or base).lower().endswith(".gguf"):
-        # the blocks of the file stay as they are; this is for what is outside of them
+        # the blocks of the file stay as they are; this applies to everything else
         if value in DataType.__members__:
             return value
         notes.moved(place, value, "BFLOAT_16", "the weights stay as they are in the GGUF file")

@@ -1,4 +1,4 @@
-"""Training on another computer: where it is and who is asked for; nothing that rents one or opens it."""
+"""Import of training on another computer: host and user, but nothing that rents or starts a machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from modules.util.config.foreign.Notes import Notes
 
 Data = dict[str, Any]
 _FOLDER = "tastemaker"
-"""Our folder below theirs, which holds their program."""
+"""Our folder, inside the one that holds their program."""
 
 
 def import_remote(given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
-    """The computer that a config trains on there, if it does."""
+    """The computer that a OneTrainer config trains on, if any."""
     cloud = full.get("cloud")
     if not isinstance(cloud, Mapping) or not cloud.get("enabled"):
         return {}

@@ -1,4 +1,4 @@
-"""The computer a run is trained on, where that is not this one."""
+"""The computer that a run is trained on, if not this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JUMP = re.compile(rf"(({_USER.pattern})@)?(\[[A-Za-z0-9:.%]+\]|[A-Za-z0-9_][A-Z
 
 
 class RemoteConfig(BaseConfig):
-    """How the other computer is reached over SSH, and where the program works there. It holds no secret."""
+    """The SSH address of the other computer, and the program's folder there. It holds no secret."""
 
     WHAT: ClassVar[str] = "remote settings"
 
@@ -87,7 +87,7 @@ class RemoteConfig(BaseConfig):
         return value
 
     def jump(self) -> RemoteConfig | None:
-        """How the jump host is reached, with the same key; ``None`` without one."""
+        """The connection to the jump host, with the same key; ``None`` without one."""
         if not self.proxy_jump:
             return None
         user, _, rest = self.proxy_jump.rpartition("@")
@@ -96,7 +96,7 @@ class RemoteConfig(BaseConfig):
         return RemoteConfig(host=host.strip("[]"), port=port, user=user, key_file=self.key_file)
 
     def address(self) -> str:
-        """For messages: ``user@host:port``, without what is usual."""
+        """The address for messages: ``user@host:port``, without default values."""
         host = f"[{self.host}]" if ":" in self.host and self.port != 22 else self.host
         return f"{self.user}@" * bool(self.user) + host + f":{self.port}" * (self.port != 22)
 

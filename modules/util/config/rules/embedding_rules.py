@@ -1,4 +1,4 @@
-"""What embeddings have to do with the rest of a config."""
+"""Rules that relate embeddings to the rest of a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for settings that mean something to some model families only."""
+"""Rules for settings that apply only to some model families."""
 
 from __future__ import annotations
 

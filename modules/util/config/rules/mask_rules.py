@@ -1,4 +1,4 @@
-"""What masks of images and of pairs have to do with the rest of a config."""
+"""Rules that relate masks of images and pairs to the rest of a config."""
 
 from __future__ import annotations
 

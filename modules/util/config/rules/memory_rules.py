@@ -1,4 +1,4 @@
-"""Rules for weights that are kept in main memory."""
+"""Rules for weights kept in main memory."""
 
 from __future__ import annotations
 

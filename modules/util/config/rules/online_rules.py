@@ -1,4 +1,4 @@
-"""Rules for settings of online training, as far as they can be told without a model."""
+"""Rules for settings of online training, as far as they can be checked without a model."""
 
 from __future__ import annotations
 

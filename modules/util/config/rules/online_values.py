@@ -1,4 +1,4 @@
-"""Settings of online training that are written as text, read."""
+"""Parsers for settings of online training that are written as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SIDE = 8192
 
 
 def rollout_size(config: TrainConfig) -> tuple[int, int]:
-    """(height, width) of the images that are made to learn from.
+    """(height, width) of the rollout images.
 
     Raises:
         ConfigError: the text is not a size.
@@ -52,10 +52,10 @@ def sde_window(text: str) -> tuple[int, int] | None:
 
 
 def reward_list(config: TrainConfig) -> list[RewardConfig]:
-    """The rewards of the run: the list, or what the short text says.
+    """The rewards of the run: the list, or those in the short text.
 
     Raises:
-        ConfigError: there is none, two have one name, or the weights are all 0.
+        ConfigError: there are none, two have the same name, or all weights are 0.
     """
     made, field = list(config.rlhf_rewards), "rlhf_rewards"
     if not made:

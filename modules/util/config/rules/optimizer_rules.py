@@ -1,4 +1,4 @@
-"""Rules for the optimizer's numbers: what its update rule makes of them."""
+"""Rules for the numbers of the optimizer and their effect on its update rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDED = (
     Optimizer.LION,
     Optimizer.SGD,
 )
-"""Optimizers whose steps can be rounded by chance: they look at each parameter by itself."""
+"""Optimizers that support stochastic rounding, because they handle each parameter separately."""
 HIGH_RATE = 1e-2
 _MOVES_BY_THE_RATE = (
     Optimizer.ADAMW,
@@ -40,11 +40,11 @@ _MOVES_BY_THE_RATE = (
     Optimizer.AIDA,
     Optimizer.YOGI,
 )
-"""Optimizers that move every weight by about the learning rate in every step, whatever the gradient's size."""
+"""Optimizers that move every weight by about the learning rate per step, whatever the size of the gradient."""
 
 
 def _rates(c: TrainConfig) -> Iterator[tuple[str, float]]:
-    """The learning rates that are used, by their places."""
+    """The learning rates in use, by field."""
     own = {f"{name}.learning_rate": getattr(c, name).learning_rate for name in c.trained_parts()}
     if c.trains_words():
         own["embedding_learning_rate"] = c.embedding_learning_rate
@@ -77,7 +77,7 @@ def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
 
 
 _HARDLY_SCALED = (*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.PRODIGY, Optimizer.MUON)
-"""Optimizers whose steps do not depend on the size of all gradients together."""
+"""Optimizers whose steps do not depend on the overall size of the gradients."""
 
 
 LOW_RATE = 0.1
@@ -105,7 +105,7 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
 
 
 def trained_dtypes(c: TrainConfig) -> dict[str, str]:
-    """The number formats of what is trained, by their settings."""
+    """The number formats of trained parts, by field."""
     words = {"embedding_weight_dtype": c.embedding_weight_dtype.value} if c.trains_words() else {}
     if c.training_method is TrainingMethod.LORA:
         return {"lora_weight_dtype": c.lora_weight_dtype.value, **words}

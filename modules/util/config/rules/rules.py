@@ -1,7 +1,7 @@
-"""What values of a config have to do with each other: one function per rule, all findings reported together.
+"""Rules that relate config values to each other: one function per rule, with all findings reported together.
 
-A rule names the fields it reads. When one of them has an impossible value, that is reported instead and the
-rule is left out, so that one mistake is one message.
+A rule names the fields it reads. If one of them has an invalid value, that is reported instead and the rule
+is skipped, so that one mistake gives one message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConfigWarning:
-    """A value that is allowed and probably not meant."""
+    """A value that is allowed but probably not intended."""
 
     message: str
     field: str
@@ -46,7 +46,7 @@ class ConfigWarning:
 
 @dataclass
 class Problems:
-    """What the rules found."""
+    """Findings of the rules."""
 
     errors: list[UserError] = field(default_factory=list)
     warnings: list[ConfigWarning] = field(default_factory=list)
@@ -63,14 +63,14 @@ STEP_ALONE = (
     Optimizer.RMSPROP,
     Optimizer.SGD,
 )
-"""Optimizers that treat every parameter on its own."""
+"""Optimizers that handle every parameter separately."""
 LEAST_BETA = 1e-6
-"""Below it, differences of scores drown in the rounding of 32 bit numbers."""
+"""Below this beta, differences of scores drown in the rounding of 32-bit numbers."""
 _RULES: list[tuple[frozenset[str], Rule]] = []
 
 
 def rule(*fields: str) -> Callable[[Rule], Rule]:
-    """Register a rule and the top-level fields it reads."""
+    """Decorator that registers a rule with the top-level fields it reads."""
 
     def register(function: Rule) -> Rule:
         _RULES.append((frozenset(fields), function))
@@ -80,7 +80,9 @@ def rule(*fields: str) -> Callable[[Rule], Rule]:
 
 
 def run_rules(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
-    """Run the registered rules that read none of the fields in ``ignoring``; ``load.find_problems`` registers all."""
+    """Run the registered rules that read none of the fields in ``ignoring``. ``load.find_problems`` registers
+    all rules.
+    """
     problems = Problems()
     for fields, function in _RULES:
         if fields.isdisjoint(ignoring):
@@ -249,7 +251,7 @@ def _lora_only(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("training_method", "peft_type", "lora_model_name", "output_model_format")
 def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
-    # an adapter that is trained further decides its kind itself
+    # an adapter that is trained further determines its own type
     new = c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
     if new and c.output_model_format is ModelFormat.DIFFUSERS_LORA and c.peft_type is not PeftType.LORA:
         yield UnsupportedError(

@@ -10,7 +10,7 @@ from modules.util.enum.choices import MaskSource
 
 
 class DataSection(BaseConfig):
-    """Images, prompts and how they are brought to the model."""
+    """Images, prompts and how they are fed to the model."""
 
     SECTION: ClassVar[str] = "Data"
 

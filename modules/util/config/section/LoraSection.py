@@ -12,7 +12,7 @@ _LIMIT = 65536
 
 
 class LoraSection(BaseConfig):
-    """The adapter that is trained."""
+    """The trained adapter."""
 
     SECTION: ClassVar[str] = "LoRA"
 
@@ -147,28 +147,28 @@ class LoraSection(BaseConfig):
     )
 
     def rank_patterns(self) -> dict[str, int]:
-        """The entries of ``lora_rank_pattern``. ``ConfigError`` for one that is not pattern=whole number."""
+        """The entries of ``lora_rank_pattern``. Raises ``ConfigError`` for an entry that is not pattern=integer."""
         return {p: int(n) for p, n in _table(self.lora_rank_pattern, "lora_rank_pattern", whole=True).items()}
 
     def alpha_patterns(self) -> dict[str, float]:
-        """The entries of ``lora_alpha_pattern``. ``ConfigError`` for one that is not pattern=number."""
+        """The entries of ``lora_alpha_pattern``. Raises ``ConfigError`` for an entry that is not pattern=number."""
         return _table(self.lora_alpha_pattern, "lora_alpha_pattern", whole=False)
 
     def layer_patterns(self) -> tuple[str, ...]:
-        """The parts of ``layer_filter``; empty unless the preset is ``custom``."""
+        """The patterns in ``layer_filter``; empty unless the preset is ``custom``."""
         if self.layer_filter_preset != "custom":
             return ()
         return tuple(part.strip() for part in self.layer_filter.split(",") if part.strip())
 
     def bad_layer_patterns(self) -> list[str]:
-        """The parts of the filter that are meant as regular expressions and are none."""
+        """The patterns of the filter that are invalid regular expressions."""
         if not self.layer_filter_regex:
             return []
         return [pattern for pattern in self.layer_patterns() if not is_regular_expression(pattern)]
 
 
 def _table(text: str, field: str, whole: bool) -> dict[str, float]:
-    """``pattern=number`` entries, separated by commas; a pattern may hold = itself."""
+    """Parse ``pattern=number`` entries, separated by commas. A pattern may contain =."""
     table: dict[str, float] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         pattern, _, number = (piece.strip() for piece in entry.rpartition("="))
@@ -186,7 +186,7 @@ def _table(text: str, field: str, whole: bool) -> dict[str, float]:
 
 
 def is_regular_expression(text: str) -> bool:
-    """Whether it can be compiled."""
+    """Whether the text compiles as a regular expression."""
     try:
         re.compile(text)
     except re.error:

@@ -5,7 +5,7 @@ from modules.util.enum.ModelType import families_where
 
 
 class SourcedPartConfig(BaseConfig):
-    """A part of the model that may come from elsewhere."""
+    """A part of the model that may be loaded from elsewhere."""
 
     model_name: PathText = setting(
         "",
@@ -33,7 +33,7 @@ class FrozenPartConfig(SourcedPartConfig):
 
 
 class TrainingAdapterConfig(BaseConfig):
-    """A LoRA that is part of the base model while training."""
+    """A LoRA that is part of the base model during training."""
 
     model_name: PathText = setting(
         "",
@@ -143,7 +143,7 @@ class DenoiserConfig(ModelPartConfig):
 
 
 class TransformerConfig(DenoiserConfig):
-    """A denoiser that is a transformer."""
+    """A transformer denoiser."""
 
     guidance_scale: Float = setting(
         1.0,
@@ -171,7 +171,7 @@ class TransformerConfig(DenoiserConfig):
 
 
 class FurtherTextEncoderConfig(ModelPartConfig):
-    """A text encoder next to the first."""
+    """An additional text encoder."""
 
     train: bool = setting(
         False,
@@ -195,7 +195,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
 
 
 class WordTextEncoderConfig(FurtherTextEncoderConfig):
-    """A text encoder that words with vectors of their own are trained in, in some families."""
+    """A text encoder that, in some families, can train words with vectors of their own."""
 
     train_embedding: bool = setting(
         True,
@@ -210,7 +210,7 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
 
 
 class ClipTextEncoderConfig(WordTextEncoderConfig):
-    """A text encoder that is a CLIP in some families."""
+    """A text encoder that, in some families, is a CLIP."""
 
     layer_skip: int = setting(
         0,
@@ -227,7 +227,7 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
 
 
 class TextEncoderConfig(ClipTextEncoderConfig):
-    """The first text encoder; what concerns captions as a whole is with it."""
+    """The first text encoder. It also holds the settings that concern captions as a whole."""
 
     dropout_probability: Float = setting(
         0.0,

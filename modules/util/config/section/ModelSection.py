@@ -20,7 +20,7 @@ _NOISE_SCHEDULE = families_where(lambda spec: not spec.flow_matching)
 
 
 class ModelSection(BaseConfig):
-    """The base model, its parts and the file that comes out."""
+    """The base model, its parts and the output file."""
 
     SECTION: ClassVar[str] = "Model"
 

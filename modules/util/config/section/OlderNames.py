@@ -15,7 +15,7 @@ _IDLE = {
     "rlhf_strict_loss_mixing": "has no effect any more, because every term of the loss has a divisor of its own and "
     "nothing has to be refused; remove it",
 }
-"""Names that nothing took the place of."""
+"""Names without a replacement."""
 
 
 class OlderNames(BaseConfig):
@@ -40,20 +40,20 @@ class OlderNames(BaseConfig):
     )
 
     def idle(self) -> list[str]:
-        """One line for each name that asks for something and changes nothing."""
+        """One line for each name that is set but has no effect."""
         fields = type(self).model_fields
         return [
             f"{name}: {why}" for name, why in _IDLE.items() if getattr(self, name) != fields[name].default
         ]
 
     def replaced(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """What these names stand for, to be laid over ``data``.
+        """The replacements of these names, to be merged over ``data``.
 
         Args:
-            data: the rest of the config, under present names.
+            data: the rest of the config, under current names.
 
         Raises:
-            ConfigError: an older name contradicts a present one.
+            ConfigError: an older name contradicts a current one.
         """
         made: dict[str, Any] = {}
         mode = str(data.get(_MODE, LossAggregation.SAMPLE_MEAN))

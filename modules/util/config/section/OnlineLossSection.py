@@ -23,7 +23,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineLossSection(BaseConfig):
-    """Learning from images made while training: what is made of the advantages."""
+    """Learning from images made during training: how advantages become a loss."""
 
     SECTION: ClassVar[str] = "RLHF"
 

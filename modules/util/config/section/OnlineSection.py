@@ -20,7 +20,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineSection(BaseConfig):
-    """Learning from images made while training: prompts, rollouts, rewards and advantages."""
+    """Learning from images made during training: prompts, rollouts, rewards and advantages."""
 
     SECTION: ClassVar[str] = "RLHF"
 

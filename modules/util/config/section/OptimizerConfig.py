@@ -11,7 +11,7 @@ Scalar = bool | int | float | str | None
 
 
 class OptimizerConfig(BaseConfig):
-    """The optimizer and its numbers; what is empty keeps the optimizer's own default."""
+    """The optimizer and its numbers. Empty fields keep the optimizer's own defaults."""
 
     optimizer: Optimizer = setting(
         Optimizer.ADAMW,

@@ -11,7 +11,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
 
 
 class ProjectSection(BaseConfig):
-    """What is trained, where it runs and where its files go."""
+    """What is trained, where it runs and where its files are saved."""
 
     SECTION: ClassVar[str] = "Project"
 

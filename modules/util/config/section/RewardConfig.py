@@ -1,4 +1,4 @@
-"""One of the rewards an online run is scored by, and what runs faster with."""
+"""Rewards of an online run, and accelerators that speed up the denoiser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.util.config.setting import Float, setting
 
 
 class RewardConfig(BaseConfig):
-    """A reward and what it counts for."""
+    """A reward and its weight."""
 
     WHAT: ClassVar[str] = "reward"
 
@@ -59,7 +59,7 @@ class AcceleratorConfig(BaseConfig):
 
 
 def _entries(value: object) -> object:
-    """A single entry, or a bare name, is a list of one."""
+    """Accept a single entry or a bare name as a list of one."""
     if isinstance(value, (str, dict, AcceleratorConfig)):
         value = [value]
     if isinstance(value, list):
@@ -70,7 +70,7 @@ def _entries(value: object) -> object:
 
 
 class AccelerationConfig(BaseConfig):
-    """What makes the denoiser faster, in the order in which it is applied."""
+    """Accelerators of the denoiser, in the order in which they are applied."""
 
     shared: list[AcceleratorConfig] = setting(
         factory=list,

@@ -6,7 +6,7 @@ from modules.util.enum.choices import TimeUnit
 
 
 class ValidationSection(BaseConfig):
-    """Measuring on images that are not trained on. When, also for preference pairs."""
+    """Measuring on images that are not trained on. Its schedule also applies to preference pairs."""
 
     SECTION: ClassVar[str] = "Validation"
 

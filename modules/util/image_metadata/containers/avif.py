@@ -1,4 +1,4 @@
-"""AVIF: size, orientation, EXIF and XMP out of the boxes of its ``meta`` box (ISO/IEC 14496-12 and 23008-12)."""
+"""AVIF: size, orientation, EXIF and XMP from its ``meta`` box (ISO/IEC 14496-12 and 23008-12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROTATION = {0: 1, 1: 8, 2: 3, 3: 6}
 
 
 def is_avif(head: bytes) -> bool:
-    """Whether a file starting like this is an AVIF (or HEIF) file."""
+    """Whether a file with this start is an AVIF (or HEIF) file."""
     return head[4:8] == b"ftyp" and head[8:12] in _BRANDS
 
 
@@ -55,7 +55,7 @@ class AvifFields(Fields):
         return self.turned
 
     def _take_exif(self, offset: int, length: int) -> None:
-        """An EXIF item starts with the distance to its TIFF header."""
+        """Read an EXIF item, which starts with the offset of its TIFF header."""
         packed = self.source.read(offset, 4)
         if len(packed) == 4:
             skip = 4 + int.from_bytes(packed, "big")
@@ -63,7 +63,8 @@ class AvifFields(Fields):
                 self.exif_places.append((length - skip, offset + skip, RAW))
 
     def _take_properties(self, data: bytes, primary: int) -> None:
-        """The size and turn of the primary item; where the links are damaged, the largest size there is."""
+        """Read size and rotation of the primary item. If its links are damaged, use the largest size found.
+        """
         parts = {name: data[start:end] for name, start, end in _boxes(data)}
         container = parts.get(b"ipco", b"")
         properties = [(name, container[start:end]) for name, start, end in _boxes(container)]
@@ -81,7 +82,7 @@ class AvifFields(Fields):
 
 
 def _meta_box(source: Source) -> bytes:
-    """The ``meta`` box at the top level."""
+    """Find the top-level ``meta`` box."""
     offset = 0
     for _ in range(64):
         packed = source.read(offset, 16)
@@ -107,7 +108,7 @@ def _meta_box(source: Source) -> bytes:
 
 
 def _boxes(data: bytes, offset: int = 0) -> Iterator[tuple[bytes, int, int]]:
-    """(name, start, end) of the contents of the boxes in ``data``."""
+    """Yield (name, start, end) of the contents of each box in ``data``."""
     for _ in range(_MAX_BOXES):
         if offset + 8 > len(data):
             return
@@ -126,7 +127,7 @@ def _primary(data: bytes) -> int:
 
 
 def _item_types(data: bytes) -> dict[int, bytes]:
-    """Item number -> type, out of ``iinf``."""
+    """Item number -> type, from ``iinf``."""
     found: dict[int, bytes] = {}
     for name, start, end in _boxes(data, 6 if data[:1] == b"\0" else 8):
         if name == b"infe" and end - start >= 12:
@@ -138,7 +139,7 @@ def _item_types(data: bytes) -> dict[int, bytes]:
 
 
 def _associated(data: bytes, primary: int) -> list[int]:
-    """Numbers of the properties of the primary item, out of ``ipma``."""
+    """Property numbers of the primary item, from ``ipma``."""
     if len(data) < 8:
         return []
     wide_items, wide_properties = data[0] >= 1, data[3] & 1
@@ -161,7 +162,7 @@ def _associated(data: bytes, primary: int) -> list[int]:
 
 
 def _locations(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(item number, offset in the file, length) of items that lie in one piece, out of ``iloc``."""
+    """Yield (item number, offset in the file, length) of items stored in one piece, from ``iloc``."""
     if len(data) < 8:
         return
     version = data[0]

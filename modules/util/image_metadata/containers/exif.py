@@ -1,4 +1,4 @@
-"""The few EXIF values that carry prompts, read with every offset checked (TIFF 6.0, EXIF 2.3)."""
+"""The few EXIF values that carry prompts. Every offset is checked (TIFF 6.0, EXIF 2.3)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _NUMBERS = ("width", "height", "orientation")
 _UNIT = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 
 Read = Callable[[int, int], bytes]
-"""Bytes by (offset, length), counted from the byte order mark; fewer at the end."""
+"""Reads bytes at (offset, length), counted from the byte order mark; fewer at the end."""
 
 
 def parse_exif(data: bytes) -> dict[str, str]:
-    """The wanted values as text, by lower-case name; sizes and ``orientation`` as digits.
+    """The wanted values as text, by lower-case name. Sizes and ``orientation`` are digits.
 
-    ``exposure`` is there if a camera noted how it took a picture, whatever it says.
+    ``exposure`` is present if a camera recorded how it took a picture, whatever its value.
 
     Args:
         data: a TIFF block, with or without the leading ``Exif`` marker.
 
     Raises:
-        Unusable: it is not a TIFF block.
+        Unusable: the data is not a TIFF block.
     """
     if data[:6] == b"Exif\0\0":
         data = data[6:]
@@ -50,10 +50,10 @@ def parse_exif(data: bytes) -> dict[str, str]:
 
 
 def read_tiff(read: Read) -> dict[str, str]:
-    """The same out of a TIFF block or file that is read piece by piece.
+    """As ``parse_exif``, for a TIFF block or file that is read in pieces.
 
     Raises:
-        Unusable: it is not a TIFF block.
+        Unusable: the data is not a TIFF block.
     """
     head = read(0, 8)
     mark = head[:4]
@@ -73,7 +73,7 @@ def read_tiff(read: Read) -> dict[str, str]:
 
 
 def _read_ifd(read: Read, offset: int, order: str, found: dict[str, str]) -> int:
-    """Collect wanted entries of one directory; returns the offset of the EXIF directory, 0 for none."""
+    """Collect wanted entries of one directory. Returns the offset of the EXIF directory, 0 for none."""
     packed = read(offset, 2)
     if len(packed) < 2:
         return 0
@@ -111,9 +111,9 @@ def _text_of(name: str, raw: bytes, order: str) -> str:
 
 
 def decode_user_comment(raw: bytes, order: str = ">") -> str:
-    """An EXIF UserComment: eight bytes naming the code, then text; also without the name, as some write it.
+    """Decode an EXIF UserComment: eight bytes that name the encoding, then text. Some writers omit the name.
 
-    UTF-16 is read in the byte order its own zero bytes show, because writers disagree with their TIFF header.
+    The byte order of UTF-16 is guessed from its zero bytes, because writers often ignore their TIFF header.
     """
     code, body = raw[:8], raw[8:]
     if code == b"UNICODE\0":

@@ -1,4 +1,4 @@
-"""What a container carries: its size and its texts by name, decoded only when somebody asks."""
+"""Content of a container: its size and its texts by name, decoded lazily."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from modules.util.image_metadata.limits import (
 )
 
 RAW, DEFLATED, PROFILE = 0, 1, 2
-"""How a text is packed: as it is, by zlib, and (or) as a profile in hexadecimal digits."""
+"""Encoding of a text: raw, zlib, and optionally a profile in hexadecimal digits."""
 Place = tuple[int, int, int]
-"""(length, offset, packing) of a text in its file; the length first, because short ones are tried first."""
+"""(length, offset, encoding) of a text in its file. The length comes first because short texts are tried first."""
 
 _PREFIX_END = 16
 _PREFIXES = ("prompt", "workflow", "parameters")
@@ -35,7 +35,7 @@ MAKES_PICTURES = re.compile(
     r"|diffusionbee|invoke|comfyui|fooocus|swarmui|automatic1111|\bai\b",
     re.IGNORECASE,
 )
-"""Names of programs and services that make pictures out of words."""
+"""Names of programs and services that generate images from text."""
 
 
 class Fields:
@@ -69,7 +69,7 @@ class Fields:
         self.places: dict[str, list[Place]] = {}
         self.exif_places: list[Place] = []
         self.has_exif = self.has_xmp = False
-        """There are EXIF values, or an XMP packet, without a place of their own."""
+        """Whether there are EXIF values or an XMP packet without a location of their own."""
         self.xmp_places: list[Place] = []
         self.comments: list[Place] = []
         self.note: Unusable | None = None
@@ -77,17 +77,17 @@ class Fields:
         self._spent = 0
 
     def add(self, key: str, place: Place) -> None:
-        """A text under ``key``; beyond a sane number they are ignored."""
+        """Add a text under ``key``. Beyond a reasonable number they are ignored."""
         same = self.places.setdefault(key, [])
         if len(same) < MAX_SAME_KEY:
             same.append(place)
 
     def more(self) -> bool:
-        """Look behind the pixels for texts; whether there was anything new to look at."""
+        """Look for texts after the pixels. Returns whether there was anything new to read."""
         return False
 
     def texts(self, key: str) -> Iterator[str]:
-        """Every readable text called ``key``, the shortest first; unreadable ones leave a note."""
+        """Yield every readable text called ``key``, shortest first. Unreadable ones leave a note."""
         places = self.places.get(key)
         if places is None:
             return
@@ -98,10 +98,10 @@ class Fields:
                 self.note = error
 
     def load(self, place: Place) -> bytes:
-        """The bytes of a place, inflated if need be.
+        """Read the bytes of a text, inflated if needed.
 
         Raises:
-            Unusable: too large, damaged, or cut off.
+            Unusable: the data is too large, damaged, or truncated.
         """
         length, offset, packing = place
         if length > MAX_CHUNK_TEXT:
@@ -119,7 +119,7 @@ class Fields:
         return _unhex(data) if packing & PROFILE else data
 
     def exif(self) -> dict[str, str]:
-        """The wanted EXIF values as text, under lower-case names; empty where there are none."""
+        """The wanted EXIF values as text, by lower-case name; empty if there are none."""
         if self._exif is None:
             self._exif = {}
             for place in self.exif_places[:MAX_SAME_KEY]:
@@ -131,12 +131,12 @@ class Fields:
         return self._exif
 
     def orientation(self) -> int:
-        """How to turn the stored image for looking at it, 1 to 8 as in EXIF."""
+        """How to rotate the stored image for display, 1 to 8 as in EXIF."""
         value = int(self.exif().get("orientation", "1")) if self.exif_places or self.has_exif else 1
         return value if 1 <= value <= 8 else 1
 
     def prefixed(self) -> dict[str, str]:
-        """EXIF values that name themselves (``prompt:{...}``, ``Workflow: {...}``), by that name."""
+        """EXIF values that contain their own name (``prompt:{...}``, ``Workflow: {...}``), by that name."""
         found: dict[str, str] = {}
         for value in self.exif().values():
             if _names_itself(value):
@@ -153,7 +153,7 @@ class Fields:
         return [decode_text(data) for data in self._loaded(self.xmp_places)]
 
     def is_photo(self) -> bool:
-        """Whether a camera, or a program that develops photographs, left its marks."""
+        """Whether there are traces of a camera or of software that develops photographs."""
         exif = self.exif()
         if "exposure" in exif:
             return True
@@ -185,7 +185,7 @@ def inflate(data: bytes) -> bytes:
     """Decompress zlib data of at most ``MAX_CHUNK_TEXT`` bytes.
 
     Raises:
-        Unusable: it is larger, damaged or cut off.
+        Unusable: the data is larger, damaged or truncated.
     """
     machine = zlib.decompressobj()
     try:
@@ -200,7 +200,7 @@ def inflate(data: bytes) -> bytes:
 
 
 def _unhex(data: bytes) -> bytes:
-    """A profile as ImageMagick writes it: its kind, its length, and its bytes in hexadecimal digits."""
+    """Decode a profile written by ImageMagick: type, length, and bytes in hexadecimal digits."""
     parts = data.split(None, 2)
     try:
         return bytes.fromhex(parts[2].decode("ascii"))
@@ -209,7 +209,7 @@ def _unhex(data: bytes) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """UTF-8, which is what generators write whatever the container asks for; else Latin-1."""
+    """Decode as UTF-8, which generators write whatever the container specifies, else as Latin-1."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""JPEG: EXIF, XMP and comments in the segments before the pixels (ITU-T T.81, EXIF 2.3)."""
+"""JPEG: EXIF, XMP and comments from the segments before the pixels (ITU-T T.81, EXIF 2.3)."""
 
 from __future__ import annotations
 

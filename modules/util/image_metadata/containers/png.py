@@ -1,4 +1,4 @@
-"""PNG: text chunks before and behind the pixels, and EXIF (PNG specification, third edition)."""
+"""PNG: text chunks before and after the pixels, and EXIF (PNG specification, third edition)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _XMP_KEY = "XML:com.adobe.xmp"
 
 
 class PngFields(Fields):
-    """Size and texts of a PNG file. The walk stops at the pixels; ``more`` continues after them."""
+    """Size and texts of a PNG file. Reading stops at the pixels; ``more`` continues after them."""
 
     kind: ClassVar[str] = "PNG"
     __slots__ = ("_chunks", "_next")
@@ -45,7 +45,7 @@ class PngFields(Fields):
         return before != (len(self.places), len(self.exif_places), len(self.xmp_places))
 
     def _walk(self, stop_at_pixels: bool) -> None:
-        """Go over chunks from ``_next``; it is 0 once there is nothing behind."""
+        """Read chunks from ``_next`` on, which is 0 at the end of the file."""
         source, head, offset = self.source, self.source.head, self._next
         in_head = len(head) - 8
         for _ in range(MAX_CHUNKS - self._chunks):
@@ -94,7 +94,7 @@ class PngFields(Fields):
             self.add(key, (length - skip, offset + skip, packing))
 
     def _keep_international(self, key: str, end: int, offset: int, length: int) -> None:
-        """iTXt: a flag, a method, a language and a translated key before the text."""
+        """Read iTXt: a flag, a method, a language and a translated key precede the text."""
         start = self.source.read(offset, min(length, _INTERNATIONAL_BYTES))
         language_end = start.find(b"\0", end + 3)
         text = start.find(b"\0", language_end + 1) + 1 if language_end >= 0 else 0

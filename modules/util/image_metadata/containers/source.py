@@ -1,4 +1,4 @@
-"""A file as bounded reads: its first kilobytes at once, anything further by position."""
+"""A file with bounded reads: its first kilobytes at once, the rest by position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.util.image_metadata.limits import HEAD_BYTES, Reason, Unusable
 
 _OPEN_FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
-    # O_NONBLOCK: a named pipe put in place of a file must not make the scan wait for a writer.
+    # O_NONBLOCK: a named pipe in place of a file must not make the scan wait for a writer.
     _OPEN_FLAGS |= getattr(os, _name, 0)
 
 _REASONS = {
@@ -26,7 +26,7 @@ _REASONS = {
 
 
 def unusable(error: OSError) -> Unusable:
-    """The listed reason for a failed system call."""
+    """The error for a failed system call."""
     reason = _REASONS.get(error.errno or 0)
     return Unusable(reason) if reason else Unusable(Reason.READ_ERROR, error.strerror or str(error))
 
@@ -36,7 +36,8 @@ class Source:
 
     Args:
         path: the file.
-        known_regular: it was just seen to be one (spares a system call; a device is never opened to find out).
+        known_regular: it was just checked to be regular (saves a system call; a device is never opened to
+            find out).
 
     Raises:
         Unusable: it cannot be opened, is not a regular file, or is empty.
@@ -70,7 +71,7 @@ class Source:
             raise
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes at ``offset``; shorter at the end of the file. The caller bounds ``length``."""
+        """Read up to ``length`` bytes at ``offset``, fewer at the end of the file. The caller bounds ``length``."""
         if offset + length <= len(self.head):
             return self.head[offset : offset + length]
         if offset >= self.size:
@@ -81,7 +82,7 @@ class Source:
             raise unusable(error) from error
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
     def __enter__(self) -> Source:

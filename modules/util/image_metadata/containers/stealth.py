@@ -1,7 +1,7 @@
-"""Text hidden in the lowest bits of the pixels, as NovelAI and extensions of A1111 write it.
+"""Text hidden in the least significant bits of the pixels, as written by NovelAI and A1111 extensions.
 
-The one reader that decodes pixels. Bits go down the columns, from alpha alone or from red, green and blue; a
-signature and a 32-bit length come before the text.
+This is the only reader that decodes pixels. Bits run down the columns, in alpha alone or in red, green and
+blue. A signature and a 32-bit length precede the text.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _GZIP = 31
 
 
 def stealth_texts(path: str | os.PathLike[str], width: int, height: int) -> Iterator[str]:
-    """Hidden texts of a PNG or lossless WebP file.
+    """Yield the hidden texts of a PNG or lossless WebP file.
 
     Raises:
-        Unusable: it cannot be decoded, or what is hidden is damaged or too large.
+        Unusable: the image cannot be decoded, or the hidden data is damaged or too large.
     """
     import numpy
     from PIL import Image
@@ -55,7 +55,7 @@ def stealth_texts(path: str | os.PathLike[str], width: int, height: int) -> Iter
 
 
 def _hidden(values_HWC: numpy.ndarray, channels: str) -> str | None:
-    """The text in the lowest bits of ``values_HWC``, read column by column."""
+    """Decode the text in the least significant bits of ``values_HWC``, read column by column."""
     height, _, depth = values_HWC.shape
     head = _bits(values_HWC, 0, _HEAD_BITS)
     known = _SIGNATURES.get(head[:_SIGNATURE_BYTES])
@@ -73,7 +73,7 @@ def _hidden(values_HWC: numpy.ndarray, channels: str) -> str | None:
 
 
 def _bits(values_HWC: numpy.ndarray, start: int, count: int) -> bytes:
-    """``count`` lowest bits from bit ``start`` on, going down the columns, as bytes."""
+    """Pack ``count`` least significant bits from bit ``start`` on, down the columns, into bytes."""
     import numpy
 
     height, _, depth = values_HWC.shape

@@ -1,4 +1,4 @@
-"""TIFF and BMP: size, orientation and the texts of a TIFF file; a BMP file carries none (TIFF 6.0)."""
+"""TIFF and BMP: size, orientation and texts of a TIFF file (TIFF 6.0). A BMP file carries no texts."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class BmpFields(Fields):
             width, height = struct.unpack_from("<HH", head, 18)
         else:
             width, height = struct.unpack_from("<ii", head, 18)
-        # A negative height means rows from the top down.
+        # A negative height means that rows run from the top down.
         super().__init__(source, max(0, width), abs(height))

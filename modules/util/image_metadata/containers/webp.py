@@ -14,12 +14,12 @@ _FEW = 8
 
 
 def is_webp(head: bytes) -> bool:
-    """Whether a file starting like this is a WebP file."""
+    """Whether a file with this start is a WebP file."""
     return head[:4] == b"RIFF" and head[8:12] == b"WEBP"
 
 
 class WebpFields(Fields):
-    """Size and texts of a WebP file; the texts usually lie behind the pixels."""
+    """Size and texts of a WebP file. The texts usually follow the pixels."""
 
     kind: ClassVar[str] = "WebP"
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Texts out of XMP packets, by pattern instead of an XML parser: no entities, no recursion, no surprises."""
+"""Texts from XMP packets, found by pattern instead of an XML parser: no entities, no recursion, no surprises."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class XmpText(NamedTuple):
     """A text of a packet.
 
     Args:
-        text: entities resolved.
-        is_description: it stands under a name that any picture may have.
+        text: the text, with entities resolved.
+        is_description: whether its name is one that any picture may have.
     """
 
     text: str
@@ -36,7 +36,7 @@ class XmpText(NamedTuple):
 
 
 def parse_xmp(packet: str) -> list[XmpText]:
-    """The contents of the elements and attributes that generators use, in order; descriptions come last."""
+    """The contents of elements and attributes used by generators, in order. Descriptions come last."""
     found: list[tuple[str, str]] = []
     position = 0
     while len(found) < _MAX_TEXTS and (opening := _OPENING.search(packet, position)):
@@ -57,10 +57,10 @@ def parse_xmp(packet: str) -> list[XmpText]:
 
 
 def _first_language(raw: str) -> str:
-    """The text of an element, or of the first of its languages."""
+    """The text of an element, or of its first language."""
     return _TAG.sub("", raw[: end.start()] if (end := _LANGUAGE_END.search(raw)) else raw)
 
 
 def is_photo(packet: str) -> bool:
-    """Whether a packet was written by a camera, or by a program that develops photographs."""
+    """Whether a packet was written by a camera or by software that develops photographs."""
     return _PHOTO.search(packet) is not None

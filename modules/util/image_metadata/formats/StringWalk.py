@@ -1,4 +1,4 @@
-"""Texts in a ComfyUI graph: encoder inputs, string and primitive nodes, and nodes that put texts together."""
+"""Texts in a ComfyUI graph: encoder inputs, string and primitive nodes, and nodes that combine texts."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ _SEEN = frozenset(("image", "images", "image_1", "image1", "pixels", "clip_visio
 
 
 class StringWalk:
-    """Resolves text inputs, through links as far as it takes.
+    """Resolves text inputs, following links as far as needed.
 
     Args:
         graph: nodes by name.
-        budget: steps this graph may take.
+        budget: maximum number of steps for this graph.
     """
 
     def __init__(self, graph: Graph, budget: Budget) -> None:
@@ -133,10 +133,11 @@ class StringWalk:
         return str in map(type, map(inputs.get, _OWN_TEXTS.intersection(inputs)))
 
     def encoder_text(self, inputs: dict[str, Any], role: str) -> str:
-        """The text of an encoder; of two-headed ones, what both were given, else each once, the longest first.
+        """The text of an encoder. For encoders with two inputs: the shared text, else each text once, longest
+        first.
 
         Raises:
-            UnknownText: the text is made while the graph runs, or is a file name or the like.
+            UnknownText: the text is computed when the graph runs, or is a file name or the like.
         """
         if role == "negative" and not _NEGATIVE_SET.isdisjoint(inputs):
             for key in _NEGATIVE:
@@ -156,7 +157,7 @@ class StringWalk:
         return ", ".join([longest, *rest])
 
     def _prepended(self, inputs: dict[str, Any], key: str, role: str) -> str:
-        """The text under ``key``, after those that a pipe loader puts before it."""
+        """The text under ``key``, after texts that a pipe loader prepends."""
         text = self.checked(inputs[key], role)
         if key == role and not _PREPENDED_SET.isdisjoint(inputs):
             before = (self.checked(inputs[k], role) for k in _PREPENDED[role] if k in inputs)
@@ -164,10 +165,10 @@ class StringWalk:
         return text
 
     def checked(self, value: Any, role: str) -> str:
-        """The text an input is given, as a value or through a link; empty if it is neither.
+        """The text of an input, as a value or through a link; empty if there is none.
 
         Raises:
-            UnknownText: it is made while the graph runs, or is a file name or the like.
+            UnknownText: the text is computed when the graph runs, or is a file name or the like.
         """
         if not isinstance(value, str):
             value = self._made_by(value, role, frozenset(), 0) if is_link(value) else ""
@@ -177,7 +178,7 @@ class StringWalk:
         return text
 
     def text_from(self, link: list[Any], role: str) -> str:
-        """What a node puts out as text.
+        """The text output of a node.
 
         Raises:
             UnknownText: it is made while the graph runs, or is a file name or the like.
@@ -190,7 +191,7 @@ class StringWalk:
         return self._made_by(value, role, seen, depth) if is_link(value) else ""
 
     def _made_by(self, link: list[Any], role: str, seen: frozenset[str], depth: int) -> str:
-        """The text a node puts out."""
+        """The text output of a node."""
         self.budget.spend()
         name = str(link[0])
         node = self.graph.get(name)
@@ -202,7 +203,7 @@ class StringWalk:
         kind, inputs = node
         twins = [key for key in _NEGATIVE if key in inputs]
         if twins and any(key in inputs for key in _POSITIVE_TWIN):
-            # A node with both texts puts the positive one out first, whoever asks.
+            # A node with both texts outputs the positive one first.
             side = ("positive", "negative")[link[1]] if link[1] in (0, 1) else role
         made = self._made.get((name, side))
         if made is None:
@@ -249,7 +250,7 @@ class StringWalk:
         return text.replace(find, put)
 
     def _first(self, inputs: dict[str, Any], side: str, seen: frozenset[str], depth: int) -> str:
-        """The first input that is connected, for switches that take whatever is there."""
+        """The first connected input, for switches that pass on whatever is connected."""
         links = (value for key, value in inputs.items() if _ANY_OF.match(key) and is_link(value))
         first = next(links, None)
         return "" if first is None else self._value(first, side, seen, depth)
@@ -267,7 +268,7 @@ class StringWalk:
 
 
 def _is_writer(kind: str, inputs: dict[str, Any]) -> bool:
-    """Whether a node makes up its text, out of a question to a model, a picture, a file or by chance."""
+    """Whether a node creates its text with a language model, from an image or file, or at random."""
     if not _WRITER_INPUTS.isdisjoint(inputs):
         return True
     if not _SEEN.isdisjoint(inputs) and any(is_link(inputs.get(key)) for key in _SEEN):

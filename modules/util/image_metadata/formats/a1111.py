@@ -1,4 +1,4 @@
-"""The text A1111, Forge and many others write: prompt, ``Negative prompt:``, and a line of settings."""
+"""The text written by A1111, Forge and many others: prompt, ``Negative prompt:``, and a line of settings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SEED = re.compile(r"\bSeed: ?(\d{1,20})\b")
 
 
 def looks_like_a1111(text: str) -> bool:
-    """Whether a text has the line of settings."""
+    """Whether a text contains the line of settings."""
     return _FIRST_SETTING in text and _settings_start(text) >= 0
 
 
 def settings_text(text: str) -> str:
-    """The line of settings, as it is; empty without one."""
+    """The line of settings, verbatim; empty if there is none."""
     text = text.replace("\r\n", "\n")
     start = _settings_start(text)
     return "" if start < 0 else text[start:]
 
 
 def parse_a1111(text: str) -> Found:
-    """Prompt, negative prompt and seed. A text without markers is all prompt."""
+    """Parse prompt, negative prompt and seed. A text without markers is entirely the prompt."""
     text = text.replace("\r\n", "\n")
     start = _settings_start(text)
     head, settings = (text, "") if start < 0 else (text[:start], text[start:])
@@ -37,7 +37,9 @@ def parse_a1111(text: str) -> Found:
 
 
 def _settings_start(text: str) -> int:
-    """Where the settings begin, -1 for nowhere: the last line that is one, since prompts quote such lines."""
+    """Start of the settings, -1 if there are none: the last line of that form, because prompts may quote such
+    lines.
+    """
     flattened = -1
     at = len(text)
     while (at := text.rfind(_FIRST_SETTING, 0, at)) >= 0:
@@ -60,9 +62,9 @@ def _last_with_seed(text: str) -> int:
 
 
 def _split_negative(head: str, flattened: bool) -> tuple[str, str]:
-    """The negative prompt starts at the first line with its name, as the program itself reads it.
+    """Split off the negative prompt, which starts at the first line with its name, as in A1111 itself.
 
-    ``flattened``: a text that lost its line ends on the way; then any place will do, the last one first.
+    ``flattened``: the text has lost its line breaks. It may then start anywhere; the last occurrence counts.
     """
     if head.startswith(_NEGATIVE):
         return "", head[len(_NEGATIVE) :]

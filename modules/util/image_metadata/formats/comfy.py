@@ -1,8 +1,8 @@
-"""ComfyUI: the prompt of an image by walking its graph from the saved picture to the texts it was made from.
+"""ComfyUI: finds the prompt of an image by walking its graph from the saved picture back to its texts.
 
-Nodes are recognised by their inputs rather than by their names, because most come from somebody's extension. The walk
-is bounded in depth and steps, so that cyclic and enormous graphs end. Where the graph does not hold the text, or holds
-several images of different texts, there is no prompt: no prompt is better than a wrong one.
+Nodes are recognised by their inputs rather than their names, because most come from extensions. The walk is
+bounded in depth and steps, so that it ends for cyclic and huge graphs. If the graph does not hold the text,
+or holds several images with different texts, there is no prompt: none is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SEED_KEYS = (*_SEEDS, "noise", "value", "int", "Value")
 
 
 def is_graph(data: Any) -> bool:
-    """Whether parsed JSON is a graph in the form the server takes: nodes by name, each with a type."""
+    """Whether parsed JSON is a graph in the server's format: nodes by name, each with a type."""
     return isinstance(data, dict) and any(
         isinstance(node, dict) and isinstance(node.get("class_type"), str) and "inputs" in node
         for node in data.values()
@@ -71,10 +71,10 @@ def is_graph(data: Any) -> bool:
 
 
 def read_graph(data: dict[str, Any]) -> Found | None:
-    """Prompt, negative prompt and seed; ``None`` if nothing in the graph is text for a picture.
+    """Read prompt, negative prompt and seed; ``None`` if no text in the graph belongs to a picture.
 
     Raises:
-        Unusable: too many nodes, or texts that grow without end.
+        Unusable: there are too many nodes, or texts grow without bound.
     """
     if len(data) > _MAX_NODES:
         raise Unusable(Reason.TEXT_TOO_LARGE, f"a graph of {len(data)} nodes")
@@ -102,7 +102,7 @@ class _Walk:
         if not makers:
             longest = self._longest(outputs)
             return Found(longest, "", COMFYUI) if longest else None
-        # The graph a workflow began with often stays next to the partner's node that was put into it.
+        # The graph that a workflow started from often remains next to the partner node that was added.
         makers = [name for name in makers if self._own_key(name) is not None] or makers
         return _agreed([self._ask(name) for name in makers])
 
@@ -112,7 +112,7 @@ class _Walk:
     # --- what a maker was given ---
 
     def _own_key(self, name: str) -> str | None:
-        """The input with the own prompt of a node that is not a sampler."""
+        """The input that holds the prompt of a node that is not a sampler."""
         return None if name in self.makers.samplers else own_prompt_key(*self.graph[name])
 
     def _ask(self, name: str) -> Found | None:
@@ -138,7 +138,7 @@ class _Walk:
             return ""
 
     def _sampled(self, last: str) -> Found | None:
-        """What the first of the samplers behind a picture was given that says anything."""
+        """The texts of the first sampler behind a picture that has any."""
         empty: Found | None = None
         silent: Found | None = None
         for name in self.makers.samplers_of(last):
@@ -185,7 +185,7 @@ class _Walk:
     # --- from the sampler to the texts ---
 
     def _from_sampler(self, name: str, role: str) -> list[str] | None:
-        """Texts for ``role``; ``None`` if this sampler has no such side."""
+        """Texts for ``role``; ``None`` if this sampler has no such input."""
         inputs = self.graph[name][1]
         link = inputs.get("guider")
         if is_link(link):
@@ -211,7 +211,7 @@ class _Walk:
         return None
 
     def _texts(self, link: list[Any], role: str, seen: frozenset[tuple[str, str]], depth: int) -> list[str]:
-        """Texts behind a conditioning link, in order, each once."""
+        """Texts behind a conditioning link, in order, without duplicates."""
         self.budget.spend()
         name = str(link[0])
         node = self.graph.get(name)
@@ -237,7 +237,7 @@ class _Walk:
         return [text] if text else []
 
     def _onward(self, inputs: dict[str, Any], role: str) -> list[list[Any]]:
-        """Conditioning links of a node that lead on. Nodes that hand on both sides are asked for the one wanted."""
+        """Conditioning links to follow from a node. Nodes that pass on both sides are asked for the requested one."""
         if _CONDITIONS.isdisjoint(inputs):
             return self._unnamed(inputs)
         if is_link(inputs.get(role)):
@@ -247,7 +247,7 @@ class _Walk:
         return links or self._unnamed(inputs)
 
     def _unnamed(self, inputs: dict[str, Any]) -> list[list[Any]]:
-        """Links of a node whose inputs have none of the usual names."""
+        """Links of a node none of whose inputs has a usual name."""
         links = [value for key, value in inputs.items() if key[:12] == "conditioning" and is_link(value)]
         if links or self.strings.has_text(inputs):
             return links
@@ -255,7 +255,7 @@ class _Walk:
 
     @staticmethod
     def _switched(inputs: dict[str, Any]) -> list[list[Any]]:
-        """The chosen input of a switch: ``select`` 2 of ``input2``."""
+        """The selected input of a switch: ``select`` 2 of ``input2``."""
         number = inputs.get("select", inputs.get("index", inputs.get("Input")))
         if isinstance(number, int):
             for key, value in inputs.items():
@@ -266,7 +266,7 @@ class _Walk:
     # --- when the way to the texts is lost ---
 
     def _longest(self, ends: list[str]) -> str:
-        """The longest text of an encoder that the picture depends on and no sampler uses as the negative side."""
+        """The longest encoder text that the picture depends on and no sampler uses as negative prompt."""
         behind = set(ends).union(*map(self.makers.upstream, ends))
         avoid = set(self._negatives())
         best = ""
@@ -299,9 +299,7 @@ class _Walk:
 
 
 def _agreed(answers: Sequence[Found | None]) -> Found | None:
-    """The one prompt of all pictures; ``None`` if one of them has none, or they have several, or edit different
-    images.
-    """
+    """The common prompt of all pictures; ``None`` if one of them has none, or prompts or edited images differ."""
     known = [answer for answer in answers if answer is not None]
     if len(known) < len(answers) or len({" ".join(found.prompt.split()) for found in known}) != 1:
         return None

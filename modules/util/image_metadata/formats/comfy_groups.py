@@ -1,4 +1,4 @@
-"""Group nodes, by which the ComfyUI window put nodes into boxes before it had subgraphs."""
+"""Group nodes, the predecessor of subgraphs in the ComfyUI window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MAX_NODES = 1000
 
 
 def group_definitions(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The group nodes of a workflow as definitions of subgraphs, by the types of their boxes."""
+    """The group nodes of a workflow as subgraph definitions, by the types of their boxes."""
     extra = data.get("extra")
     groups = extra.get("groupNodes") if isinstance(extra, dict) else None
     found: dict[str, dict[str, Any]] = {}
@@ -24,8 +24,8 @@ def group_definitions(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _as_subgraph(group: dict[str, Any]) -> dict[str, Any]:
-    """Nodes by their place in the group; inputs that nothing in it feeds and outputs that nothing in it takes are the
-    box's own, in the order of the nodes.
+    """Convert a group to a subgraph. Nodes are identified by their position in the group. Inputs without a
+    source in the group, and outputs without a consumer in it, belong to the box, in node order.
     """
     links = [
         link for link in _list(group.get("links")) if isinstance(link, list) and _are_numbers(link[:4], 4)
@@ -70,9 +70,9 @@ def _are_numbers(values: list[Any], count: int) -> bool:
 
 
 def values_of_members(group: dict[str, Any], values: list[Any]) -> list[dict[str, Any]]:
-    """The nodes of a group with the values of one of its boxes, which lists those of all nodes one after the other.
+    """The nodes of a group with the values of a box, which lists the values of all nodes in sequence.
 
-    What the definition itself holds is older than the box; where the numbers do not fit, there are no values.
+    Values in the definition are older than those of the box. If the counts do not match, there are no values.
     """
     nodes: list[dict[str, Any]] = group["nodes"]
     counts = [len(_list(node.get("widgets_values"))) for node in nodes]
@@ -86,7 +86,7 @@ def values_of_members(group: dict[str, Any], values: list[Any]) -> list[dict[str
 
 
 def inputs_by_place(group: dict[str, Any], slots: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """(number of the group's input, input of its box): boxes rename inputs if two nodes have the same name."""
+    """(index of the group's input, input of its box). Boxes rename inputs if two nodes have the same name."""
     inner = [number for number, one in enumerate(group["inputs"]) if not isinstance(one["widget"], dict)]
     outer = [slot for slot in slots if not isinstance(slot.get("widget"), dict)]
     return list(zip(inner, outer, strict=True)) if len(inner) == len(outer) else []

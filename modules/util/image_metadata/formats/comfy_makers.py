@@ -1,4 +1,4 @@
-"""Which nodes of a ComfyUI graph made the picture that was saved: samplers, and nodes that hold their own prompt."""
+"""Finds the nodes of a ComfyUI graph that made the saved picture: samplers, and nodes with a prompt of their own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DESCRIBES = re.compile(
 
 
 def is_sampler(kind: str, inputs: dict[str, Any]) -> bool:
-    """Whether a node that is given conditioning makes a latent or a picture out of it."""
+    """Whether a node turns conditioning into a latent or a picture."""
     if is_link(inputs.get("guider")):
         return True
     conditioned = is_link(inputs.get("positive")) or any(is_link(inputs.get(key)) for key in PIPES)
@@ -49,10 +49,10 @@ def is_sampler(kind: str, inputs: dict[str, Any]) -> bool:
 
 
 def own_prompt_key(kind: str, inputs: dict[str, Any]) -> str | None:
-    """Under which input a node that makes pictures by itself (a partner's service, say) holds its prompt.
+    """The prompt input of a node that makes pictures on its own, such as a partner's service.
 
-    Such a node has a prompt, no text encoder, and something that only a maker of pictures needs: a seed or a size.
-    One that looks for things or describes them has a prompt too, and none of its own picture.
+    Such a node has a prompt, no text encoder, and something that only an image generator needs: a seed or a
+    size. Nodes that detect or describe things have a prompt too, but make no picture.
     """
     key = _find_key(inputs, _OWN)
     if (
@@ -66,12 +66,12 @@ def own_prompt_key(kind: str, inputs: dict[str, Any]) -> str | None:
 
 
 def own_negative_key(inputs: dict[str, Any]) -> str | None:
-    """Under which input such a node holds what is unwanted."""
+    """The negative prompt input of such a node."""
     return _find_key(inputs, _OWN_NEGATIVE)
 
 
 def _find_key(inputs: dict[str, Any], names: tuple[str, ...]) -> str | None:
-    """The first of ``names`` among the inputs, also behind a dot: ``model.prompt`` belongs to the chosen model."""
+    """The first of ``names`` among the inputs, also after a dot: ``model.prompt`` belongs to the selected model."""
     found: dict[str, str] = {}
     for key, value in inputs.items():
         name = key
@@ -85,11 +85,11 @@ def _find_key(inputs: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 class MakerWalk:
-    """Goes from saved pictures up to the nodes that made them.
+    """Walks from saved pictures back to the nodes that made them.
 
     Args:
         graph: nodes by name.
-        budget: steps this graph may take.
+        budget: maximum number of steps for this graph.
     """
 
     def __init__(self, graph: Graph, budget: Budget) -> None:
@@ -102,7 +102,9 @@ class MakerWalk:
         self.samplers = frozenset([name for name in conditioned if is_sampler(*graph[name])])
 
     def outputs(self) -> list[str]:
-        """Nodes whose pictures may be the file: those that save, else those that show, else those nothing follows."""
+        """Nodes whose pictures may be the file: those that save, else those that show, else those without
+        successor.
+        """
         for does in (_SAVES, _SHOWS):
             named = [name for name, (kind, _) in self.graph.items() if does[kind]]
             if found := [name for name in named if self._picture_links(name)]:
@@ -113,7 +115,7 @@ class MakerWalk:
         return [name for name in self.graph if name not in followed]
 
     def _picture_links(self, name: str) -> list[str]:
-        """Names of the nodes whose pictures (or latents) a node takes."""
+        """Names of the nodes whose pictures (or latents) a node takes as input."""
         known = self._pictures.get(name)
         if known is None:
             known = self._pictures[name] = [
@@ -124,7 +126,7 @@ class MakerWalk:
         return known
 
     def nearest(self, output: str) -> list[str]:
-        """The makers that an output's picture comes from, the nearest on each way up."""
+        """The makers of an output's picture, the nearest on each path."""
         found: list[str] = []
         seen = {output}
         waiting = [output]
@@ -139,7 +141,7 @@ class MakerWalk:
         return found
 
     def _makes_its_own(self, kind: str, inputs: dict[str, Any]) -> bool:
-        """A node with an own prompt; one without words only changes the picture it is given."""
+        """Whether a node has its own prompt. One without text only modifies the picture it is given."""
         if True not in [_MAY_BE_OWN[key] for key in inputs]:
             return False
         key = own_prompt_key(kind, inputs)
@@ -158,7 +160,9 @@ class MakerWalk:
         return [str(v[0]) for key, v in inputs.items() if is_link(v) and not _NO_PICTURE[key]]
 
     def samplers_of(self, name: str) -> list[str]:
-        """The samplers that had a part in what sampler ``name`` made, those first that began the picture."""
+        """The samplers that contributed to the output of sampler ``name``, starting with those that began the
+        picture.
+        """
         if len(self.samplers) == 1:
             return [name]
         self._order = self._order or {one: place for place, one in enumerate(self.graph)}
@@ -174,7 +178,7 @@ class MakerWalk:
         return sorted(names, key=rank)
 
     def upstream(self, name: str) -> frozenset[str]:
-        """Every node that ``name`` depends on, without itself unless in a circle."""
+        """All nodes that ``name`` depends on, excluding itself unless there is a cycle."""
         known = self._upstream.get(name)
         if known is None:
             seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""ComfyUI: the images that an image was made from by editing, from the sampler back to what loads them."""
+"""ComfyUI: the source images of an edit, found from the sampler back to the nodes that load them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def edits_images(graph: Graph) -> bool:
 
 
 def source_names(makers: MakerWalk, maker: str) -> tuple[str, ...]:
-    """Names of the images that ``maker``'s picture is an edit of, as the graph has them, those nearest to the text
-    first; empty where nothing is edited.
+    """Names in the graph of the images that ``maker`` edited, those nearest to the text first; empty if
+    nothing is edited.
 
-    Images that only begin a picture (image to image) or guide it (ControlNet) are not sources.
+    Images that only initialise a picture (image to image) or guide it (ControlNet) are not sources.
     """
     editors = [name for name in makers.upstream(maker) if _EDITS[makers.graph[name][0]]]
-    # of references that follow each other, the first is the one that all others are behind
+    # in a chain of references, the first is the one behind all others
     editors.sort(key=lambda name: (len(makers.upstream(name)), name))
     names: dict[str, None] = {}
     for editor in editors:
@@ -35,7 +35,7 @@ def source_names(makers: MakerWalk, maker: str) -> tuple[str, ...]:
 
 
 def _loaded(makers: MakerWalk, editor: str) -> Iterator[str]:
-    """Files behind the picture inputs of a node, in the order of the inputs' names."""
+    """Files behind the picture inputs of a node, ordered by input name."""
     seen = {editor}
     waiting = [editor]
     while waiting:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 from modules.util.image_metadata.limits import Reason, Unusable
 
 Node: TypeAlias = tuple[str, dict[str, Any]]
-"""Type and inputs of a node; the inputs are links and values."""
+"""Type and inputs of a node. Inputs are links or values."""
 
 Graph: TypeAlias = dict[str, Node]
 _MAX_STEPS = 100_000
@@ -26,7 +26,7 @@ PIPES = (
     "base_ctx",
     "ctx",
 )
-"""Inputs that carry both sides of the conditioning, or everything at once."""
+"""Inputs that carry both sides of the conditioning, or everything."""
 
 _MODEL_FILE = r"safetensors|sft|ckpt|pth?|bin|gguf|onnx|engine|th|lora|vae"
 _FILE = (
@@ -50,11 +50,13 @@ _REMEMBERED_NAMES = 2000
 
 
 class UnknownText(Exception):
-    """The text is made while the graph runs (by a language model, out of a file, at random) and is not in the graph."""
+    """The text is computed when the graph runs (by a language model, from a file, at random), so the graph
+    does not hold it.
+    """
 
 
 class Budget:
-    """Steps left for one graph."""
+    """Remaining steps for one graph."""
 
     __slots__ = ("left",)
 
@@ -62,10 +64,10 @@ class Budget:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps.
+        """Use up steps.
 
         Raises:
-            Unusable: none are left.
+            Unusable: the budget is exhausted.
         """
         self.left -= steps
         if self.left < 0:
@@ -73,7 +75,7 @@ class Budget:
 
 
 def is_link(value: Any) -> TypeGuard[list[Any]]:
-    """Whether an input comes from another node: ``[its name, output number]``."""
+    """Whether an input is connected to another node: ``[node name, output number]``."""
     return (
         type(value) is list
         and len(value) == 2
@@ -83,7 +85,7 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
 
 
 def parse_graph(data: dict[str, Any]) -> Graph:
-    """The nodes among parsed JSON; what is not a type or not inputs counts as empty."""
+    """Extract the nodes from parsed JSON. An invalid type or invalid inputs count as empty."""
     graph: Graph = {}
     for name, node in data.items():
         if isinstance(node, dict) and "class_type" in node:
@@ -96,9 +98,10 @@ def parse_graph(data: dict[str, Any]) -> Graph:
 
 
 class Remembered(dict[str, bool]):
-    """Name -> whether a pattern is found in it: types and inputs of nodes are few, and come with every image.
+    """Caches whether a pattern occurs in a name. There are few node types and inputs, and every image has
+    them.
 
-    Long names are looked through again each time, so that files of others cannot fill the memory.
+    Long names are not cached, so that untrusted files cannot fill the memory.
     """
 
     __slots__ = ("_search",)
@@ -117,8 +120,8 @@ class Remembered(dict[str, bool]):
 
 
 def can_be_prompt(text: str) -> bool:
-    """Whether a text may be meant for a picture: a lone file name, path, address, colour or number of a node is not."""
+    """Whether a text can be a prompt, rather than a file name, path, address, colour or node number."""
     text = text.strip()
     if " " in text and "," in text and text[:3].lower() not in ("rgb", "hsl"):
-        return True  # nothing else in the pattern below has both
+        return True  # nothing else in the pattern below contains both
     return len(text) > _LONGEST_NO_PROMPT or not _NO_PROMPT.fullmatch(text)

@@ -1,6 +1,7 @@
-"""Values of nodes as the ComfyUI window saves them: mostly a list without names, read where the names are known.
+"""Values of nodes as saved by the ComfyUI window, mostly as a list without names.
 
-A value whose name is not known is a prompt only in a node for texts, and only if it reads like one.
+Values are read by name if the names are known. Otherwise a value is a prompt only in a text node, and only if
+it reads like one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from modules.util.image_metadata.formats.comfy_values import can_be_prompt
 
 _SEED_CONTROLS = ("fixed", "randomize", "increment", "decrement")
-"""What follows a seed among the values of a node."""
+"""Values that follow a seed among the values of a node."""
 _LAYOUTS = {
     "CLIPTextEncode": ("text",),
     "CLIPTextEncodeFlux": ("clip_l", "t5xxl"),
@@ -37,7 +38,7 @@ _LAYOUTS = {
     "easy fullLoader": (*("model",) * 10, "positive", "negative"),
     "ttN pipeLoader_v2": (*("model",) * 5, "positive", "how", "how", "negative"),
 }
-"""The first values of nodes by name, in their order; ``size``, ``model`` and ``how`` are skipped."""
+"""Names of the first values of nodes, in order; ``size``, ``model`` and ``how`` are skipped."""
 _PASSED_OVER = ("size", "model", "how", "style")
 _SHOWN = re.compile(r"show.?text|preview.?any|display.?(?:text|any)|text.?(?:preview|output)", re.IGNORECASE)
 _FOR_TEXTS = re.compile(r"text|string|prompt|primitive|positive|negative|wildcard|encode", re.IGNORECASE)
@@ -51,12 +52,12 @@ _OTHER_SCRIPT = re.compile(r"[^\x00-\u02ff]{4}")
 
 
 def named_values(node: dict[str, Any], slots: list[str], makes_pictures: bool) -> dict[str, Any]:
-    """The values of a node by the names of its inputs, as far as those are known.
+    """The values of a node by input name, as far as known.
 
     Args:
-        node: as saved.
-        slots: names of the inputs that the file lists for its values, in order.
-        makes_pictures: it puts a picture out and takes no text encoder, as a partner's node does.
+        node: the saved node.
+        slots: input names that the file lists for its values, in order.
+        makes_pictures: whether it outputs a picture without a text encoder, like a partner's node.
     """
     values = node.get("widgets_values")
     if isinstance(values, dict):
@@ -75,7 +76,7 @@ def named_values(node: dict[str, Any], slots: list[str], makes_pictures: bool) -
 
 
 def align(slots: list[str], values: list[Any]) -> dict[str, Any] | None:
-    """Names and values side by side; after a seed its control has a value and no name. ``None`` if they do not fit."""
+    """Match names to values. The control after a seed has a value but no name. ``None`` if they do not match."""
     named: dict[str, Any] = {}
     rest = iter(values)
     value = next(rest, _END)
@@ -99,7 +100,7 @@ def _seed(values: list[Any], name: str) -> dict[str, Any]:
 
 
 def _guessed(kind: str, values: list[Any], makes_pictures: bool) -> dict[str, Any]:
-    """The one text among the values of a node for texts, or of one that makes pictures out of nothing else."""
+    """The only text among the values of a text node, or of a node that makes pictures from nothing else."""
     flat = [inner for value in values for inner in (value if isinstance(value, list) else [value])]
     texts = [value for value in flat if isinstance(value, str) and value.strip()]
     if _SHOWN.search(kind):
@@ -117,7 +118,7 @@ def _guessed(kind: str, values: list[Any], makes_pictures: bool) -> dict[str, An
 
 
 def _reads_like_text(text: str) -> bool:
-    """Two words at least, or a few characters of a script that is written without spaces."""
+    """Whether there are at least two words, or a few characters of a script written without spaces."""
     if not can_be_prompt(text):
         return False
     words = text[:2000].replace(",", " ").split()

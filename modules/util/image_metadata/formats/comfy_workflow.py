@@ -1,6 +1,6 @@
-"""What the ComfyUI window saves (``workflow``), turned into a graph, for images that carry nothing else.
+"""Converts the ``workflow`` saved by the ComfyUI window into a graph, for images without one.
 
-Subgraphs and group nodes are taken apart: their nodes get the name of the box before their own, as on the server.
+Subgraphs and group nodes are expanded. Names of inner nodes are prefixed by the box, as on the server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_ITEMS = 20_000
 _MAX_NESTED = 12
 _MAX_STEPS = 200_000
 _OUTSIDE = -10
-"""The node of a subgraph that stands for the inputs of its box."""
+"""The node of a subgraph that represents the inputs of its box."""
 _SET, _GET = (
     re.compile(r"(?:easy )?setNode\Z", re.IGNORECASE),
     re.compile(r"(?:easy )?getNode\Z", re.IGNORECASE),
@@ -35,16 +35,16 @@ Node: TypeAlias = dict[str, Any]
 
 
 def is_workflow(data: Any) -> bool:
-    """Whether parsed JSON is what the window saves."""
+    """Whether parsed JSON is a workflow saved by the window."""
     nodes = data.get("nodes") if isinstance(data, dict) else None
     return isinstance(nodes, list) and any(isinstance(n, dict) and "type" in n for n in nodes)
 
 
 def read_workflow(data: dict[str, Any]) -> Found | None:
-    """Prompt, negative prompt and seed of a saved workflow.
+    """Read prompt, negative prompt and seed of a saved workflow.
 
     Raises:
-        Unusable: too many nodes or links.
+        Unusable: there are too many nodes or links.
     """
     boxes = _Boxes(data)
     graph: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def read_workflow(data: dict[str, Any]) -> Found | None:
 
 
 class _Boxes:
-    """Definitions of subgraphs and group nodes, and how much may still be taken out of them."""
+    """Definitions of subgraphs and group nodes, with a limit on how many may still be expanded."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         definitions = data.get("definitions")
@@ -84,9 +84,9 @@ class _Scope:
     Args:
         boxes: definitions of all boxes.
         content: ``nodes`` and ``links``.
-        prefix: of the names of nodes.
-        fields: texts that fields on the box give to nodes in it.
-        depth: boxes around this one.
+        prefix: prefix of node names.
+        fields: texts that fields on the box pass to inner nodes.
+        depth: number of enclosing boxes.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class _Scope:
         boxes.spend(len(nodes) + len(links))
         self.boxes, self.content, self.prefix, self.fields, self.depth = boxes, content, prefix, fields, depth
         self.given: dict[int, Any] = {}
-        """What the box is given at each of its inputs: a link of the whole graph, or a value."""
+        """What is connected to each input of the box: a link of the whole graph, or a value."""
         self.origins = _origins(links)
         self.nodes: dict[str, Node] = {
             str(node.get("id")): node
@@ -122,7 +122,7 @@ class _Scope:
         }
 
     def nodes_for_server(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Names and nodes as the server would be given them, those in boxes included."""
+        """Names and nodes in the server's format, including those in boxes."""
         for name, node in self.nodes.items():
             if self._is_box(node):
                 yield from self._inside(name, node).nodes_for_server()
@@ -132,7 +132,7 @@ class _Scope:
             yield self.prefix + name, made
 
     def origin(self, link: int, steps: int = 0) -> Any:
-        """Where a link of this scope comes from: a link of the whole graph, a value, or ``None``."""
+        """The origin of a link in this scope: a link of the whole graph, a value, or ``None``."""
         self.boxes.spend()
         start = self.origins.get(link)
         if start is None or steps > _MAX_NESTED:
@@ -146,7 +146,7 @@ class _Scope:
         return self._inside(name, node).output(slot, steps + 1)
 
     def output(self, slot: int, steps: int) -> Any:
-        """What this box puts out."""
+        """What this box outputs at a slot."""
         outputs = _list(self.content.get("outputs"))
         one = outputs[slot] if 0 <= slot < len(outputs) else None
         links = _list(one.get("linkIds") if isinstance(one, dict) else None)
@@ -157,7 +157,7 @@ class _Scope:
         return node["type"] in self.boxes.inner and node.get("mode") != _BYPASSED
 
     def _inside(self, name: str, node: Node) -> _Scope:
-        """The scope of a box, made once."""
+        """The scope of a box, created once."""
         scope = self._inner.get(name)
         if scope is None:
             content = self.boxes.inner[node["type"]]
@@ -169,7 +169,7 @@ class _Scope:
         return scope
 
     def _given(self, content: dict[str, Any], node: Node) -> dict[int, Any]:
-        """What a box is given at its inputs: links, and values of those that have a field on the box."""
+        """Inputs of a box: links, and values of inputs that have a field on the box."""
         slots = _slots(node)
         if node["type"] in self.boxes.groups:
             pairs = inputs_by_place(content, slots)
@@ -209,7 +209,7 @@ class _Scope:
         values = named_values(node, named, _makes_pictures(node, inputs))
         values |= {name: text for (owner, name), text in self.fields.items() if owner == str(node.get("id"))}
         for name, value in values.items():
-            # A list as a value would be taken for a link.
+            # A list as a value would be mistaken for a link.
             if not is_link(value):
                 inputs.setdefault(name, value)
         return inputs
@@ -233,7 +233,7 @@ def _origins(links: list[Any]) -> dict[int, tuple[str, int]]:
 
 
 def _slots(node: Node) -> list[dict[str, Any]]:
-    """The inputs of a node that have a name."""
+    """The named inputs of a node."""
     return [
         slot
         for slot in _list(node.get("inputs"))
@@ -246,7 +246,7 @@ def _values(node: Node) -> list[Any]:
 
 
 def _only_text(node: Node) -> str | None:
-    """The name under which a Set node keeps what it is given, and a Get node takes it out."""
+    """The name under which a Set node stores its input for Get nodes."""
     values = _values(node)
     return values[0] if len(values) == 1 and isinstance(values[0], str) else None
 
@@ -263,7 +263,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _fields(box: Node) -> dict[tuple[str, str], str]:
-    """Texts that the fields on a box give to nodes in it (``proxyWidgets``), by node and name."""
+    """Texts that fields on a box pass to inner nodes (``proxyWidgets``), by node and name."""
     properties = box.get("properties")
     proxies = _list(properties.get("proxyWidgets") if isinstance(properties, dict) else None)
     values = _values(box)

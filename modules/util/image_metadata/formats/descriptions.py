@@ -1,4 +1,4 @@
-"""Descriptions in plain words: which of them may be the prompt a picture was made from."""
+"""Decides which plain-text descriptions may be the prompt of a picture."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FEWEST_WORDS = 2
 
 
 def describes_a_prompt(text: str, known_maker: bool) -> bool:
-    """Whether a description may be a prompt: not what devices and editors put there by themselves.
+    """Whether a description may be a prompt, rather than text that devices and editors insert.
 
     Args:
         text: the description.
-        known_maker: the file names a program or service that makes pictures, so that one word is enough.
+        known_maker: whether the file names a known image generator. A single word is enough then.
     """
     text = text.strip()
     if not text or text[0] in "{[<" or not can_be_prompt(text) or _BY_DEVICES.fullmatch(text):

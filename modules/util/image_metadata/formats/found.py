@@ -1,4 +1,4 @@
-"""What a format's reader found in one text."""
+"""The result of reading one text."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ UNKNOWN = "unknown"
 
 
 class Found(NamedTuple):
-    """A prompt, and what came with it.
+    """A prompt with its accompanying values.
 
     Args:
-        sources: names of the images that were edited, as the generator calls them.
+        sources: names of the edited images, as the generator calls them.
     """
 
     prompt: str
@@ -46,10 +46,10 @@ _DECODER = json.JSONDecoder()
 
 
 def load_json(text: str) -> Any:
-    """A parsed JSON text; ``NaN`` and ``Infinity`` are taken, because generators write them.
+    """Parse a JSON text. ``NaN`` and ``Infinity`` are accepted, because generators write them.
 
     Raises:
-        Unusable: damaged, nested too deep, or it would take too much memory.
+        Unusable: the text is damaged, nested too deeply, or would take too much memory.
     """
     text = text.strip(" \t\r\n\0\ufeff")
     _check_memory(text)
@@ -68,10 +68,10 @@ def _check_memory(text: str) -> None:
 
 
 def load_objects(text: str) -> Iterator[Any]:
-    """The JSON objects in a text that holds other things between them; those that are damaged are skipped.
+    """Yield the JSON objects in a text with other content in between. Damaged objects are skipped.
 
     Raises:
-        Unusable: it would take too much memory, or there is none.
+        Unusable: there is no object, or it would take too much memory.
     """
     _check_memory(text)
     start, found = text.find("{"), False
@@ -91,7 +91,7 @@ def load_objects(text: str) -> Iterator[Any]:
 
 
 def as_seed(value: Any) -> int | None:
-    """A seed if ``value`` is one."""
+    """``value`` as a seed, if it is one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -102,7 +102,7 @@ def as_seed(value: Any) -> int | None:
 
 
 def as_text(value: Any) -> str:
-    """A text from a value that should be one: a list of texts is joined, anything else gives nothing."""
+    """``value`` as a text. A list of texts is joined; anything else gives an empty text."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list):

@@ -61,7 +61,7 @@ _FOOOCUS = (
 
 
 def read_json_object(data: Any, depth: int = 0) -> Found | None:
-    """The prompt of parsed JSON, whoever wrote it; ``None`` if there is none in it."""
+    """Read the prompt from parsed JSON of any known program; ``None`` if there is none."""
     if depth > _MAX_NESTED or not isinstance(data, dict):
         return None
     if is_graph(data):
@@ -76,7 +76,7 @@ def read_json_object(data: Any, depth: int = 0) -> Found | None:
 
 
 def _nested(data: dict[str, Any], depth: int) -> Found | None:
-    """Objects and JSON texts inside an object: graphs under ``prompt``, what NovelAI puts into ``Comment``."""
+    """Read objects and JSON texts nested in an object: graphs under ``prompt``, NovelAI's ``Comment``."""
     for key in _INSIDE:
         value = data.get(key)
         if isinstance(value, str) and value.lstrip()[:1] == "{":
@@ -106,7 +106,9 @@ def _swarm(data: dict[str, Any]) -> Found | None:
 
 
 def _invoke(data: dict[str, Any]) -> Found | None:
-    """Third generation (``positive_prompt``), and the second (``image`` with a list of prompts)."""
+    """Read the third generation of InvokeAI (``positive_prompt``) or the second (``image`` with a list of
+    prompts).
+    """
     if isinstance(data.get("positive_prompt"), str):
         return Found(as_text(data["positive_prompt"]), _negative(data), INVOKEAI, _seed(data))
     image, images = data.get("image"), data.get("images")
@@ -124,11 +126,11 @@ def _invoke(data: dict[str, Any]) -> Found | None:
 
 
 def split_invoke(text: str) -> tuple[str, str]:
-    """InvokeAI's first syntax: negative words are in brackets within the prompt."""
+    """Split InvokeAI's first syntax, in which negative words are in brackets within the prompt."""
     pieces = _BRACKETED.split(text)
     if len(pieces) == 1:
         return text.strip(), ""
-    # Behind a piece that is left out, or before it, stand commas that separated it.
+    # Removed pieces leave the commas that separated them.
     wanted = [pieces[0].strip(), *(piece.strip(" ,\n") for piece in pieces[2::2])]
     unwanted = [piece.strip() for piece in pieces[1::2]]
     return ", ".join(piece.rstrip(" ,") for piece in wanted if piece), ", ".join(filter(None, unwanted))
@@ -143,7 +145,7 @@ def _draw_things(data: dict[str, Any]) -> Found | None:
 
 
 def _novelai_whole(data: dict[str, Any]) -> Found | None:
-    """All texts of a NovelAI image as one object, the way it hides them and puts them into EXIF."""
+    """Read all texts of a NovelAI image from one object, as in its hidden data and EXIF."""
     words, rest = data.get("Description"), data.get("Comment")
     if not isinstance(words, str) or not words.strip() or not isinstance(rest, str):
         return None
@@ -156,13 +158,13 @@ def _novelai_whole(data: dict[str, Any]) -> Found | None:
 
 
 def with_characters(words: str, whole: str) -> str:
-    """NovelAI's description of an image, or the whole prompt where that is the description and its characters."""
+    """NovelAI's description of an image, or the whole prompt if that is the description plus its characters."""
     words = words.strip()
     return whole if whole.startswith(words) else words or whole
 
 
 def _novelai_v4(data: dict[str, Any]) -> Found | None:
-    """The caption object of NovelAI 4 and later: a prompt for the picture, and one for each character in it."""
+    """Read the caption object of NovelAI 4 and later: a prompt for the picture, and one per character."""
     prompt = _whole_caption(data.get("v4_prompt"))
     if prompt is None:
         return None
@@ -172,7 +174,7 @@ def _novelai_v4(data: dict[str, Any]) -> Found | None:
 
 
 def _whole_caption(value: Any) -> str | None:
-    """The base caption with those of the characters, in their order."""
+    """The base caption followed by those of the characters, in order."""
     caption = value.get("caption") if isinstance(value, dict) else None
     if not isinstance(caption, dict) or not isinstance(caption.get("base_caption"), str):
         return None
@@ -190,7 +192,7 @@ def _stability_matrix(data: dict[str, Any]) -> Found | None:
 
 
 def _plain(data: dict[str, Any]) -> Found | None:
-    """An object with a ``prompt`` text; the keys next to it tell which program wrote it."""
+    """Read an object with a ``prompt`` text. The keys next to it tell which program wrote it."""
     prompt = data.get("prompt", data.get("Prompt"))
     if isinstance(prompt, str) and prompt.lstrip()[:1] == "{":
         return None
