@@ -1,4 +1,4 @@
-"""The ways of choosing by name, as configs, command lines and stores have them."""
+"""The ways of choosing by name, as used in configs, command lines and stores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class CurationMode(BaseEnum):
-    """How the person is asked which image of a group is best: the keys of the files in ``choosing``."""
+    """How the person is asked which image of a group is best. The members are the keys of the files in
+    ``choosing``.
+    """
 
     vars().update({key: key for key in ways()})
 
     @property
     def way(self) -> WayOfChoosing:
-        """What the mode shows, asks and concludes."""
+        """The way of choosing of this mode."""
         return ways()[self.value]
 
 

@@ -1,4 +1,4 @@
-"""Walking through groups one after the other: passing over finished ones, and going back where an undo leads."""
+"""Walks through groups one after the other. It skips finished ones, and goes back where an undo leads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from modules.util.files.EventLog import Event
 
 @dataclass(frozen=True)
 class Counts:
-    """Of the whole output folder, in this and earlier sessions.
+    """Counts of the whole output folder, over all sessions.
 
     Args:
-        seen: questions that were answered, skips among them.
-        skipped: questions about which nothing was said.
+        seen: answered questions, including skips.
+        skipped: skipped questions.
         paired: pairs in the folder.
-        passed: groups that were finished without a pair.
-        liked, disliked: images that were marked so on pages of many prompts.
-        looked_at: images that were marked or seen there.
+        passed: groups finished without a pair.
+        liked, disliked: images marked so on pages of many prompts.
+        looked_at: images marked or seen there.
     """
 
     seen: int = 0
@@ -37,13 +37,13 @@ class Counts:
 
 
 class GroupWalk:
-    """The groups of a source folder as a session goes through them, from a window or over the line protocol.
+    """A session's walk through the groups of a source folder, for a window or the line protocol.
 
     Args:
         session: open on the output folder.
         ahead: finds the groups.
-        wait: whether to wait until the next group is found; a window looks again when there is news.
-        ask_to_continue: whether a group with enough pairs asks to keep scoring it; otherwise it is done.
+        wait: whether to wait until the next group is found; a window instead tries again when there is news.
+        ask_to_continue: whether to ask before ending a group with enough pairs; otherwise it ends.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GroupWalk:
         self.session = session
         self._open: ImageGroup | None = None
         self.closed = 0
-        """Groups that were finished since the walk began, for its pace."""
+        """Groups finished since the walk began, for measuring the pace."""
         self._ahead = ahead
         self._wait = wait
         self._ask = ask_to_continue
@@ -60,7 +60,7 @@ class GroupWalk:
         self._finished = dict.fromkeys(finished.keys())
         self._passed = finished.without_pairs()
         self.marks = Marks()
-        """Of all groups."""
+        """Marks of all groups."""
         self._seen = self._skipped = 0
         self._counted_to = 0
         self._count(session.store.events())
@@ -70,18 +70,19 @@ class GroupWalk:
 
     @property
     def group(self) -> ImageGroup | None:
-        """The open group, without images that went away meanwhile; ``None`` at the end, and while the next one is
-        searched for."""
+        """The open group, without images that have disappeared; ``None`` at the end, and while searching for
+        the next group.
+        """
         return None if self._open is None else self.session.group
 
     @property
     def finished(self) -> int:
-        """How many groups are done, in this and earlier sessions."""
+        """Number of finished groups, over all sessions."""
         return len(self._finished)
 
     @property
     def counts(self) -> Counts:
-        """What the folder holds."""
+        """Counts of the folder."""
         paired = self.session.store.pair_count()
         liked, disliked = self.marks.count(True), self.marks.count(False)
         looked_at = self.marks.judged
@@ -89,7 +90,7 @@ class GroupWalk:
         return Counts(seen, self._skipped, paired, len(self._passed), liked, disliked, looked_at)
 
     def passed(self) -> list[ImageGroup]:
-        """The groups that were finished without a pair, as far as they were found in this source folder."""
+        """The groups finished without a pair, as far as they were found in this source folder."""
         found = [group for key in self._passed if (group := self._ahead.known(key)) is not None]
         return sorted(found, key=lambda group: (group.prompt, group.aspectratio))
 
@@ -98,11 +99,11 @@ class GroupWalk:
         return None if self._open is None else self.session.state()
 
     def status(self) -> SearchStatus:
-        """How far the search is."""
+        """Progress of the search."""
         return self._ahead.status()
 
     def coming(self, count: int) -> list[ImageGroup]:
-        """The groups that come next, for decoding ahead."""
+        """The next groups, for decoding ahead."""
         return self._ahead.coming(count)
 
     def _count(self, events: Iterable[Event]) -> None:
@@ -121,13 +122,13 @@ class GroupWalk:
     # --- steps --------------------------------------------------------------------------------------------------
 
     def act(self, verb: Callable[[CurationSession], GroupState]) -> None:
-        """Carry a verb of the session out, and open the next group if that ended this one."""
+        """Run a verb of the session. If it ended the group, open the next one."""
         self._end(verb(self.session))
         self._count_on()
         self.advance()
 
     def note(self, verb: Callable[[CurationSession], None]) -> None:
-        """Carry out a verb that may be about any group and ends none."""
+        """Run a verb that may concern any group and ends none."""
         verb(self.session)
         self._count_on()
 
@@ -135,13 +136,14 @@ class GroupWalk:
         self._count(self.session.store.events(after=self._counted_to))
 
     def _end(self, state: GroupState) -> GroupState:
-        """End the open group if it has enough pairs and nobody is to be asked whether to continue."""
+        """End the open group if it has enough pairs and the person is not to be asked whether to continue."""
         asks = self._ask or state.phase is not Phase.CONTINUE
         return state if asks else self.session.finish_group(automatic=True)
 
     def advance(self) -> None:
-        """Take in images found since the group was opened; where it is done, or there is none, open the next one
-        that has a question."""
+        """Take in images found since the group was opened. If it is done, or none is open, open the next
+        group that has a question.
+        """
         if self._open is not None:
             state = self.session.state()
             if state.phase is not Phase.DONE:
@@ -177,10 +179,10 @@ class GroupWalk:
             self.session.open(grown)
 
     def open(self, key: str) -> None:
-        """Show a group that is done once more; the one that is open comes after it.
+        """Show a finished group again. The open group comes after it.
 
         Raises:
-            Refused: it was not found in this source folder, or has no two images left.
+            Refused: the group was not found in this source folder, or has fewer than two images left.
         """
         if self._open is not None and self._open.key == key:
             return
@@ -201,14 +203,14 @@ class GroupWalk:
         self.advance()
 
     def later(self) -> None:
-        """Come back to the open group after all others."""
+        """Postpone the open group until after all others."""
         if self._open is not None:
             self._ahead.put_last(self._open)
             self._open = None
             self.advance()
 
     def _take_along(self, key: str) -> None:
-        """Hand the groups out again that were finished after that of ``key`` and are not any more."""
+        """Return groups to the queue that were finished after that of ``key`` and no longer are."""
         still = self.session.finished_groups().keys()
         back = [one for one in self._finished if one not in still and one != key]
         for one in reversed(back):
@@ -221,10 +223,10 @@ class GroupWalk:
                 self._ahead.put_back(group)
 
     def undo(self) -> str | None:
-        """Take back the last step and open the group it was in, if that was found in this source folder.
+        """Undo the last step and open its group, if that was found in this source folder.
 
         Returns:
-            The key of the group; ``None`` when there was nothing to take back.
+            The key of the group; ``None`` if there was nothing to undo.
         """
         key = self.session.undo()
         self._seen = self._skipped = 0

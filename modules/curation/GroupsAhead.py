@@ -1,4 +1,4 @@
-"""Groups found by a scan ahead of the person who goes through them, a bounded number of them."""
+"""A bounded queue of groups, found by a scan ahead of the person."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from modules.curation.intake.groups import Finished, ScanOptions, scan_groups
 from modules.curation.intake.scan import ScanFault
 
 AHEAD = 12
-"""This many groups wait, looked through for duplicates, before the scan pauses."""
+"""The scan pauses when this many groups, checked for duplicates, are waiting."""
 REST_SECONDS = 0.004
 LOOK_AGAIN_SECONDS = 0.7
-"""Between two looks at a folder that is still being filled."""
+"""Interval between two scans of a folder that is still being filled."""
 
 Found = ImageGroup | ScanFault
 
 
 @dataclass(frozen=True)
 class ScanControl:
-    """What a scan asks and tells while it runs.
+    """Callbacks of a running scan.
 
     Args:
-        stopped: whether to stop.
+        stopped: returns whether to stop.
         counted: called with the number of groups, once every file was seen.
-        finished: whether a group is done and will not be shown.
+        finished: returns whether a group is done and will not be shown.
     """
 
     stopped: Callable[[], bool]
@@ -42,18 +42,18 @@ class ScanControl:
 
 Scan = Callable[[ScanControl], Iterator[Found]]
 HeldBack = Callable[[], Set[str] | None]
-"""Names, relative to the folder, of images to leave out for now; ``None`` once no more images come."""
+"""Names, relative to the folder, of images to leave out for now; ``None`` once no more images will come."""
 
 
 @dataclass(frozen=True)
 class SearchStatus:
-    """How far the scan is.
+    """Progress of a scan.
 
     Args:
-        groups: found so far; all of them once ``counted``.
-        faults: files that were left out.
-        counted: every file has been seen, though duplicates may still be looked for.
-        searching: more groups may come.
+        groups: number of groups found so far; the total once ``counted``.
+        faults: files that are left out.
+        counted: whether every file has been seen; the search for duplicates may still be running.
+        searching: whether more groups may come.
     """
 
     groups: int
@@ -63,16 +63,16 @@ class SearchStatus:
 
 
 class GroupsAhead:
-    """Runs a scan in a thread and hands out what it found, one group after the other.
+    """Runs a scan in a thread and returns the groups it found one by one.
 
-    A group may be found again with more images; it then takes the place of the smaller one, or is handed out again.
+    A group may be found again with more images. It then replaces the smaller one, or is returned again.
 
     Args:
-        scan: what to run.
-        finished: says which groups are done; they are remembered, not handed out.
-        changed: called from the scanning thread with how far it is, when there is something new.
-        ready: this many groups wait at most; the scan, and the decoding for duplicates, then pause.
-        gentle: whether a window shares the interpreter; the scan then rests half of the time.
+        scan: the scan to run.
+        finished: tells which groups are done; they are remembered, but not returned.
+        changed: called from the scanning thread with the progress when there is something new.
+        ready: maximum number of waiting groups; beyond it, the scan and the decoding for duplicates pause.
+        gentle: whether a window shares the interpreter; the scan then sleeps half of the time.
     """
 
     def __init__(
@@ -137,8 +137,9 @@ class GroupsAhead:
         return key not in self._asked_for and self._finished(key, names)
 
     def _asked_to_stop(self) -> bool:
-        """Asked by the scan at every file. Once there is something to look at, a gentle scan would otherwise hold the
-        interpreter's lock whenever the window needs it."""
+        """Called by the scan for every file. Once a group is ready, a gentle scan yields here, because it
+        would otherwise hold the interpreter's lock whenever the window needs it.
+        """
         if self._gentle and self._known:
             now = time.monotonic()
             if now >= self._rest_at:
@@ -157,13 +158,13 @@ class GroupsAhead:
     # --- for the one who goes through them ----------------------------------------------------------------------
 
     def next(self, wait: bool = True) -> ImageGroup | None:
-        """The next group that is not done; those that were put last come after all others.
+        """The next group that is not done. Postponed groups come after all others.
 
         Args:
-            wait: until one is found or the scan has ended; otherwise ``None`` says that none is ready.
+            wait: wait until one is found or the scan has ended; otherwise ``None`` means that none is ready.
 
         Raises:
-            Exception: what ended the scan, once all it found was handed out.
+            Exception: the error that ended the scan, once all its groups were returned.
         """
         with self._news:
             self._news.notify_all()
@@ -176,12 +177,12 @@ class GroupsAhead:
             return self._known[self._last.popleft()] if self._last and not self._searching else None
 
     def take(self, key: str, wait: bool = True) -> ImageGroup | None:
-        """A group by its key, with all images found so far, wherever it stands.
+        """Take a group by its key out of turn, with all images found so far.
 
-        One that was finished and has not been found yet is handed out when it is.
+        A finished group that has not been found yet is returned once it is.
 
         Args:
-            wait: until it is found or the scan has ended.
+            wait: wait until it is found or the scan has ended.
         """
         with self._news:
             self._asked_for.add(key)
@@ -196,32 +197,32 @@ class GroupsAhead:
             return self._known.get(key)
 
     def known(self, key: str) -> ImageGroup | None:
-        """A group that was found, with all images found so far; it stays where it stands."""
+        """A group that was found, with all images found so far. It keeps its turn."""
         with self._news:
             return self._known.get(key)
 
     def waits(self, key: str) -> bool:
-        """Whether this group is still to be handed out."""
+        """Whether this group is still waiting for its turn."""
         with self._news:
             return key in self._ready or key in self._last
 
     def put_back(self, group: ImageGroup) -> None:
-        """Hand this one out again, before all others."""
+        """Return a group to the front of the queue."""
         with self._news:
             self._ready.appendleft(group.key)
 
     def put_last(self, group: ImageGroup) -> None:
-        """Hand this one out again, after all others."""
+        """Return a group to the end of the queue."""
         with self._news:
             self._last.append(group.key)
 
     def coming(self, count: int) -> list[ImageGroup]:
-        """The groups that come next, for decoding ahead."""
+        """The next groups, for decoding ahead."""
         with self._news:
             return [self._known[self._ready[i]] for i in range(min(count, len(self._ready)))]
 
     def status(self) -> SearchStatus:
-        """How far it is."""
+        """Progress of the scan."""
         with self._news:
             groups = max(len(self._known), self._total or 0)
             return SearchStatus(groups, len(self.faults), self._total is not None, self._searching)
@@ -249,13 +250,13 @@ def search_folder(
     gentle: bool = False,
     held_back: HeldBack = lambda: None,
 ) -> GroupsAhead:
-    """Look through a folder for groups.
+    """Search a folder for groups.
 
     Args:
         source: the folder with images.
-        output: left out of the scan; it also keeps the hashes of images.
+        output: excluded from the scan; it also stores the hashes of images.
         finished, changed, gentle: as for ``GroupsAhead``.
-        held_back: for a folder that is still being filled; it is looked through again until this is ``None``.
+        held_back: for a folder that is still being filled; it is scanned again until this returns ``None``.
     """
 
     def scan(control: ScanControl) -> Iterator[Found]:
@@ -284,7 +285,7 @@ def search_folder(
 
 
 def _take_once(out: Set[str], taken: set[str], name: str) -> bool:
-    """Whether an image is to be grouped in this look through the folder; notes that it is."""
+    """Whether to group an image in this scan. Marks it as taken."""
     if name in out:
         return False
     taken.add(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.util.pairs.source_files import SourceImage
 
 Stamp = tuple[int, int]
-"""Size in bytes and time of the last change in nanoseconds."""
+"""Size in bytes and modification time in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class ImageGroup:
         aspectratio: name of the aspect bucket.
         root: the source folder.
         files: image paths relative to ``root``, with ``/`` separators.
-        stamps: of each file when its prompt was read; empty if nobody looked.
-        sources: the images that all of these are edits of; empty if they were made from the prompt alone.
+        stamps: stamp of each file when its prompt was read; empty if unknown.
+        sources: the images that all of these are edits of; empty if they are not edits.
     """
 
     key: str
@@ -39,7 +39,7 @@ class ImageGroup:
         return self.root / self.files[index]
 
     def is_intact(self, index: int) -> bool:
-        """Whether the file is still there, with the size and the time it had when its prompt was read."""
+        """Whether the file still has the size and modification time it had when its prompt was read."""
         try:
             info = self.path(index).stat()
         except OSError:

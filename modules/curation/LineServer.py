@@ -17,12 +17,12 @@ Message = dict[str, Any]
 class LineServer:
     """Answers requests one by one until ``quit`` or the end of the input.
 
-    Every line in is answered by exactly one line out, after what it asked for is on the disk.
+    Every request line gets exactly one reply line, once its effect is on disk.
 
     Args:
         requests: lines of UTF-8 bytes.
         replies: lines of text; flushed after each.
-        verbs: what each request (its ``do``) does.
+        verbs: the function of each request, by its ``do``.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LineServer:
         raise NotImplementedError
 
     def where(self, **more: Any) -> Message:
-        """The open question, or that there is none."""
+        """The open question, or a message that there is none."""
         raise NotImplementedError
 
     def bye(self) -> Message:
@@ -63,7 +63,7 @@ class LineServer:
         self._say({"type": "bye", **self.bye()})
 
     def reply(self, line: bytes) -> Message | None:
-        """What to say to one request, after carrying it out; ``None`` to ``quit``."""
+        """Handle one request and return the reply; ``None`` to ``quit``."""
         try:
             request = self._read(line)
             return None if request["do"] == "quit" else self._verbs[request["do"]](request)
@@ -81,6 +81,6 @@ class LineServer:
         return request
 
     def _say(self, message: Message) -> None:
-        # ASCII with escapes: whatever encoding the other end expects, and names that are not UTF-8.
+        # ASCII with escapes works for any encoding at the other end, and for names that are not UTF-8.
         self._replies.write(json.dumps(message, allow_nan=False) + "\n")
         self._replies.flush()

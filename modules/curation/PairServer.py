@@ -1,6 +1,6 @@
-"""Picking over two streams of lines: a question as a JSON object out, an answer as a JSON object in.
+"""Picking over two streams of lines, with questions and answers as JSON objects.
 
-The verbs are those of ``CurationSession``; see docs/curation.md for the fields.
+The verbs are those of ``CurationSession``. See docs/curation.md for the fields.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class PairServer(LineServer):
     """Answers requests one by one until ``quit`` or the end of the input.
 
     Args:
-        walk: where the session is.
+        walk: the walk through the groups.
         requests: lines of UTF-8 bytes.
         replies: lines of text; flushed after each.
-        faults: files that the scan has left out so far.
+        faults: returns the files that the scan has left out so far.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PairServer(LineServer):
     # --- where we are ---
 
     def where(self, **more: Any) -> Message:
-        """The open question, the choice whether to continue with a prompt, or that all groups are done."""
+        """The open question, the choice whether to continue a prompt, or the end."""
         group, state = self.walk.group, self.walk.state()
         note, self._session.note = self._session.note, ""
         common = {"pairs": self._pair_count(), "groups_finished": self.walk.finished, **more}
@@ -107,7 +107,7 @@ class PairServer(LineServer):
 
     @staticmethod
     def _sources(group: ImageGroup) -> Message:
-        """Of edits, the images that they were made from."""
+        """The sources, if the images are edits."""
         return {"sources": [str(source.path) for source in group.sources]} if group.sources else {}
 
     @staticmethod
@@ -115,7 +115,7 @@ class PairServer(LineServer):
         return {"file": group.files[index], "path": str(group.path(index))}
 
     def _open(self, kind: AnswerKind | None, phases: tuple[Phase, ...]) -> tuple[ImageGroup, GroupState]:
-        """The open group, if what was asked for is possible now."""
+        """The open group, if the request is possible now."""
         group, state = self.walk.group, self.walk.state()
         if group is None or state is None:
             raise UserError("all groups are done")
@@ -131,7 +131,7 @@ class PairServer(LineServer):
         kind: AnswerKind | None = None,
         phases: tuple[Phase, ...] = (Phase.QUESTION,),
     ) -> Message:
-        """Carry a verb out, move on if that ended the group, and say where we are and what was exported."""
+        """Run a verb, move on if it ended the group, and report the position and what was exported."""
         group, _ = self._open(kind, phases)
         before = self._exported(group)
         verb()
@@ -149,7 +149,7 @@ class PairServer(LineServer):
     # --- requests with fields ---
 
     def _place(self, request: Message, field: str, group: ImageGroup, state: GroupState) -> int | None:
-        """An image of the group: by its place in ``show``, or by its file name."""
+        """An image of the group, by its position in ``show`` or by file name."""
         value = request.get(field)
         if value is None:
             return None
@@ -189,7 +189,7 @@ class PairServer(LineServer):
         return self._act(lambda: self._session.judge(good), AnswerKind.JUDGE)
 
     def _page(self) -> Message:
-        """What was marked so far, and the prompts whose images can be marked, the open one first."""
+        """The marks so far, and the prompts whose images can be marked, the open one first."""
         strips = [
             {
                 "group": one.group.key,
@@ -210,7 +210,7 @@ class PairServer(LineServer):
         return {"page": strips, "seen": counts.seen, "liked": counts.liked, "disliked": counts.disliked}
 
     def _on_page(self, request: Message) -> str:
-        """The group of a request about marks: the open one, if none is named."""
+        """The group of a request about marks: the open one if none is named."""
         group, _ = self._open(AnswerKind.MARK, (Phase.QUESTION,))
         key = request.get("group", group.key)
         if not isinstance(key, str):

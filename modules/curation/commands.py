@@ -1,4 +1,4 @@
-"""What the pair tool does without a window, one function per command, each giving plain values for JSON."""
+"""The pair tool without a window: one function per command, each returning plain values for JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def serve_pairs(
 
 
 def finalize(output_dir: Path, val_percentage: float) -> Json:
-    """Sort all pairs into train and val and write ``concepts.json``."""
+    """Split all pairs into train and val and write ``concepts.json``."""
     with existing_store(output_dir) as store:
         manifest = store.manifest()
         train, val = finalize_export(output_dir, manifest, val_percentage)
@@ -96,7 +96,7 @@ def finalize(output_dir: Path, val_percentage: float) -> Json:
 
 
 def import_file(source: Path, output_dir: Path, kind: str | None, progress: Progress) -> Json:
-    """Bring public preference data into the folder, as if it had been picked there."""
+    """Import public preference data into the folder, as if it had been picked there."""
     pairs = PublicFile(source, kind)
     with CurationStore(output_dir) as store:
         count = import_pairs(store, pairs, str(source), lambda done: progress(f"{done} pairs"))
@@ -106,11 +106,11 @@ def import_file(source: Path, output_dir: Path, kind: str | None, progress: Prog
 def import_marks(
     source: Path, output_dir: Path, favourites: Path | None, likes: Path | None, progress: Progress
 ) -> Json:
-    """Bring stars, ratings and favourites of a folder of images into the output folder, as pairs.
+    """Import stars, ratings and favourites of a folder of images into the output folder, as pairs.
 
     Args:
         favourites: folder with copies of liked images.
-        likes: where every like and dislike is listed as JSON.
+        likes: file in which every like and dislike is listed as JSON.
     """
     check_folders(source, output_dir)
     found = Favourites(source, output_dir, favourites)
@@ -145,14 +145,14 @@ def _import_warnings(count: ImportCount) -> list[str]:
 
 
 def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
-    """Copy the finalised pairs into a folder other programs read."""
+    """Copy the finalised pairs to a folder in a format of other programs."""
     writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
     with existing_store(output_dir):
         return {"pairs": writer(output_dir, target), "format": kind, "target": str(target)}
 
 
 def likes(output_dir: Path) -> Json:
-    """Every image that was liked or disliked in a session, with its prompt."""
+    """Every image liked or disliked in a session, with its prompt."""
     with existing_store(output_dir) as store:
         marks = Marks(store.events())
     counts = {"likes": marks.count(True), "dislikes": marks.count(False), "seen": marks.judged}
@@ -160,7 +160,7 @@ def likes(output_dir: Path) -> Json:
 
 
 def statistics(output_dir: Path, scores_file: Path | None = None) -> Json:
-    """Counts of a session, how consistent its answers are, and how often scores of a reward model agree.
+    """Counts of a session, the consistency of its answers, and their agreement with scores of a reward model.
 
     Args:
         scores_file: JSON object of scores by file name relative to the source folder; higher is better.
@@ -210,7 +210,7 @@ def check(chosen: Path, rejected: Path, resolution: int, batch_size: int) -> Jso
 
 
 def check_edits(output_dir: Path) -> Json:
-    """What is wrong with the sources of the pairs of an output folder; empty if they are not edits."""
+    """Faults of the sources of the pairs in an output folder; empty if they are not edits."""
     found = check_sources(output_dir, load_manifest(output_dir)["pairs"])
     return {} if found is None else {"ok": found.ok, **asdict(found)}
 
@@ -218,7 +218,7 @@ def check_edits(output_dir: Path) -> Json:
 def _buckets(
     chosen: Path, rejected: Path, keys: Sequence[str], resolution: int
 ) -> tuple[list[FinalizedPair], list[str]]:
-    """The pairs whose sizes can be read, and those of different shapes."""
+    """The pairs with readable sizes, and those whose sides have different shapes."""
     from modules.util.bucket import bucket_of
     from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, dpo_pair_key
 
@@ -235,7 +235,7 @@ def _buckets(
         try:
             buckets = {bucket_of(*image_size(side[key]), resolution) for side in files}
         except DataError:
-            continue  # listed as unreadable already
+            continue  # already listed as unreadable
         if len(buckets) > 1:
             mixed.append(key)
         pairs.append(FinalizedPair(key, "", files[0][key], files[1][key], None, None))
@@ -244,15 +244,15 @@ def _buckets(
 
 @dataclass(frozen=True)
 class ReviewOrder:
-    """What to do to the pairs of a folder, in this order.
+    """Changes to the pairs of a folder, in this order.
 
     Args:
-        undo: take this many steps back, those of earlier calls and of the window too.
-        remove: pairs to take out (they stay in the trash folder until it is emptied).
-        swap: pairs whose sides are exchanged.
+        undo: undo this many steps, including those of earlier calls and of the window.
+        remove: pairs to remove (they stay in the trash folder until it is emptied).
+        swap: pairs whose sides are to be swapped.
         captions: (pair, new caption).
-        fix: apply the fix of every fault that has one.
-        empty_trash: delete what was removed, for good.
+        fix: fix every fault that has an automatic fix.
+        empty_trash: delete removed pairs for good.
     """
 
     undo: int = 0
@@ -264,11 +264,11 @@ class ReviewOrder:
 
 
 def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
-    """List the pairs and their faults, after what ``order`` asks for.
+    """Apply ``order``, then list the pairs and their faults.
 
     Raises:
-        UserError: there are no pairs, there is nothing to undo, or a named pair does not exist (then nothing but
-            what was to be undone is changed).
+        UserError: there are no pairs, there is nothing to undo, or a named pair does not exist (then only the
+            undo has been done).
     """
     with existing_store(output_dir):
         walk = PairReview(output_dir)
@@ -299,7 +299,7 @@ def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
 
 
 def _undo(walk: PairReview, steps: int) -> list[str | None]:
-    """The pairs whose last steps were taken back."""
+    """Undo steps and return their pairs."""
     undone: list[str | None] = []
     while len(undone) < steps and walk.undo():
         undone.append(walk.undone)

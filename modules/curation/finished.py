@@ -1,4 +1,4 @@
-"""Which groups are done, and why a group that was done comes again."""
+"""Which groups are done, and why a finished group is shown again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from modules.util.counted import counted
 from modules.util.files.EventLog import Event
 
 REOPENING = ("answer", "judge", "mark", "close", "pick")
-"""Kinds of events that say something about a group, whether or not it was finished."""
+"""Types of events that concern a group whether or not it was finished."""
 
 
 class GroupRecord:
-    """What the events of one group say about its pairs and its end, taken one after the other."""
+    """Pairs and end of one group, from its events in order."""
 
     def __init__(self) -> None:
         self.done = False
@@ -22,11 +22,11 @@ class GroupRecord:
         self._wanted: int | None = None
 
     def take(self, event: Event) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         data = event.payload
         if event.kind == "done":
             self.done = True
-            # Sessions before these were noted leave both open; nothing is then new.
+            # Sessions before these were recorded leave both unknown; then nothing counts as new.
             self._left = frozenset(data["left"]) if "left" in data else None
             self._wanted = data.get("wanted")
         elif event.kind in (*REOPENING, "go_on", "reopen"):
@@ -42,9 +42,9 @@ class GroupRecord:
         return sum(name not in self._left and name not in self._used for name in files)
 
     def why_again(self, files: Collection[str], pairs_per_group: int) -> str:
-        """Why the finished group is to be shown again, in a few words; empty if it is not.
+        """Why the finished group is shown again, in a few words; empty if it is not.
 
-        It takes two images that are in no pair, and a reason: images were added, or more pairs are wanted now.
+        This requires two unpaired images and a reason: images were added, or more pairs are wanted now.
         """
         if sum(name not in self._used for name in files) < 2:
             return ""
@@ -60,8 +60,8 @@ class FinishedGroups:
     """The groups of an output folder that are done.
 
     Args:
-        events: of the whole folder, in order.
-        pairs_per_group: how many pairs a group is to give now.
+        events: events of the whole folder, in order.
+        pairs_per_group: number of pairs wanted from each group now.
     """
 
     def __init__(self, events: Iterable[Event], pairs_per_group: int) -> None:
@@ -75,14 +75,14 @@ class FinishedGroups:
         self._wanted = pairs_per_group
 
     def keys(self) -> set[str]:
-        """All of them."""
+        """Keys of all finished groups."""
         return set(self._records)
 
     def without_pairs(self) -> set[str]:
-        """Those that gave no pair."""
+        """Keys of finished groups that gave no pair."""
         return {key for key, record in self._records.items() if not record.pairs}
 
     def __call__(self, key: str, files: Collection[str]) -> bool:
-        """Whether the group is done and, with the files it has now, need not be shown again."""
+        """Whether the group is done and, given its current files, need not be shown again."""
         record = self._records.get(key)
         return record is not None and not record.why_again(files, self._wanted)

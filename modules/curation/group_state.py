@@ -1,4 +1,4 @@
-"""Where a group stands: the fold of its events."""
+"""The state of a group, as the fold of its events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.util.rng import python_random
 
 
 class Phase(Enum):
-    """Where a group stands."""
+    """Phase of a group."""
 
     QUESTION = "question"
     CONTINUE = "continue"
@@ -27,13 +27,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How to choose.
+    """Settings of a session.
 
     Args:
         mode: the way of choosing.
         pairs_per_group: after this many pairs the group asks whether to continue.
-        threshold: certainty at which ways that save by themselves do so.
-        seed: of places on the screen and of the order of questions.
+        threshold: certainty at which ways that save automatically do so.
+        seed: seed of screen positions and of the order of questions.
     """
 
     mode: CurationMode = DEFAULT_MODE
@@ -55,13 +55,13 @@ class GroupState:
     """A group after folding its events. Indices are positions in ``ImageGroup.files``.
 
     Args:
-        question: the images that are asked about, in screen order.
-        situation: what the answers say.
-        certainty: that the best image really is better than the worst.
-        pairs: how many the group has given.
-        pairs_target: after this many it asks whether to continue.
-        events: how many it has; a new one means a new question.
-        again: why a group that was finished is shown again; empty if it was not finished.
+        question: the images of the open question, in screen order.
+        situation: the result of the answers so far.
+        certainty: probability that the best image really is better than the worst.
+        pairs: number of pairs from the group.
+        pairs_target: number of pairs after which it asks whether to continue.
+        events: number of its events; a new one means a new question.
+        again: why a finished group is shown again; empty if it was not finished.
     """
 
     phase: Phase
@@ -90,7 +90,7 @@ class GroupState:
 
 
 class _Fold:
-    """The events of a group, taken one after the other."""
+    """Folds the events of a group one by one."""
 
     def __init__(self, group: ImageGroup, settings: SessionSettings) -> None:
         self._group, self._settings = group, settings
@@ -118,12 +118,12 @@ class _Fold:
 
     @property
     def done(self) -> bool:
-        """Whether the group was finished, and nothing came after that."""
+        """Whether the group was finished and nothing came after that."""
         return self._record.done
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are so far."""
+        """Number of pairs so far."""
         return self._record.pairs
 
     def take(self, event: Event) -> None:
@@ -135,7 +135,7 @@ class _Fold:
             self._kinds[event.kind](event.payload)
 
     def come_again(self) -> None:
-        """Show the finished group again if there is a reason, until it has the pairs that are wanted."""
+        """Show the finished group again if there is a reason, until it has the wanted number of pairs."""
         per_group = self._settings.pairs_per_group
         self.again = self._record.why_again(self._group.files, per_group)
         more = not self.again or self._record.new_images(self._group.files)
@@ -152,7 +152,7 @@ class _Fold:
             self.verdicts[self._index[data["file"]]] = data["good"]
 
     def _mark(self, data: dict[str, Any]) -> None:
-        """A mark that is taken off leaves an image that was seen."""
+        """Apply a mark. An image whose mark is removed counts as seen."""
         if data["file"] in self._index:
             self.verdicts[self._index[data["file"]]] = data["like"]
         self.closed = False
@@ -181,7 +181,9 @@ class _Fold:
             self.verdicts.clear()
 
     def _gone(self, data: dict[str, Any]) -> None:
-        """What was said of a file that went away or was replaced is not about the one that may be there now."""
+        """Drop what was said of a file that disappeared or was replaced. It does not apply to a new file of
+        that name.
+        """
         gone = {self._index[name] for name in data["files"] if name in self._index}
         self.answers = [answer for answer in self.answers if not gone.intersection(answer.places)]
         for index in gone:
@@ -215,7 +217,7 @@ def fold(group: ImageGroup, settings: SessionSettings, events: Sequence[Event]) 
 
 
 def _read_answer(data: dict[str, Any], index: dict[str, int]) -> Answer | None:
-    """An answer from the log; ``None`` when an image of it is gone from the folder."""
+    """An answer from the log; ``None`` if one of its images no longer exists."""
     names = [*data["places"], *(n for n in (data["best"], data["worst"]) if n is not None)]
     if any(name not in index for name in names):
         return None

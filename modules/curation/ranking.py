@@ -1,4 +1,5 @@
-"""How good each image of a group is, from comparisons: Elo, and Bradley-Terry with a Gaussian prior.
+"""Estimates the quality of each image of a group from comparisons: Elo, and Bradley-Terry with a Gaussian
+prior.
 
 Elo keeps one number per image (Elo 1978). Bradley-Terry (1952) is fitted by maximum a posteriori with a
 Laplace approximation of the posterior, so that it also knows how certain an order is. A tie counts as half
@@ -21,8 +22,7 @@ ELO_START = 1500.0
 ELO_K = 32.0
 DRAWS = 512
 PRIOR_STD = 1.8
-"""Standard deviation of the quality of images of one prompt, in logits, as the shipped simulation prefers
-it."""
+"""Standard deviation of quality among images of one prompt, in logits, preferred by the bundled simulation."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def elo_ratings(count: int, comparisons: Sequence[Comparison]) -> Floats:
-    """Ratings (count,) after the comparisons in their order; everyone starts at 1500, K = 32."""
+    """Ratings (count,) after the comparisons in order. All start at 1500, K = 32."""
     ratings = np.full(count, ELO_START)
     for c in comparisons:
         expected = 1.0 / (1.0 + 10.0 ** ((ratings[c.second] - ratings[c.first]) / 400.0))
@@ -78,10 +78,10 @@ class Posterior:
         return 0.5 * (1.0 + math.erf(float(gap) / math.sqrt(2.0)))
 
     def expected_gain(self, sign: float, inside: int, outside: int) -> float:
-        """Expected improvement, in logits, of letting ``outside`` take the place of ``inside``.
+        """Expected improvement, in logits, of replacing ``inside`` by ``outside``.
 
         Args:
-            sign: 1 where high quality is wanted, -1 where low quality is.
+            sign: 1 if high quality is wanted, -1 if low quality is.
         """
         std = self.difference_std(inside, outside)
         gap = sign * float(self.mean[outside] - self.mean[inside])

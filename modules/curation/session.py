@@ -1,8 +1,8 @@
-"""A picking session as a state machine: which question is open, what an answer does, what undo takes back.
+"""A picking session as a state machine: the open question, the effect of answers, and undo.
 
-Nothing here draws. A view shows ``session.state()`` and calls the verbs; every verb is on the disk before
-it returns, and the state is always the fold of the store's events, so a session that was killed resumes
-where it was.
+Nothing here draws. A view shows ``session.state()`` and calls the verbs. Every verb is on disk before it
+returns, and the state is always the fold of the store's events, so that a killed session resumes where it
+was.
 
 Phases of a group::
 
@@ -30,20 +30,20 @@ from modules.util.pairs.decoding import UndecodableImage
 from modules.util.pairs.pair_sources import LostSource
 
 SEEN = "seen"
-"""Events that say what was on the screen: no answers."""
+"""Events that record what was on the screen; they are not answers."""
 
 
 class Refused(UserError):
-    """Something that is not possible as things stand; nothing has changed."""
+    """An action that is not possible in the current state. Nothing has changed."""
 
 
 class CurationSession:
-    """One group after another, each event durable.
+    """A picking session: one group after another, with durable events.
 
     Args:
         store: the open store of the output folder.
         settings: how to choose.
-        distance: visual distance of two image files, for pairing similar images; 0 for all when absent.
+        distance: visual distance of two image files, for pairing similar images; 0 for all if not given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CurationSession:
         self._state: GroupState | None = None
         self._gone: dict[str, set[str]] = {}
         self.note = ""
-        """What happened besides what was asked for, in one sentence; the one who shows it empties it."""
+        """What happened besides the requested action, in one sentence. Whoever shows it clears it."""
 
     # --- where we are ---
 
@@ -76,11 +76,11 @@ class CurationSession:
         return self._group
 
     def finished_groups(self) -> FinishedGroups:
-        """The groups that are done; pass over these before decoding anything."""
+        """The finished groups, to be skipped before decoding anything."""
         return FinishedGroups(self.store.events(), self.settings.pairs_per_group)
 
     def open(self, group: ImageGroup) -> GroupState:
-        """Show ``group`` from where it was left, without images that went away since it was found."""
+        """Show ``group`` in the state it was left in, without images that have disappeared."""
         self._group = self.intact(group)
         self._state = None
         return self._finish_step(self.state())
@@ -105,9 +105,9 @@ class CurationSession:
         return state
 
     def _answer(self, kind: str, payload: dict[str, Any]) -> GroupState:
-        """Note an answer, and whether pairs or the end follow from it; then do that.
+        """Record an answer, together with the pairs or the end that follow from it, then carry these out.
 
-        What a kill or a full disk keeps from being done is done when the group is opened again.
+        If a kill or a full disk prevents that, it is done when the group is next opened.
         """
         key = self.group.key
         events = [*self.store.events(key), Event(0, key, kind, payload, 0.0)]
@@ -118,7 +118,7 @@ class CurationSession:
         return state if settled is None else self._carry_out(settled, state)
 
     def _finish_step(self, state: GroupState) -> GroupState:
-        """Do what followed from the last event, if that was cut off."""
+        """Carry out what follows from the last event, if that was interrupted."""
         events = self.store.events(self.group.key)
         last = events[-1] if events else None
         if last is not None and last.kind == "pick" and state.phase is Phase.DONE:
@@ -126,7 +126,7 @@ class CurationSession:
         return self._settle(state, answered=last is not None and last.payload.get("settles") is True)
 
     def _settle(self, state: GroupState, answered: bool = False) -> GroupState:
-        """Export the pairs, or end the group, where that follows from an answer or from there being no question."""
+        """Export pairs or end the group, if that follows from an answer or from the lack of a question."""
         settled = None if state.question and not answered else self._settled(state)
         return state if settled is None else self._carry_out(settled, state)
 
@@ -147,10 +147,10 @@ class CurationSession:
     def answer(
         self, best: int | None = None, worst: int | None = None, tie: bool = False, both_bad: bool = False
     ) -> GroupState:
-        """Answer the open question by image index; nothing given is a skip. May export a pair, if the way of
-        choosing does that by itself.
+        """Answer the open question by image index; without arguments it is skipped. May export a pair, if the
+        way of choosing saves automatically.
 
-        In a question of two, the other image is the worst one without being named.
+        With two images, the other one is the worst by default.
         """
         state = self._need(Phase.QUESTION, kind=AnswerKind.COMPARE)
         if len(state.question) == 2 and best is not None and worst is None:
@@ -168,14 +168,14 @@ class CurationSession:
         return self._answer("answer", payload)
 
     def skip(self) -> GroupState:
-        """Pass over the open question."""
+        """Skip the open question."""
         return self.answer()
 
     def pick_now(self) -> GroupState:
-        """Export best over worst of the images that were judged, as the ranking stands.
+        """Export the best over the worst judged image by the current ranking.
 
         Raises:
-            Refused: no image was preferred to another yet.
+            Refused: no image has been preferred to another yet.
         """
         state = self._need(Phase.QUESTION, kind=AnswerKind.COMPARE)
         judged = {i for c in all_comparisons(state.answers) for i in (c.first, c.second)}
@@ -189,16 +189,16 @@ class CurationSession:
         return self._pick([(order[0], order[-1])], certainty)
 
     def choose(self, best: int, worst: int) -> GroupState:
-        """Export these two."""
+        """Export these two images as a pair."""
         state = self._need(Phase.QUESTION, kind=AnswerKind.CHOOSE)
         if best == worst or best not in state.alive or worst not in state.alive:
             raise UserError("choose two different images of the group")
         return self._pick([(best, worst)])
 
     def judge(self, good: bool | None) -> GroupState:
-        """The shown image is good, bad, or neither (``None``), and then in no pair.
+        """Rate the shown image as good, bad, or neither (``None``), which excludes it from pairs.
 
-        After the last one, the pools are paired and exported.
+        After the last image, the pools are paired and exported.
         """
         state = self._need(Phase.QUESTION, kind=AnswerKind.JUDGE)
         verdict = {"file": self.group.files[state.question[0]], "good": good}
@@ -207,7 +207,7 @@ class CurationSession:
     # --- marks, in any group ---
 
     def intact(self, group: ImageGroup) -> ImageGroup:
-        """A group without images that went away since it was found."""
+        """A group without images that have disappeared."""
         return group.without(self._gone.get(group.key, ()))
 
     def state_of(self, group: ImageGroup) -> GroupState:
@@ -215,10 +215,10 @@ class CurationSession:
         return fold(self.intact(group), self.settings, self.store.events(group.key))
 
     def mark(self, group: ImageGroup, name: str, like: bool | None) -> None:
-        """Like or dislike an image of any group that is not done; ``None`` takes the mark off.
+        """Like or dislike an image of any group that is not done; ``None`` removes the mark.
 
         Raises:
-            Refused: the group has no such image left, or is done.
+            Refused: the group no longer has this image, or is done.
         """
         self._need_marking(group, [name])
         # the prompt makes a list of likes complete without the images
@@ -226,7 +226,9 @@ class CurationSession:
         self._state = None
 
     def see(self, group: ImageGroup, names: Sequence[str]) -> None:
-        """These images were looked at. A mark, earlier or later, says more than that, and undo passes over it."""
+        """Record that these images were looked at. An earlier or later mark takes precedence, and undo skips
+        this event.
+        """
         self._need_marking(group, names)
         self.store.append(group.key, SEEN, {"files": list(names), "prompt": group.prompt})
         self._state = None
@@ -240,10 +242,10 @@ class CurationSession:
             raise Refused("this image is in a pair, or its prompt is done", hint="undo that first")
 
     def close_marks(self, automatic: bool = False) -> GroupState:
-        """There is no more to mark in the open group: every like makes a pair, if there is a worse image.
+        """Finish marking the open group: every liked image makes a pair, if there is a worse one.
 
         Args:
-            automatic: it follows from closing the group before, and is undone with that.
+            automatic: whether it follows from closing the previous group, and is undone with that.
         """
         self._need(Phase.QUESTION, kind=AnswerKind.MARK)
         return self._answer("close", {"automatic": automatic})
@@ -254,7 +256,7 @@ class CurationSession:
         return self._distance(self.group.path(first), self.group.path(second))
 
     def export_ranked(self, order: Sequence[int], count: int) -> GroupState:
-        """Ranked review: export ``count`` pairs from an order the person has approved, in one go."""
+        """Ranked review: export ``count`` pairs at once from an order approved by the person."""
         state = self._need(Phase.QUESTION, Phase.CONTINUE)
         if sorted(order) != sorted(state.alive):
             raise UserError("the order must list every remaining image exactly once")
@@ -291,14 +293,16 @@ class CurationSession:
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 
     def _certainty(self, best: int, worst: int) -> float | None:
-        """How sure the ranking is of a pair; ``None`` where nothing was compared, or the person decided otherwise."""
+        """The ranking's certainty of a pair; ``None`` if nothing was compared, or the person decided otherwise."""
         if not self.way.compares:
             return None
         found = self.state().standing.posterior.probability_ordered(best, worst)
         return min(1.0, found) if found >= 0.5 else None
 
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
-        """Take files out of the group that are not, or not any more, images as they were shown; nothing is exported."""
+        """Remove files from the group that are no longer images, or have changed since they were shown.
+        Exports nothing.
+        """
         self._gone.setdefault(self.group.key, set()).update(gone)
         self._group = self.group.without(gone)
         names = " and ".join(gone)
@@ -314,10 +318,10 @@ class CurationSession:
         return self._settle(self._log("go_on", {}))
 
     def finish_group(self, automatic: bool = False) -> GroupState:
-        """This group is done, with however many pairs it has.
+        """Finish the group with the pairs it has.
 
         Args:
-            automatic: it follows from the step before and is undone with it.
+            automatic: whether it follows from the previous step and is undone with it.
         """
         state = self.state()
         left = [self.group.files[i] for i in state.alive]
@@ -325,10 +329,10 @@ class CurationSession:
         return self._log("done", {"automatic": automatic, "left": left, "wanted": wanted})
 
     def reopen(self) -> GroupState:
-        """Ask about a group that is done as if it were not; verdicts on single images are given again.
+        """Reopen a finished group. Verdicts on single images must be given again.
 
         Raises:
-            Refused: fewer than two of its images are in no pair.
+            Refused: fewer than two of its images are unpaired.
         """
         state = self._need(Phase.DONE)
         if len(state.alive) < 2:
@@ -336,12 +340,12 @@ class CurationSession:
         return self._settle(self._log("reopen", {}))
 
     def undo(self) -> str | None:
-        """Take back the last event, in this or an earlier group.
+        """Undo the last event, in this or an earlier group.
 
-        What followed by itself (a pick made by certainty, the end of a used-up group) goes with its cause.
+        Automatic consequences (a pick by certainty, the end of a used-up group) are undone with their cause.
 
         Returns:
-            The key of the group it was in (open that one to show it), or ``None`` when there is nothing left.
+            The key of its group (open that to show it), or ``None`` if there is nothing left to undo.
         """
         event = self.store.undo_last(
             lambda event: bool(event.payload.get("automatic")), lambda event: event.kind == SEEN

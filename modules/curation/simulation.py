@@ -1,9 +1,8 @@
-"""A simulated person, to measure how many clicks each way of choosing needs.
+"""A simulated person that measures how many clicks each way of choosing needs.
 
-Qualities of a group are drawn from a normal distribution; the person answers by Bradley-Terry odds,
-sometimes calls near-equal images a tie, and sometimes clicks without looking. What is measured is the
-quality gap between the image the method would export as chosen and the one it would export as rejected, as
-a share of the largest gap in the group.
+Qualities of a group are drawn from a normal distribution. The person answers with Bradley-Terry odds,
+sometimes calls similar images a tie, and sometimes clicks without looking. The result is the quality gap
+between the images the method would export as chosen and rejected, as a share of the largest gap in the group.
 """
 
 from __future__ import annotations
@@ -53,12 +52,13 @@ class Annotator:
 
 
 Chooser = Callable[[Situation, Random], tuple[int, ...]]
-"""What picks the next question: that of a way of choosing, or something to compare it with."""
+"""Chooses the next question: a way of choosing, or a baseline."""
 
 
 def closest_rating(situation: Situation, rng: Random) -> tuple[int, ...]:
-    """Plain similar-rating pairing, to compare with: of all pairs one with the least difference in rating, drawn
-    at random, but not the pair asked last."""
+    """A baseline that pairs similar ratings: a random one of the pairs with the smallest difference in
+    rating, excluding the last pair asked.
+    """
     images, answers = sorted(situation.alive), situation.answers
     rating = situation.standing.ratings[images]
     apart = np.abs(rating[:, None] - rating[None, :])
@@ -85,7 +85,7 @@ def gap_curve(
     A question of four costs two clicks (one for the best, one for the worst).
 
     Raises:
-        ValueError: ``mode`` asks about one image at a time, which no comparison answers.
+        ValueError: ``mode`` asks about one image at a time, so that there are no comparisons.
     """
     if mode.way.kind in (AnswerKind.JUDGE, AnswerKind.MARK):
         raise ValueError(f"{mode} asks for no comparisons, which are what is simulated")
@@ -121,8 +121,7 @@ def clicks_to_reach(
     pairs: int = 1,
     choose: Chooser | None = None,
 ) -> int | None:
-    """Clicks after which the mean share over many groups reaches ``share``; ``None`` when ``limit`` is too
-    few."""
+    """Clicks until the mean share over many groups reaches ``share``; ``None`` if ``limit`` is too low."""
     person = annotator or Annotator()
     mean = np.mean([gap_curve(mode, images, limit, seed, person, pairs, choose) for seed in seeds], axis=0)
     reached = np.flatnonzero(mean >= share)
@@ -131,9 +130,10 @@ def clicks_to_reach(
 
 @dataclass(frozen=True)
 class Stopped:
-    """Means over many groups at the moment asking stopped by itself.
+    """Means over many groups at the moment asking stopped automatically.
 
-    ``share`` is of the largest possible quality gap; ``ordered`` how often the chosen image really was better.
+    ``share`` is relative to the largest possible quality gap; ``ordered`` is how often the chosen image
+    really was better.
     """
 
     clicks: float
@@ -149,10 +149,10 @@ def stop_by_itself(
     threshold: float = DEFAULT_THRESHOLD,
     limit: int = 400,
 ) -> Stopped:
-    """Where a way that saves by itself stops, with one pair per group; the pair is the one it would save.
+    """When a way that saves automatically stops, with one pair per group: the pair it would save.
 
     Raises:
-        ValueError: ``mode`` does not stop by itself.
+        ValueError: ``mode`` does not stop automatically.
     """
     if not mode.way.stops_when_certain:
         raise ValueError(f"{mode} does not stop by itself")
@@ -165,7 +165,7 @@ def stop_by_itself(
 def _stop(
     mode: CurationMode, images: int, seed: int, person: Annotator, threshold: float, limit: int
 ) -> tuple[float, float, float]:
-    """Clicks, share of the gap, and whether the order is right, for one group."""
+    """Clicks, share of the gap, and whether the order is correct, for one group."""
     way, alive = mode.way, tuple(range(images))
     rng = np.random.default_rng(seed)
     quality = rng.normal(size=images) * person.spread

@@ -1,4 +1,4 @@
-"""What the answers about one group of images say so far: plain data, nothing drawn, read or kept.
+"""The result of the answers about one group of images, as plain data. Nothing is drawn, read or stored here.
 
 Images are indices 0..N-1 of the group.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from modules.curation.ranking import Comparison, Floats, Posterior
 
 Distance = Callable[[int, int], float]
-"""How different two images of the group look."""
+"""Visual distance of two images of the group."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class Answer:
 
     Args:
         places: the images shown, left to right, top to bottom.
-        best: the preferred image; ``None`` for a tie, both bad, a skip.
-        worst: the rejected image; in a question of two, the other one.
-        tie: judged equal. Both-bad counts as equal in the ranking and is kept apart for later exports.
+        best: the preferred image; ``None`` for a tie, both bad, or a skip.
+        worst: the rejected image; with two images, the other one.
+        tie: judged equal. Both-bad counts as equal in the ranking, but is recorded separately for later
+            exports.
         both_bad: judged equal and poor.
     """
 
@@ -41,7 +42,7 @@ class Answer:
 
     @property
     def skipped(self) -> bool:
-        """No information: shown and skipped."""
+        """Whether the question was skipped, which gives no information."""
         return self.best is None and self.worst is None and not self.tie and not self.both_bad
 
     def comparisons(self) -> list[Comparison]:
@@ -70,9 +71,9 @@ def all_comparisons(answers: Sequence[Answer]) -> list[Comparison]:
 class Standing:
     """The ranking of one group after some answers.
 
-    ``ratings`` (N,) are on the Elo scale whatever the mode (a logit is 400/ln 10 points), for display and
-    sorting; ``posterior`` is the Bradley-Terry fit, which also says how certain an order is; ``shown`` is how
-    often each image was in a question.
+    ``ratings`` (N,) are on the Elo scale in every mode (a logit is 400/ln 10 points), for display and
+    sorting. ``posterior`` is the Bradley-Terry fit, which also gives the certainty of an order. ``shown`` is
+    how often each image was in a question.
     """
 
     ratings: Floats
@@ -89,8 +90,9 @@ class Standing:
         return self.posterior.probability_ordered(order[0], order[-1]) if len(order) > 1 else 0.0
 
     def expected_share(self, alive: Collection[int]) -> float:
-        """Expected quality gap between the best and the worst of ``alive`` as they stand, as a share of the
-        largest gap that is there, whichever images it lies between."""
+        """Expected quality gap between the best and the worst of ``alive`` by the current ranking, as a share
+        of the largest gap between any two of them.
+        """
         order = self.order(alive)
         gap = float(self.posterior.mean[order[0]] - self.posterior.mean[order[-1]])
         return gap / self.posterior.expected_spread(order)
@@ -98,15 +100,16 @@ class Standing:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a way of choosing decides on.
+    """The input of a way of choosing.
 
     Args:
         standing: the ranking after ``answers``.
         alive: images that are in no pair yet.
-        answers: of questions that compare images.
-        verdicts: images judged good or liked (``True``), bad or disliked, or neither (``None``: no more than seen).
-        wanted: how many more pairs the group is to give, at least 1.
-        closed: the person said that there is no more to mark.
+        answers: answers to questions that compare images.
+        verdicts: images judged good or liked (``True``), bad or disliked (``False``), or only seen
+            (``None``).
+        wanted: number of further pairs wanted from the group, at least 1.
+        closed: whether the person has finished marking.
     """
 
     standing: Standing
@@ -118,17 +121,17 @@ class Situation:
 
     @property
     def good(self) -> list[int]:
-        """Images judged good, or liked."""
+        """Images judged good or liked."""
         return [i for i in self.alive if self.verdicts.get(i) is True]
 
     @property
     def bad(self) -> list[int]:
-        """Images judged bad, or disliked."""
+        """Images judged bad or disliked."""
         return [i for i in self.alive if self.verdicts.get(i) is False]
 
     @property
     def neither(self) -> list[int]:
-        """Images that were seen and are neither."""
+        """Images that were seen but are neither good nor bad."""
         return [i for i in self.alive if self.verdicts.get(i, False) is None]
 
     @property
@@ -146,11 +149,11 @@ def ranked_pairs(order: Sequence[int], count: int) -> list[tuple[int, int]]:
 def pools_to_pairs(
     good: Sequence[int], bad: Sequence[int], distance: Distance, count: int | None = None
 ) -> list[tuple[int, int]]:
-    """Pair good images with bad ones, the most alike first, so that pairs differ in quality and little else.
+    """Pair good images with bad ones, most similar first, so that pairs differ in quality and little else.
 
     Args:
         distance: visual distance of two images (Hamming distance of their hashes).
-        count: at most this many pairs; ``None`` for as many as there are.
+        count: maximum number of pairs; ``None`` for no limit.
     """
     edges = sorted((distance(g, b), g, b) for g in good for b in bad)
     used: set[int] = set()
@@ -167,9 +170,9 @@ def pools_to_pairs(
 def likes_to_pairs(
     liked: Sequence[int], disliked: Sequence[int], seen: Sequence[int], distance: Distance
 ) -> list[tuple[int, int]]:
-    """A pair for every liked image: over a disliked one, or else over one that was only seen, the most alike first.
+    """Pair every liked image with a disliked one, or else one that was only seen, most similar first.
 
-    Where worse images are fewer than liked ones, they are used again, evenly.
+    If there are fewer worse images than liked ones, they are reused evenly.
 
     Args:
         distance: visual distance of two images.

@@ -1,4 +1,4 @@
-"""How consistent a person's answers are: ties, skips, circles, position bias."""
+"""Consistency of a person's answers: ties, skips, circles, position bias."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.util.files.EventLog import Event
 
 @dataclass(frozen=True)
 class AnswerStatistics:
-    """Counts over a session; shares are between 0 and 1, ``None`` where nothing was counted.
+    """Counts over a session. Shares are between 0 and 1, or ``None`` if nothing was counted.
 
     ``triples`` are sets of three images compared all ways round, ``circles`` those of them where A beats B,
     B beats C and C beats A (Kendall & Babington Smith 1940): a careful person makes few. ``repeated`` are
@@ -30,7 +30,7 @@ class AnswerStatistics:
     circles: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
 
@@ -70,9 +70,10 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
 
 @dataclass(frozen=True)
 class ScoreAgreement:
-    """How often scores of a reward model prefer what the person preferred; ``share`` is ``None`` without a case.
+    """How often scores of a reward model agree with the person; ``share`` is ``None`` if nothing was
+    compared.
 
-    ``compared`` preferences have a score for both images and the scores differ.
+    ``compared`` counts preferences with different scores for both images.
     """
 
     compared: int
@@ -84,8 +85,8 @@ def score_agreement(events: Iterable[Event], scores: Mapping[str, float]) -> Sco
     """Compare every preference between two images with their scores.
 
     Args:
-        events: of a session.
-        scores: by file name as the session has it, relative to the source folder; higher is better.
+        events: events of a session.
+        scores: scores by file name in the session, relative to the source folder; higher is better.
     """
     compared = agreeing = 0
     for event in events:
@@ -100,7 +101,7 @@ def score_agreement(events: Iterable[Event], scores: Mapping[str, float]) -> Sco
 
 
 def _circles(winner: dict[tuple[str, str, str], str]) -> tuple[int, int]:
-    """Triples compared all ways round, and how many of them go in a circle."""
+    """Number of triples compared all ways round, and how many of them are circular."""
     beaten: dict[tuple[str, str], set[str]] = {}
     met: dict[tuple[str, str], set[str]] = {}
     for (group, low, high), best in winner.items():

@@ -1,9 +1,9 @@
-"""One SQLite file per output folder: every answer, pair and undo of a picking session, durable before it is
-shown.
+"""The SQLite store of an output folder: every answer, pair and undo of a picking session, durable before it
+is shown.
 
-The log is append-only: a session's state is the fold of its events that are not undone, so resuming after a
-crash and undoing without limit need no further machinery. SQLite runs in WAL mode with
-``synchronous=FULL``: what ``append`` has returned survives a power cut.
+The log is append-only. A session's state is the fold of its events that are not undone, so that resuming
+after a crash and unlimited undo need no further machinery. SQLite runs in WAL mode with ``synchronous=FULL``:
+once ``append`` returns, the event survives a power failure.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ CREATE TABLE IF NOT EXISTS intents (pair_id TEXT PRIMARY KEY, entry TEXT NOT NUL
 
 
 class CurationStore(EventLog):
-    """The durable side of a picking session in one output folder.
+    """Durable storage of a picking session in one output folder.
 
-    Opening takes a lock (a second window is refused with a ``UserError``), undoes a half-finished export and
-    brings ``manifest.json`` and the store into agreement; a folder that has only a manifest opens too.
+    Opening takes a lock (a second window gets a ``UserError``), reverts an interrupted export, and reconciles
+    ``manifest.json`` with the store. A folder with only a manifest can be opened too.
 
     Args:
         output_dir: created if missing.
@@ -97,7 +97,7 @@ class CurationStore(EventLog):
         return self.DAMAGED if (self.output_dir / MANIFEST_NAME).is_file() else self.LOST
 
     def _check_entries(self) -> None:
-        """Refuse a store of which a name leaves the folder, before anything in the folder is changed."""
+        """Refuse a store with a name that leads out of the folder, before anything in the folder is changed."""
         path = self.output_dir / STORE_NAME
         for table in ("pairs", "intents"):
             for pair_id, text in self._rows(f"SELECT pair_id, entry FROM {table}"):
@@ -110,10 +110,10 @@ class CurationStore(EventLog):
                     )
 
     def _before_closing(self) -> None:
-        """Write the manifest if it is behind.
+        """Write the manifest if it is out of date.
 
         Raises:
-            UserError: it cannot be written; everything is closed and safe in the store nevertheless.
+            UserError: it cannot be written. The store is still closed, and holds everything.
         """
         with self._saving():
             self.write_manifest()
@@ -122,7 +122,7 @@ class CurationStore(EventLog):
 
     def _recover(self) -> None:
         self._sweep()
-        with suppress(BrokenManifest):  # which is made again below
+        with suppress(BrokenManifest):  # which is rebuilt below
             finish_steps(self.output_dir)
         known = {pair["pair_id"] for pair in self.pairs()}
         for pair_id, text in self._rows("SELECT pair_id, entry FROM intents"):
@@ -149,10 +149,11 @@ class CurationStore(EventLog):
         self.write_manifest()
 
     def _listed(self) -> dict[str, Pair]:
-        """The pairs by the manifest; where that is broken, by the store and what is in the folder.
+        """The pairs in the manifest or, if that is broken, in the store and the folder.
 
         Raises:
-            UserError: the manifest is broken, and the store never held pairs; or it holds names that lead elsewhere.
+            UserError: the manifest is broken and the store never held pairs, or has names that lead out of
+                the folder.
         """
         try:
             manifest = load_manifest(self.output_dir)
@@ -167,7 +168,7 @@ class CurationStore(EventLog):
         return {pair["pair_id"]: pair for pair in manifest["pairs"]}
 
     def _where_it_is(self, pair: Pair) -> Pair | None:
-        """A pair with the names its files have in the folder now; ``None`` if neither side is there."""
+        """A pair with the current names of its files; ``None`` if neither side exists."""
         files = {side: locate_pair_file(self.output_dir, pair, side) for side in SIDES}
         if not any(files.values()):
             return None
@@ -175,19 +176,19 @@ class CurationStore(EventLog):
         return {**pair, **names}
 
     def _sweep(self) -> None:
-        """Remove temporary files that a killed process left in the folders of this program."""
+        """Remove temporary files left by a killed process in the program's folders."""
         self._owned.sweep(TEMPORARY)
         self._owned.sweep(f"{SOURCE_FOLDER}/{TEMPORARY}")
         for side in SIDES:
             for place in (side, *(f"{side}/{split}" for split in SPLITS)):
                 self._owned.sweep(f"{place}/{TEMPORARY}")
-                self._owned.sweep(f"{place}/.pair_*.tmp")  # as earlier versions called them
+                self._owned.sweep(f"{place}/.pair_*.tmp")  # names used by earlier versions
 
     def _ever_used(self) -> bool:
         return self.meta("used") is not None
 
     def _adopt_moves(self, listed: dict[str, Pair]) -> None:
-        """Where finalising moved a pair's files, the manifest knows it first; the store follows the files."""
+        """Update the store after finalising has moved files. The manifest is updated first."""
         with self._transaction():
             for pair in self.pairs():
                 other = listed.get(pair["pair_id"])
@@ -195,7 +196,7 @@ class CurationStore(EventLog):
                     self._update_entry(other)
 
     def _forget_removed(self, listed: dict[str, Pair]) -> None:
-        """A pair that reviewing took out of the manifest and the folder leaves the store too."""
+        """Remove pairs from the store that the review removed from manifest and folder."""
         for pair in self.pairs():
             name = pair["pair_id"]
             if name not in listed and not any(find_exported_file(self.output_dir, s, name) for s in SIDES):
@@ -204,7 +205,7 @@ class CurationStore(EventLog):
                     self._insert_event("review", "remove", {"pair": pair})
 
     def _adopt_restored(self, listed: dict[str, Pair]) -> None:
-        """A pair that undoing in the review brought back into the manifest and the folder is a pair again."""
+        """Add pairs to the store that an undo in the review restored."""
         known = {pair["pair_id"] for pair in self.pairs()}
         for name, pair in listed.items():
             if name in known or any(find_exported_file(self.output_dir, s, name) is None for s in SIDES):
@@ -226,7 +227,7 @@ class CurationStore(EventLog):
             check_manifest_pair(payload.get("pair"), f"{where}: pair")
 
     def groups_with(self, kind: str) -> set[str]:
-        """The groups whose last event, apart from undone ones, is of ``kind``."""
+        """The groups whose last event that is not undone is of ``kind``."""
         rows = self._rows(
             "SELECT group_key FROM events WHERE kind = ? AND seq IN"
             " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)",
@@ -235,7 +236,7 @@ class CurationStore(EventLog):
         return {str(row[0]) for row in rows}
 
     def _forget(self, events: Sequence[Event]) -> None:
-        """Pairs that undone events exported leave the folder with them."""
+        """Remove pairs exported by events that are undone."""
         names = [name for event in events for name in event.payload.get("pair_ids", [])]
         self._removed = [pair for pair in map(self.pair, names) if pair is not None]
         for pair in self._removed:
@@ -257,7 +258,7 @@ class CurationStore(EventLog):
         return [json.loads(row[0]) for row in self._rows("SELECT entry FROM pairs ORDER BY number")]
 
     def pair_count(self) -> int:
-        """How many pairs the folder holds."""
+        """Number of pairs in the folder."""
         return int(self._rows("SELECT COUNT(*) FROM pairs")[0][0])
 
     def export(
@@ -270,16 +271,16 @@ class CurationStore(EventLog):
         certainties: Sequence[float | None] = (),
         sources: Sequence[SourceImage] = (),
     ) -> list[Pair]:
-        """Copy pairs into the folder and log one ``pick`` event that names them; all or none.
+        """Copy pairs into the folder and log one ``pick`` event for them; all or nothing.
 
-        The files are complete under their final names before the commit that names them; a crash in between
-        is undone at the next opening.
+        The files have their final names before the event is committed. After a crash in between, the next
+        opening removes them.
 
         Args:
             picks: (chosen, rejected) source images.
-            payload: what to remember with the event; ``pair_ids`` is added.
+            payload: data stored with the event; ``pair_ids`` is added.
             certainties: of each pair, the probability from 0.5 to 1 that the chosen image is the better one.
-            sources: the images that all of these are edits of; copied for each pair.
+            sources: the images that all pairs are edits of; copied for each pair.
         """
         entries = []
         number = self._next_number()
@@ -310,7 +311,7 @@ class CurationStore(EventLog):
         return made
 
     def remove(self, pair_id: str) -> Pair:
-        """Take a pair out of the folder and log it (``remove``); its files are deleted."""
+        """Remove a pair and its files from the folder and log it (``remove``)."""
         pair = self.pair(pair_id)
         if pair is None:
             raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
@@ -323,7 +324,7 @@ class CurationStore(EventLog):
         return pair
 
     def update(self, pair: Pair) -> None:
-        """Replace a pair's entry (after moving, swapping or re-captioning its files)."""
+        """Replace a pair's entry after moving, swapping or re-captioning its files."""
         with self._transaction():
             self._update_entry(pair)
         self._manifest_dirty = True
@@ -366,7 +367,7 @@ class CurationStore(EventLog):
             unlink_with_caption(self._owned, pair[f"{side}_file"])
             while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
                 if not unlink_with_caption(self._owned, name_below(self.output_dir, file)):
-                    break  # it is listed, and yet not there: a disk that was taken away
+                    break  # it is listed but missing: a disk was removed
         remove_sources(self._owned, pair)
 
     # --- the readable file ---
@@ -376,29 +377,31 @@ class CurationStore(EventLog):
         return {"pairs": self.pairs()}
 
     def write_manifest(self) -> None:
-        """Bring ``manifest.json`` up to date."""
+        """Update ``manifest.json``."""
         if self._manifest_dirty:
             save_manifest(self.output_dir, self.manifest())
             self._manifest_dirty = False
 
     def _refresh_manifest(self) -> None:
-        """Write it if that is possible now; what it repeats is committed, so a failure waits until closing."""
+        """Write the manifest if that is possible now. Its content is committed, so that after a failure it
+        can wait until closing.
+        """
         try:
             self.write_manifest()
         except OSError as error:
             log.warning("manifest.json is out of date, because it could not be written: %s", error)
 
     def sync_from_manifest(self, manifest: dict[str, Any]) -> None:
-        """After finalising has moved files: take over the places the manifest names."""
+        """Take over the file names in the manifest after finalising has moved files."""
         self._adopt_moves({pair["pair_id"]: pair for pair in manifest["pairs"]})
 
 
 @contextmanager
 def existing_store(output_dir: Path) -> Iterator[CurationStore]:
-    """The store of a folder that already holds something; nobody else can change it meanwhile.
+    """Open the store of an existing output folder and lock it meanwhile.
 
     Raises:
-        UserError: there is nothing in the folder, or another window has it open.
+        UserError: the folder is empty, or open in another window.
     """
     if not (output_dir / STORE_NAME).is_file() and not has_existing_exports(output_dir):
         raise UserError(f"{output_dir} is not the output folder of a picking session", hint="check the path")

@@ -32,7 +32,7 @@ class Adapter:
     """An adapter (or the base model) whose images are made or compared.
 
     Args:
-        name: for people.
+        name: the displayed name.
         file: ``None`` for the base model.
     """
 
@@ -42,7 +42,7 @@ class Adapter:
 
     @property
     def key(self) -> str:
-        """Identifies the adapter's content; it changes with every training."""
+        """An identifier of the adapter's content, which changes with every training."""
         if self.file is None:
             return "base"
         info = self.file.stat()
@@ -51,7 +51,7 @@ class Adapter:
 
 @lru_cache(maxsize=64)
 def _digest(file: Path, size: int, changed: int) -> str:
-    """Digest of a file that had this size and time, cached because a window asks often."""
+    """Digest of a file of this size and modification time, cached because a window asks often."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
@@ -59,10 +59,10 @@ class Project:
     """An existing project.
 
     Args:
-        folder: the one with ``project.json``.
+        folder: the folder with ``project.json``.
 
     Raises:
-        UserError: there is none, or it cannot be used.
+        UserError: there is no project, or it cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,15 +74,16 @@ class Project:
     def create(
         cls, folder: Path, settings: dict[str, Any], prompts: Path | str, adapter: Path | None
     ) -> Project:
-        """Make a project.
+        """Create a project.
 
         Args:
-            settings: as in ``project.json``, without what follows from the other arguments.
-            prompts: a file, or its text; copied into it. The held-out ones are chosen here, once and for all.
-            adapter: to start from; copied into it.
+            settings: as in ``project.json``, without values derived from the other arguments.
+            prompts: a file, or its text; copied into the project. The held-out prompts are chosen here once
+                and for all.
+            adapter: adapter to start from; copied into the project.
 
         Raises:
-            UserError: the folder holds something, or a value is wrong; nothing is written then.
+            UserError: the folder is not empty, or a value is wrong. Nothing is written then.
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
@@ -102,13 +103,15 @@ class Project:
         return cls(folder)
 
     def move_base(self, base: str, generator: dict[str, Any]) -> None:
-        """Set where the base model and the generator are on this computer; nothing else changes."""
+        """Set the location of the base model and the generator on this computer. Nothing else changes."""
         self.file.model.base = base or self.file.model.base
         self.file.generator |= generator
         _save(self.owned, self.file)
 
     def change_generator(self, generator: dict[str, Any]) -> None:
-        """Let another program make the images. Its samplers are its own. ``UserError`` if it cannot."""
+        """Switch to another program that makes the images, with its own samplers. Raises ``UserError`` if it
+        cannot be used.
+        """
         sampler = self.file.image.sampler if generator["kind"] == self.file.generator["kind"] else None
         image = self.file.image.model_copy(update={"sampler": sampler})
         made = self.file.model_copy(update={"generator": generator, "image": image})
@@ -118,7 +121,7 @@ class Project:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Keep others from changing the project meanwhile. ``UserError`` if somebody already does."""
+        """Lock the project against changes by others. Raises ``UserError`` if it is already locked."""
         with self.owned.plain_file(LOCK).open("a+b") as handle:
             if not try_lock(handle):
                 raise UserError(
@@ -129,7 +132,7 @@ class Project:
     # --- what there is ---
 
     def rounds(self) -> list[Round]:
-        """All rounds. There is always a first one, even if nothing was made in it yet."""
+        """All rounds. There is always a first one, even if it is still empty."""
         found = [Round(self.owned, 1)]
         while (following := Round(self.owned, len(found) + 1)).plan_path.is_file():
             found.append(following)
@@ -141,7 +144,7 @@ class Project:
         return self.rounds()[-1]
 
     def prompts(self) -> list[str]:
-        """The prompts to pick from: those of ``prompts.txt`` that are not held out."""
+        """The prompts to pick from: those in ``prompts.txt`` that are not held out."""
         judging = {normalise_prompt(prompt) for prompt in self.file.held_out}
         found = [p for p in read_prompts(self.folder / PROMPTS) if normalise_prompt(p) not in judging]
         if not found:
@@ -151,11 +154,11 @@ class Project:
         return found
 
     def generator(self) -> Generator:
-        """What makes the images."""
+        """The generator that makes the images."""
         return make_generator(self.file.generator["kind"], generator_settings(self.file))
 
     def request(self, prompt: str, seed: int, adapter: Adapter) -> ImageRequest:
-        """An image as this project makes them."""
+        """A request for an image with the settings of this project."""
         image = self.file.image
         return ImageRequest(
             prompt, seed, image.negative, image.width, image.height, image.steps, image.cfg, image.sampler,
@@ -163,10 +166,10 @@ class Project:
         )  # fmt: skip
 
     def adapter(self, text: str) -> Adapter:
-        """``base``, ``start``, ``last``, ``round-N`` or a file, with ``@S`` for another strength.
+        """Parse ``base``, ``start``, ``last``, ``round-N`` or a file, with ``@S`` for another strength.
 
         Raises:
-            DataError: there is no such adapter.
+            DataError: the adapter does not exist.
         """
         name, _, rest = text.partition("@")
         try:
@@ -194,7 +197,7 @@ class Project:
 
     @property
     def newest(self) -> Adapter:
-        """The adapter of the last trained round, or else the one to start from, or else none."""
+        """The adapter of the last trained round, else the one to start from, else none."""
         trained = any(one.trained for one in self.rounds())
         return self.adapter("last" if trained or self.file.model.adapter else "base")
 
@@ -207,7 +210,7 @@ class Project:
 
 
 def generator_settings(file: ProjectFile) -> dict[str, Any]:
-    """The settings from which a generator is made."""
+    """The settings of the generator."""
     model: ModelPart = file.model
     return {**file.generator, "model_type": model.type, "base": model.base}
 

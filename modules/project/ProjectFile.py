@@ -21,7 +21,7 @@ class _Part(BaseModel):
 
 
 class ModelPart(_Part):
-    """The model that learns: type, place (a folder, a file, or a name of the hub), and the adapter to start from."""
+    """The model to train: type, location (a folder, a file, or a hub name), and the adapter to start from."""
 
     type: str
     base: str
@@ -29,7 +29,7 @@ class ModelPart(_Part):
 
 
 class ImagePart(_Part):
-    """How images are made; the model's usual values where nothing is said."""
+    """How images are made. Missing values are the usual ones of the model."""
 
     width: Annotated[int, Field(ge=64, le=8192, multiple_of=8)] | None = None
     height: Annotated[int, Field(ge=64, le=8192, multiple_of=8)] | None = None
@@ -43,11 +43,11 @@ class ProjectFile(_Part):
     """A project's settings.
 
     Args:
-        generator: ``kind`` and what that generator needs.
+        generator: ``kind`` and the settings of that generator.
         card: memory of the graphics card in GB.
-        preset: of ``training_presets``, where none is to be found by model and card.
-        held_out: prompts that judge and are never picked from.
-        near_duplicates: as in picking, for images that count as one.
+        preset: a preset in ``training_presets``; by default it is found by model and card.
+        held_out: prompts used for judging and never for picking.
+        near_duplicates: tolerance for near-duplicates, as in picking.
     """
 
     VERSION: ClassVar[int] = 1
@@ -64,13 +64,14 @@ class ProjectFile(_Part):
 
     @property
     def device(self) -> str:
-        """Where the programs that judge images and learn from answers compute, as the generator does: ``auto`` is the
-        graphics card, else the CPU."""
+        """The device of programs that judge images or learn from answers, that of the generator. ``auto`` is
+        the graphics card, else the CPU.
+        """
         return str(self.generator.get("device", "auto"))
 
     @classmethod
     def read(cls, folder: Path) -> ProjectFile:
-        """The settings of a project.
+        """Read the settings of a project.
 
         Raises:
             UserError: there is no project, a newer program wrote it, or a value is wrong.
@@ -88,7 +89,7 @@ class ProjectFile(_Part):
 
     @classmethod
     def checked(cls, data: object, where: str) -> ProjectFile:
-        """The settings in plain data. ``ConfigError`` names the first value that is wrong."""
+        """Validate plain data as settings. ``ConfigError`` names the first invalid value."""
         try:
             made = cls.model_validate(data)
         except ValidationError as error:

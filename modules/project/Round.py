@@ -23,7 +23,7 @@ _MARKS = (
     "SELECT COUNT(*) FROM events WHERE json_extract(payload, '$.like') IS NOT NULL AND seq IN (SELECT MAX(seq)"
     " FROM events WHERE undone = 0 AND kind = 'mark' GROUP BY group_key, json_extract(payload, '$.file'))"
 )
-"""A mark that was taken off is none any more."""
+"""Removing a mark leaves no mark."""
 _ANSWERS = (
     f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
@@ -42,7 +42,7 @@ class Candidate:
     """An image to pick from.
 
     Args:
-        file: its name in the round's ``candidates``.
+        file: its name in the round's folder ``candidates``.
     """
 
     file: str
@@ -51,11 +51,11 @@ class Candidate:
 
 
 class Round:
-    """A round of a project, whether anything was made in it or not.
+    """A round of a project. It may still be empty.
 
     Args:
-        owned: the project's folder.
-        number: from 1.
+        owned: the project folder.
+        number: number of the round, from 1.
     """
 
     def __init__(self, owned: Owned, number: int) -> None:
@@ -66,14 +66,16 @@ class Round:
         self.plan_path = self.folder / "plan.json"
         self.candidates = self.folder / "candidates"
         self.surplus = self.folder / "surplus"
-        """Images of which some are chosen to be candidates, and those that were not."""
+        """Folder of surplus images: those from which candidates are chosen, including those not chosen."""
         self.pairs = self.folder / "pairs"
         self.config_path = self.folder / "config.json"
         self.run = RunDirectory(self.folder / "run")
         self.adapter_path = self.folder / "adapter.safetensors"
         self.taste_path = self.folder / "taste.safetensors"
         self.newer_taste_path = self.folder / "taste-newer.safetensors"
-        """Learned while a run on the other one is under way, which needs that one to resume."""
+        """A taste learned while a run on the previous one can still be resumed, because resuming needs the
+        previous one.
+        """
         self.prompts_path = self.folder / "prompts.txt"
         self._trained_path = self.folder / "trained.json"
         self._added_path = self.folder / "added.json"
@@ -83,9 +85,10 @@ class Round:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What this round makes: ``adapter``, ``strength`` and ``images``; empty until that is decided.
+        """The plan of this round: ``adapter``, ``strength`` and ``images``; empty until it is decided.
 
-        Where more images are made than shown, also ``surplus`` (how many times as many) and ``shown`` (of a prompt).
+        If more images are made than shown, also ``surplus`` (the factor) and ``shown`` (images shown per
+        prompt).
         """
         if not self.plan_path.is_file():
             return {}
@@ -102,27 +105,27 @@ class Round:
         return dict(data)
 
     def images(self) -> list[Candidate]:
-        """The images of the plan."""
+        """The planned images."""
         return [Candidate(**one) for one in self.plan.get("images", [])]
 
     def missing(self) -> list[Candidate]:
-        """Those that are not made."""
+        """The planned images that are not made yet."""
         return [one for one in self.images() if self.made(one) is None]
 
     def made(self, image: Candidate) -> Path | None:
-        """Where an image of the plan is; ``None`` before it is made."""
+        """The file of a planned image; ``None`` until it is made."""
         places = (self.candidates, self.surplus) if self.shown else (self.candidates,)
         return next((place / image.file for place in places if (place / image.file).is_file()), None)
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was decided is made, and what is shown of it is chosen."""
+        """Whether all planned images are made and, with a surplus, the ones to show are chosen."""
         return bool(self.images()) and not self.missing() and not self.to_choose()
 
     def write_plan(
         self, adapter: str, strength: float, images: list[Candidate], surplus: int = 1, shown: int = 0
     ) -> None:
-        """Decide what is made. Images that were decided before must be included."""
+        """Write the plan. It must include all images planned before."""
         plan: dict[str, Any] = {
             "adapter": adapter,
             "strength": strength,
@@ -134,7 +137,7 @@ class Round:
         self.__dict__.pop("plan", None)
 
     def keep_image(self, image: Candidate, data: bytes) -> None:
-        """Write an image that was made: a candidate, or one of a surplus to choose from."""
+        """Save an image that was made, as a candidate or as one of a surplus to choose from."""
         waits = image.prompt in self.pools()
         with self._owned.write(
             f"{self.name}/{'surplus' if waits else 'candidates'}/{image.file}"
@@ -145,18 +148,18 @@ class Round:
 
     @property
     def shown(self) -> int:
-        """How many images of a prompt are shown where more are made; 0 where all are."""
+        """How many images per prompt are shown if more are made; 0 if all are shown."""
         return int(self.plan.get("shown", 0))
 
     def pools(self) -> dict[str, list[Candidate]]:
-        """The images of every prompt that has more of them than are shown."""
+        """The images of every prompt that has more images than are shown."""
         found: dict[str, list[Candidate]] = {}
         for image in self.images() if self.shown else ():
             found.setdefault(image.prompt, []).append(image)
         return {prompt: images for prompt, images in found.items() if len(images) > self.shown}
 
     def chosen(self) -> dict[str, list[str]]:
-        """The files that were chosen to be shown, by prompt."""
+        """The chosen files, by prompt."""
         if not self._chosen_path.is_file():
             return {}
         data = read_json(self._chosen_path, "list of chosen images")
@@ -173,7 +176,7 @@ class Round:
         return dict(data)
 
     def to_choose(self) -> dict[str, list[Candidate]]:
-        """The pools of which fewer images are chosen than shown, or of which a chosen one is not a candidate yet."""
+        """The pools with fewer chosen images than are shown, or with a chosen image that is not a candidate yet."""
         chosen, wanted = self.chosen(), self.shown
         return {
             prompt: images
@@ -183,7 +186,7 @@ class Round:
         }
 
     def choose(self, chosen: Mapping[str, Sequence[str]]) -> None:
-        """Make these files candidates, next to those that were chosen before; begun again after a stop, it ends."""
+        """Make these files candidates, in addition to those chosen before. May be repeated after an interruption."""
         every = {**self.chosen(), **{prompt: list(files) for prompt, files in chosen.items()}}
         write_json_in(self._owned, f"{self.name}/{self._chosen_path.name}", every)
         for file in (file for files in every.values() for file in files):
@@ -193,7 +196,7 @@ class Round:
     # --- images of the person's own ---
 
     def added(self) -> list[Candidate]:
-        """Images that were not made here and are picked from too."""
+        """Candidates that were not made here."""
         if not self._added_path.is_file():
             return []
         data = read_json(self._added_path, "list of added images")
@@ -206,13 +209,15 @@ class Round:
         return [one for one in (Candidate(**one) for one in data) if (self.candidates / one.file).is_file()]
 
     def expect(self, images: Sequence[Candidate]) -> None:
-        """Note images that are taken in next (``take_in``). After a kill only those that are there count."""
+        """Record images that are about to be added by ``take_in``. After a kill, only those that exist count."""
         names = {image.file for image in images}
         every = [one for one in self.added() if one.file not in names] + list(images)
         write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [vars(one) for one in every])
 
     def take_in(self, image: Candidate, data: bytes, with_prompt: bool = False) -> None:
-        """Take an image in; with ``with_prompt`` also its prompt, in a file next to it, as it does not name it."""
+        """Add an image. ``with_prompt`` also writes its prompt to a file next to it, if the image does not
+        name it.
+        """
         if with_prompt:
             caption = f"{self.name}/candidates/{Path(image.file).stem}.json"
             write_json_in(self._owned, caption, {"caption": image.prompt})
@@ -220,7 +225,7 @@ class Round:
             temporary.write_bytes(data)
 
     def keep_preview(self, data: bytes) -> None:
-        """Write the preview of the image in progress as ``preview``; empty data removes it."""
+        """Save the preview of the image in progress as ``preview``; empty data removes it."""
         if not data:
             self._owned.remove(f"{self.name}/preview")
             return
@@ -235,8 +240,8 @@ class Round:
 
     @property
     def answers(self) -> int:
-        """How many questions were answered; a pair that was picked without a question is one answer too, and so is an
-        image that was liked or disliked.
+        """Number of answers: questions answered, pairs picked without a question, and images liked or
+        disliked.
 
         This is what a taste learns from, and the number that is shown everywhere.
         """
@@ -248,12 +253,12 @@ class Round:
 
     @property
     def groups_done(self) -> int:
-        """How many prompts are finished in the pair tool."""
+        """Number of prompts finished in the pair tool."""
         return self._count(_DONE_GROUPS)
 
     @property
     def prompt_count(self) -> int:
-        """How many prompts have images to compare: two at least."""
+        """Number of prompts with at least two images to compare."""
         images = Counter(normalise_prompt(one.prompt) for one in (*self.images(), *self.added()))
         return sum(count > 1 for count in images.values())
 
@@ -261,7 +266,7 @@ class Round:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """What was trained (``steps``, ``pairs``, ...); empty until a run has finished."""
+        """The result of training (``steps``, ``pairs``, ...); empty until a run has finished."""
         if not self._trained_path.is_file() or not self.adapter_path.is_file():
             return {}
         data = read_json(self._trained_path, "record of a training")
@@ -277,7 +282,7 @@ class Round:
 
     @property
     def taste_of_run(self) -> dict[str, Any]:
-        """The same of the taste that the round's run uses."""
+        """As ``taste``, for the taste that the round's run uses."""
         return self._record_of_taste("taste.json")
 
     def _record_of_taste(self, name: str) -> dict[str, Any]:
@@ -286,10 +291,10 @@ class Round:
         return data if isinstance(data, dict) else {}
 
     def write_taste(self, record: dict[str, Any], newer: bool = False) -> None:
-        """Note how well a taste was learned whose file is written.
+        """Record how well a taste was learned, after its file was written.
 
         Args:
-            newer: it is at ``newer_taste_path``; else it takes the place of such a one.
+            newer: whether it is at ``newer_taste_path``; otherwise it replaces such a one.
         """
         write_json_in(self._owned, f"{self.name}/{'taste-newer' if newer else 'taste'}.json", record)
         if not newer:
@@ -300,7 +305,7 @@ class Round:
         self._owned.remove(f"{self.name}/{self.newer_taste_path.name}")
 
     def write_prompts(self, prompts: Sequence[str]) -> None:
-        """Of which prompts images are made while training."""
+        """Write the prompts of the images made during training."""
         with self._owned.write(f"{self.name}/prompts.txt") as temporary:
             temporary.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
 
@@ -313,7 +318,7 @@ class Round:
         return self.run.backup_dir.is_dir() and any(self.run.backup_dir.iterdir())
 
     def forget_training(self) -> None:
-        """Remove run and adapter, so that it can be trained again."""
+        """Remove run and adapter, so that the round can be trained again."""
         self._owned.remove(f"{self.name}/trained.json")
         newer = self._record_of_taste("taste-newer.json")
         if newer and self.newer_taste_path.is_file():
@@ -329,7 +334,7 @@ class Round:
 
 
 def write_json_in(owned: Owned, name: str, data: Any) -> None:
-    """Write JSON to a file of a project, atomically."""
+    """Write JSON to a project file, atomically."""
     with owned.write(name) as temporary:
         temporary.write_text(
             json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"

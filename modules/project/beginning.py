@@ -1,4 +1,4 @@
-"""What a new project begins with: facts read from the base model, and the demo that comes with the program."""
+"""Initial values of a new project: facts read from the base model, and the bundled demo."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DEMO_SETTINGS: dict[str, Any] = {
 
 
 def demo_prompts() -> list[str]:
-    """Some that the demo model was trained on."""
+    """Some prompts that the demo model was trained on."""
     return read_prompts_file(RESOURCES / "demo_prompts.txt")[:DEMO_PROMPTS]
 
 
 def model_types(base: str) -> list[str]:
-    """The model types that a folder of the diffusers layout may be; empty where it does not say."""
+    """The possible model types of a folder in the diffusers layout; empty if it does not tell."""
     index = index_file(Path(base).expanduser()) if base.strip() else None
     if index is None:
         return []
@@ -43,12 +43,12 @@ def model_types(base: str) -> list[str]:
 def first_settings(
     base: str, model_type: str, card: int, images: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The settings of a project of this model, for ``Project.create``.
+    """Initial settings of a project for this model, for ``Project.create``.
 
     Args:
-        base: folder, file or name of the hub; a path is made absolute.
+        base: folder, file or hub name; a path is made absolute.
         card: memory of the graphics card in GB.
-        images: ``generator`` and ``image``, where something says how images are made.
+        images: ``generator`` and ``image``, if it is known how images are made.
     """
     path = Path(base).expanduser()
     place = str(path.resolve()) if path.exists() else base.strip()

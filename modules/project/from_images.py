@@ -33,29 +33,29 @@ _MODEL_FOLDERS = (
     "models/checkpoints", "models/diffusion_models", "models/unet", "models/Stable-diffusion",
     "Models/Stable-Diffusion", "Models/diffusion_models",
 )  # fmt: skip
-"""Where programs keep models, below the folder that also holds what they save."""
+"""Folders in which programs keep models, below the folder that also holds their outputs."""
 _LEVELS = 6
 _SAMPLERS = {
     "ddim": "DDIM", "euler": "EULER", "eulera": "EULER_A", "eulerancestral": "EULER_A", "dpmpp2m": "DPMPP",
     "dpm++2m": "DPMPP", "dpmpp2msde": "DPMPP_SDE", "dpmpp2msdegpu": "DPMPP_SDE", "dpm++2msde": "DPMPP_SDE",
     "unipc": "UNIPC", "unipcbh2": "UNIPC",
 }  # fmt: skip
-"""Names of samplers in other programs, in small letters without blanks, as the own sampler has them."""
+"""The built-in sampler's names for samplers of other programs (lower case, without spaces)."""
 _Some = TypeVar("_Some", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the images say.
+    """Settings found in images.
 
     Args:
-        images: how many were read; ``used`` were made like most of them, the others do not count.
-        model: what the images call their model.
-        base: where it is: a folder, a file or a name of the hub; empty where it is not found.
-        model_type: a key of ``FAMILIES``; empty where nothing says it.
-        generator: ``kind`` and what that generator needs.
+        images: number of images read; ``used`` were made like most of them, the others are ignored.
+        model: name of the model in the images.
+        base: location of the model: a folder, a file or a hub name; empty if not found.
+        model_type: a key of ``FAMILIES``; empty if unknown.
+        generator: ``kind`` and the settings of that generator.
         image: as in ``project.json``.
-        prompts: those of the images, the most frequent first.
+        prompts: prompts of the images, most frequent first.
         notes: what could not be used, in sentences.
     """
 
@@ -71,11 +71,11 @@ class Proposal:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The part of a project's settings that says how images are made."""
+        """The project settings that determine how images are made."""
         return {"generator": self.generator, "image": self.image}
 
     def to_dict(self) -> dict[str, Any]:
-        """For people and programs; of the prompts only how many, of a workflow only that there is one."""
+        """A summary for people and programs: the number of prompts, and only whether there is a workflow."""
         generator = {name: value for name, value in self.generator.items() if name != "workflow"}
         return {
             "images": self.images, "used": self.used, "model": self.model, "base_model": self.base,
@@ -96,15 +96,16 @@ class _Seen:
 
 
 def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model_type: str = "") -> Proposal:
-    """Read the images of a folder and the folders in it, or some images; nothing is written.
+    """Read some images, or those of a folder and its subfolders. Nothing is written.
 
     Args:
         source: the folder, or files.
-        kind: the generator, where the person has named one; else that of the program that made the images.
-        base, model_type: what the person has named.
+        kind: the generator chosen by the person; by default that of the program that made the images.
+        base, model_type: values chosen by the person.
 
     Raises:
-        DataError: there is no such folder, no image in it has a prompt, or all that do were made from other images.
+        DataError: the folder does not exist, no image has a prompt, or all that do were made from other
+            images.
     """
     if isinstance(source, Path):
         if not source.is_dir():
@@ -143,10 +144,10 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
 
 
 def _readable(files: Sequence[Path], place: str, notes: list[str]) -> list[_Seen]:
-    """The images that name their prompt and were made from prompts alone; a note says how many edits there are.
+    """The images that name their prompt and are not edits. A note gives the number of edits.
 
     Raises:
-        DataError: there is none.
+        DataError: there are none.
     """
     named = [(path, about) for path in files if (about := read_metadata(path)).prompt is not None]
     if not named:
@@ -177,7 +178,7 @@ def _images(folder: Path) -> Iterator[Path]:
 
 
 def most_common(values: Iterable[_Some]) -> _Some:
-    """The most frequent one; the first of equals."""
+    """The most frequent value, or the first of equally frequent ones."""
     return Counter(values).most_common(1)[0][0]
 
 
@@ -192,7 +193,7 @@ def _prompts(used: Sequence[_Seen]) -> Iterator[str]:
 
 
 def _find_model(name: str, folder: Path) -> str:
-    """Where a model of this name is: its own path, a program's folder of models, the hub; empty for nowhere."""
+    """Find a model by name: its own path, a program's model folder, or the hub; empty if not found."""
     if not name:
         return ""
     path = Path(name)
@@ -217,7 +218,7 @@ def _stem(name: str) -> str:
 
 
 def type_of(base: str) -> str:
-    """The model type that a folder, a file or a hub's name says it is; empty where it does not."""
+    """The model type indicated by a folder, a file or a hub name; empty if unknown."""
     found = model_types(base)
     if found:
         return found[0]
@@ -230,7 +231,9 @@ def type_of(base: str) -> str:
 
 
 def _architecture(path: Path) -> object:
-    """The model named in a file of weights; ``None`` if it names none or cannot be read (loading then says why)."""
+    """The model named in a file of weights; ``None`` if there is no name or it is unreadable (loading reports
+    why).
+    """
     try:
         about = read_header(path)[0].get("__metadata__")
     except UserError:
@@ -242,7 +245,7 @@ def _architecture(path: Path) -> object:
 
 
 def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]:
-    """Its settings, and what could not be used."""
+    """Settings of the generator, and what could not be used."""
     made: dict[str, Any] = {"kind": kind}
     if kind == "own" or _PROGRAMS.get(program) != kind:
         return made, []
@@ -261,7 +264,7 @@ def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str
 
 
 def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]:
-    """Size, sampler and its settings, as most images have them."""
+    """Size, sampler and its settings, as used for most images."""
     notes: list[str] = []
     width, height = most_common(one.about.seen_size for one in used)
     sides = [min(8192, max(64, round(side / 8) * 8)) for side in (width, height)]
@@ -286,7 +289,7 @@ def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]
 
 
 def own_sampler(name: str, schedule: str) -> str:
-    """The built-in sampler's name for a sampler of another program; empty if it has no equivalent."""
+    """The built-in sampler's name for a sampler of another program; empty if there is no equivalent."""
     if name in NoiseScheduler.__members__:
         return name
     plain = name.lower().removeprefix("sample_").removeprefix("k_").replace(" ", "").replace("_", "")

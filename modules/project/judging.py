@@ -32,12 +32,12 @@ def judge(
     count: int,
     models: Mapping[str, str] | None = None,
 ) -> list[Json]:
-    """Have the judges compare the first contestant with each of the others; kept in ``arena/automatic.json``.
+    """Compare the first contestant with each of the others by the judges. Stored in ``arena/automatic.json``.
 
     Args:
-        adapters: who is compared; images that are missing are made.
-        count: of questions.
-        models: where ``clip`` and ``pickscore`` are, if not in the hub's cache.
+        adapters: the contestants; missing images are made.
+        count: number of questions.
+        models: locations of ``clip`` and ``pickscore``, if not in the hub cache.
 
     Raises:
         UserError: images cannot be made, or a judge failed.
@@ -55,7 +55,7 @@ def judge(
 
 
 def kept_judgements(project: Project) -> dict[str, Json]:
-    """All judgements so far, by contestants; empty where none was made."""
+    """All judgements so far, by contestants; empty if there are none."""
     path = project.folder / FILE
     data = read_json(path, "automatic judgements") if path.is_file() else {}
     if not isinstance(data, dict) or not all(isinstance(one, dict) for one in data.values()):
@@ -64,7 +64,7 @@ def kept_judgements(project: Project) -> dict[str, Json]:
 
 
 def judgements_of(project: Project, adapters: Sequence[Adapter]) -> list[Json]:
-    """What was found before about the first of these against each of the others."""
+    """Stored judgements of the first contestant against each of the others."""
     kept = kept_judgements(project)
     keys = [_key(adapters[0].key, other.key) for other in adapters[1:]]
     return [kept[key] for key in keys if key in kept]
@@ -109,7 +109,7 @@ def _ask(
 def _judged(
     project: Project, answer: Json, made: Sequence[Contestant], other: int, common: Sequence[Question]
 ) -> Json:
-    """The first against the one of this number."""
+    """The judgement of the first contestant against the one of this number."""
     size = len(common)
 
     def part(values: Sequence[float], number: int) -> Sequence[float]:

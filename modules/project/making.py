@@ -1,4 +1,4 @@
-"""Making the missing images of a round."""
+"""Makes the missing images of a round."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def generate(
     adapter: Adapter | None = None,
     prompts: int | None = None,
 ) -> dict[str, int]:
-    """Make the missing images of the current round. It can be stopped at any moment and called again.
+    """Make the missing images of the current round. May be stopped at any time and called again.
 
     Args:
-        per_prompt: how many images each prompt has; may grow later.
-        adapter: to make them with; by default the one of the plan, else the newest one. Fixed once an image is there.
-        prompts: at most this many in the first round; a later one has those that ``new_round`` chose.
+        per_prompt: number of images per prompt; may be increased later.
+        adapter: adapter to use; by default that of the plan, else the newest. Fixed once an image exists.
+        prompts: maximum number of prompts in the first round; later rounds use those chosen by ``new_round``.
 
     Returns:
-        ``candidates``: how many there are; ``made``: how many are new.
+        ``candidates``: number of candidates; ``made``: number of new ones.
     """
     with project.busy():
         one = project.round
@@ -62,7 +62,7 @@ def generate(
 
 
 class _Teller:
-    """Reports the progress of the current image, and keeps its newest preview in the round's folder."""
+    """Reports the progress of the current image and saves its newest preview in the round's folder."""
 
     def __init__(self, one: Round, count: int, progress: Progress) -> None:
         self._round, self._count, self._progress = one, count, progress
@@ -84,7 +84,7 @@ def _adapter_of(project: Project, one: Round) -> Adapter:
 def _decide(
     project: Project, one: Round, per_prompt: int | None, adapter: Adapter | None, most: int | None
 ) -> None:
-    """Write the plan where there is none, or where it grows."""
+    """Write the plan if there is none or it grows."""
     planned = one.images()
     begun = any(one.made(image) for image in planned)
     if begun and adapter is not None:
@@ -109,11 +109,11 @@ def _decide(
 
 @dataclass(frozen=True)
 class Surplus:
-    """More images than are shown.
+    """A surplus of images, from which those to show are chosen.
 
     Args:
-        times: how many times as many.
-        without: prompts that have none, because what is shown of them is left to chance.
+        times: factor relative to the images shown.
+        without: prompts without a surplus, whose images are shown at random.
     """
 
     times: int = 1
@@ -128,10 +128,10 @@ def write_plan(
     adapter: Adapter | None,
     surplus: Surplus | None = None,
 ) -> None:
-    """Decide on images of these prompts; those that were decided before stay.
+    """Plan images of these prompts. Images planned before stay.
 
     Args:
-        surplus: of a new plan; an old one keeps its own.
+        surplus: surplus of a new plan; an existing plan keeps its own.
     """
     planned = one.images()
     had = Counter(image.prompt for image in planned)

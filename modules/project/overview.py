@@ -21,7 +21,7 @@ from modules.util.owned_files import Owned
 STEPS = ("generate", "pick", "train", "compare", "new-round")
 FEWEST_PAIRS = 2
 SHOWN = 8
-"""Images of a step that are named."""
+"""Maximum number of images listed per step."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Overview:
-    """A project at one moment.
+    """State of a project at one moment.
 
     Args:
-        number: of the current round.
-        steps: by key.
-        next: key of the step that comes next.
+        number: number of the current round.
+        steps: steps by key.
+        next: key of the next step.
         live: whether a trainer is running for the round.
-        answers, pairs: picked in the round.
-        taste: how well it was learned, see ``measured``.
-        result: what the votes say of the round, as JSON; ``None`` without votes.
-        judged: what automatic judges said of the round, in sentences: its losses, else how it is liked.
+        answers, pairs: numbers picked in the round.
+        taste: how well the taste was learned, see ``measured``.
+        result: result of the votes on the round, as JSON; ``None`` without votes.
+        judged: verdicts of automatic judges on the round, as sentences: its losses, else its rating.
         results: sentences about earlier rounds, by number.
-        shown: images of a prompt, where more are made than shown; else 0.
-        added: images that the person has brought.
+        shown: images shown per prompt, if more are made; else 0.
+        added: images added by the person.
     """
 
     folder: Path
@@ -80,21 +80,21 @@ class Overview:
 
 
 def overview(project: Project) -> Overview:
-    """Look at a project.
+    """Read the state of a project.
 
     Raises:
-        UserError: a file of it cannot be read.
+        UserError: a project file is unreadable.
     """
     *before, one = project.rounds()
     run = read_status(one.run)
     result = verdict(project, one)
-    # one look at the folder: it may hold thousands of images, and grows meanwhile
+    # the folder is listed once, because it may hold thousands of images and grow meanwhile
     planned = one.images()
     made = [path for image in planned if (path := one.made(image)) is not None]
     to_choose = one.to_choose() if len(made) == len(planned) else {}
     added = [one.candidates / image.file for image in one.added()]
     shown = sum(path.parent == one.candidates for path in made) + len(added)
-    # both are in the order in which they came
+    # both are in order of creation
     newest = sorted([*added[-SHOWN:], *made[-SHOWN:]], key=_changed)[-SHOWN:]
     steps = (
         _images(project, one, len(planned), len(made), bool(to_choose), newest),
@@ -115,7 +115,7 @@ def overview(project: Project) -> Overview:
 
 
 def unfinished(project: Project) -> frozenset[str]:
-    """Candidates of prompts that do not have all their images yet, so it is too early to compare them."""
+    """Candidates of prompts without all their images yet, which cannot be compared fairly."""
     one = project.round
     waiting = {image.prompt for image in one.missing()} | one.to_choose().keys()
     return frozenset(image.file for image in one.images() if image.prompt in waiting)
@@ -137,7 +137,7 @@ def _picks(one: Round, made: int) -> Step:
 
 
 def _chosen(one: Round) -> tuple[Path, ...]:
-    """The chosen images of the newest pairs; a name that leads out of their folder is refused."""
+    """The chosen images of the newest pairs. Names that lead out of their folder are refused."""
     query = f"SELECT json_extract(entry, '$.chosen_file') FROM pairs ORDER BY rowid DESC LIMIT {SHOWN}"
     names = [row[0] for row in peek(one.pairs / STORE_NAME, query) if isinstance(row[0], str)]
     found = [Owned(one.pairs).plain_file(name) for name in names]
@@ -165,7 +165,7 @@ def _comparing(project: Project, one: Round, result: dict[str, Any] | None) -> S
 
 
 def _compared(folder: Path) -> tuple[Path, ...]:
-    """The newest images that were made to be compared."""
+    """The newest images made for comparison."""
     found = [path for path in folder.glob("*/*.png") if not path.name.startswith(".")]
     return tuple(sorted(found, key=_changed)[-SHOWN:])
 

@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 
 def round_to_pick_from(project: Project) -> Round:
-    """The current round. ``UserError`` if it has no images yet."""
+    """The current round. Raises ``UserError`` if it has no images yet."""
     one = project.round
     if not one.candidates.is_dir():
         raise UserError(f"{one.name} has no images yet", hint="make some with generate")

@@ -1,4 +1,4 @@
-"""The settings of a round's training: a preset of the family and the card, and what follows from the data."""
+"""Training settings of a round: a preset for family and card, and values derived from the data."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ FEWEST_PAIRS = 25
 FEWEST_EPOCHS, MOST_EPOCHS = 2, 60
 SMALL_CARD = 12
 OWN_IMAGES = "nft"
-"""In the names of presets for training on the model's own images: any sampler, one pass for each image."""
+"""Substring of preset names for training on the model's own images: any sampler, one pass per image."""
 
 
 def find_preset(file: ProjectFile, taste: bool = False) -> Path:
-    """The preset to begin with: the named one, or else one for this base model, or else one for the family.
+    """The preset to start from: the named one, else one for this base model, else one for the family.
 
-    A preset with a memory size in its name is for cards up to that size; the closest size counts.
+    A preset with a memory size in its name is for cards up to that size; the closest size is used.
 
     Args:
-        taste: for training on the model's own images, judged by a learned taste; else on pairs.
+        taste: whether to train on the model's own images, judged by a learned taste, rather than on pairs.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such preset.
     """
     if file.preset and not taste:
         path = PRESETS / file.preset
@@ -60,7 +60,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
 
 
 def _of_pairs(path: Path) -> TrainConfig | None:
-    """A preset that learns from pairs; ``None`` for others, and for files that are not presets."""
+    """Load a preset that learns from pairs; ``None`` for other presets and files."""
     try:
         config: TrainConfig = load_layered(path, None, check=False)
     except UserError:
@@ -69,7 +69,7 @@ def _of_pairs(path: Path) -> TrainConfig | None:
 
 
 def _of_own_images(path: Path) -> TrainConfig | None:
-    """A preset that learns from the model's own images without likelihoods of denoising steps; else ``None``."""
+    """Load a preset that learns from the model's own images without likelihoods of denoising steps; else ``None``."""
     if OWN_IMAGES not in path.stem.lstrip("#").lower().split():
         return None
     try:
@@ -91,12 +91,12 @@ def _card_of(path: Path) -> int | None:
 def round_config(
     file: ProjectFile, names: dict[str, Any], pairs: int, overrides: Sequence[str]
 ) -> TrainConfig:
-    """The config of a round, unchecked where files are concerned.
+    """The config of a round. Its files are not checked.
 
     Args:
         names: settings that name files.
-        pairs: how many there are to train on.
-        overrides: ``name=value`` texts of the person; they win.
+        pairs: number of training pairs.
+        overrides: ``name=value`` texts of the person, which take precedence.
     """
     preset = find_preset(file)
     begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
@@ -105,9 +105,10 @@ def round_config(
 
 
 TASTE_SHARE, AGAIN_SHARE = 0.75, 0.25
-"""Training on a taste takes these parts of the preset's epochs: the second one where the adapter that it starts from
-follows a taste of the project already. With all of them the demo model moved far, and began to forget its prompts
-(``docs/few-picks.md``)."""
+"""Training on a taste uses these shares of the preset's epochs, the second if the initial adapter already
+follows a taste of the project. With all epochs, the demo model moved far and began to forget its prompts
+(``docs/few-picks.md``).
+"""
 
 
 def taste_config(
@@ -117,8 +118,8 @@ def taste_config(
 
     Args:
         names: settings that name files, the learned taste among them.
-        overrides: ``name=value`` texts of the person; they win.
-        again: the adapter that training starts from was itself trained on a taste of this project.
+        overrides: ``name=value`` texts of the person, which take precedence.
+        again: whether the initial adapter was itself trained on a taste of this project.
     """
     preset = find_preset(file, taste=True)
     begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
@@ -135,12 +136,12 @@ def taste_config(
 
 
 def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
-    """The config of a round that was already started, with the current places of its files."""
+    """The config of a round that was already started, with the current locations of its files."""
     return load_layered(None, path, [*_texts(names), *overrides], check=False)
 
 
 def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, Any]:
-    """What follows from the number of pairs, the size of the images and the card."""
+    """Values derived from the number of pairs, the image size and the card."""
     made: dict[str, Any] = {"resolution": _resolution(file)}
     batch, group = begin.batch_size, begin.batch_size * begin.gradient_accumulation_steps
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and batch > 1:

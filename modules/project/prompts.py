@@ -1,4 +1,4 @@
-"""The prompts of a project: choices written out, and those that are held out for judging."""
+"""The prompts of a project: expanding choices, and holding out prompts for judging."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 
 
 def written_out(line: str) -> list[str]:
-    """Every prompt of a line with ``{a|b}`` choices, in order.
+    """Expand a line with ``{a|b}`` choices into all its prompts, in order.
 
     Raises:
-        DataError: there are too many.
+        DataError: there are too many prompts.
     """
     pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(_CHOICE.split(line))]
     count = prod(len(piece) for piece in pieces)
@@ -36,9 +36,10 @@ def written_out(line: str) -> list[str]:
 
 
 def read_prompts(given: Path | str) -> list[str]:
-    """The prompts of a file or a text, each once, choices written out.
+    """Read the prompts of a file or a text, with choices expanded and duplicates removed.
 
-    Two that are equal once tags of generators are removed count as one, because images are grouped in this way.
+    Prompts that are equal after removing generator tags count as duplicates, because images are grouped this
+    way.
     """
     found: dict[str, str] = {}
     lines = read_prompts_file(given) if isinstance(given, Path) else prompts_of_text(given, "the list")
@@ -49,7 +50,7 @@ def read_prompts(given: Path | str) -> list[str]:
 
 
 def hold_out(prompts: Sequence[str], seed: int) -> list[str]:
-    """The prompts held out for judging: a fifth, at least one.
+    """Choose the prompts held out for judging: a fifth, at least one.
 
     Raises:
         DataError: there are fewer than three prompts.

@@ -24,7 +24,9 @@ Progress = Callable[[str], None]
 
 
 def questions(project: Project, count: int) -> list[Question]:
-    """The first of an endless list: the held-out prompts in turn, each time with another seed."""
+    """The first ``count`` of an endless list of questions: the held-out prompts in turn, each time with
+    another seed.
+    """
     prompts = project.file.held_out
     return [
         (prompts[i % len(prompts)], digest64("taste-arena", project.file.seed, i) % 2**32)
@@ -33,7 +35,7 @@ def questions(project: Project, count: int) -> list[Question]:
 
 
 def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
-    """An adapter's images for the questions; missing ones are made. Call it again after a stop."""
+    """Prepare an adapter's images for the questions, making missing ones. May be called again after a stop."""
     folder = project.folder / ARENA / "images" / adapter.key.replace("@", "-at-")
     wanted = questions(project, count)
     files = [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(wanted)]
@@ -55,7 +57,7 @@ def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) 
 
 
 def adapters_between(project: Project, text: str) -> list[Adapter]:
-    """``A,B[,C]`` as adapters; by default the newest against the base model."""
+    """Parse ``A,B[,C]`` as adapters; by default the newest against the base model."""
     if text:
         return [project.adapter(part.strip()) for part in text.split(",")]
     newest = project.newest
@@ -72,7 +74,9 @@ def open_arena(
     votes: int = USUAL_VOTES,
     count: int = USUAL_QUESTIONS,
 ) -> Iterator[Arena]:
-    """The arena with these contestants, their images made; leaves ``result.json`` and ``result.png`` behind."""
+    """Open the arena with these contestants, whose images exist. On exit, writes ``result.json`` and
+    ``result.png``.
+    """
     with project.busy():
         contestants = [prepare(project, adapter, count, progress) for adapter in adapters]
     judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
@@ -84,7 +88,7 @@ def open_arena(
 
 
 def _keep_result(project: Project, arena: Arena) -> None:
-    """Write what the votes say, as JSON and as a picture."""
+    """Write the result of the votes as JSON and as a picture."""
     told = arena.tally.to_dict()
     write_json_in(project.owned, f"{ARENA}/result.json", told)
     with project.owned.write(f"{ARENA}/result.png") as temporary:

@@ -1,4 +1,4 @@
-"""The state of a project, what comes next, and the prompts of the next round."""
+"""The state of a project, its next step, and the prompts of the next round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SURPLUS = 3
 
 
 def status(project: Project) -> dict[str, Any]:
-    """The rounds, and what comes next; nothing is locked or changed."""
+    """The rounds and the next step. Nothing is locked or changed."""
     return {"rounds": [_row(project, one) for one in project.rounds()], "next": next_step(project)}
 
 
@@ -52,11 +52,11 @@ def next_step(project: Project) -> str:
 
 
 def step_after(one: Round, voted: bool, made: bool) -> str:
-    """The same of a round.
+    """The next step of a round.
 
     Args:
-        voted: whether it was compared.
-        made: whether all its images are there, and those to show are chosen.
+        voted: whether it was voted on.
+        made: whether all its images are made, and those to show are chosen.
     """
     if one.trained:
         return "new-round" if voted else "compare"
@@ -69,11 +69,11 @@ def step_after(one: Round, voted: bool, made: bool) -> str:
 
 
 def new_round(project: Project, per_prompt: int | None = None, surplus: int = SURPLUS) -> dict[str, Any]:
-    """Begin the next round: its images are decided, none is made.
+    """Begin the next round by planning its images. None are made yet.
 
     Args:
-        surplus: with a learned taste this many times as many images are made as shown, except of the prompts that
-            come by chance: what is shown of those says honestly how well the taste is known.
+        surplus: with a learned taste, this many times more images are made than shown. Random prompts have no
+            surplus, so that their images measure honestly how well the taste is known.
 
     Raises:
         UserError: the current round is not trained.
@@ -98,15 +98,16 @@ def new_round(project: Project, per_prompt: int | None = None, surplus: int = SU
 
 
 def by_chance(count: int) -> int:
-    """How many of ``count`` prompts come by chance; they are the first ones of a round."""
+    """How many of ``count`` prompts are chosen at random; they are the first ones of a round."""
     return round(RANDOM_SHARE * count)
 
 
 def prompts_by_need(project: Project, one: Round) -> list[str]:
-    """As many prompts as the round before had: a fifth at random, else by need.
+    """Choose as many prompts as in the previous round: a fifth at random, the others by need.
 
-    New prompts come first, then those whose picks were least certain. Prompts that judge are never picked from, so
-    those that share words with prompts on which the adapter lost in the arena come earlier in their place.
+    New prompts come first, then those whose picks were least certain. Held-out prompts are never used for
+    picking. Instead, prompts that share words with held-out prompts on which the adapter lost in the arena
+    move up.
     """
     every = project.prompts()
     count = min(len(every), len({image.prompt for image in one.images()}) or MOST_PROMPTS)
@@ -123,7 +124,7 @@ def prompts_by_need(project: Project, one: Round) -> list[str]:
 
 
 def lost_prompts(project: Project, one: Round) -> dict[str, float]:
-    """Prompts of the arena on which a round's adapter lost to the base model more often than not, with the share."""
+    """Arena prompts on which a round's adapter lost to the base model more often than not, with the share."""
     if not one.trained:
         return {}
     own = Adapter(one.name, one.adapter_path).key
@@ -151,7 +152,7 @@ def _words(prompt: str) -> frozenset[str]:
 
 
 def certainty_of_prompts(project: Project) -> dict[str, float]:
-    """How certain the newest picks of each prompt were, 0 to 1; 0 for one that gave no pair."""
+    """How certain the newest picks of each prompt were, 0 to 1; 0 if it gave no pair."""
     found: dict[str, float] = {}
     for one in project.rounds():
         found |= {normalise_prompt(image.prompt): 0.0 for image in one.images()}

@@ -27,11 +27,12 @@ class TasteHead:
     """A learned taste.
 
     Args:
-        weights: the file, as ``preference_head`` reads it.
-        comparisons: it was learned from.
-        measured_on: comparisons about other prompts that were kept for measuring.
+        weights: the file read by ``preference_head``.
+        comparisons: number of comparisons it was learned from.
+        measured_on: number of comparisons on held-out prompts, used for measuring.
         accuracy: share of those that it gets right; ``None`` if there are none.
-        no_fit: why it cannot tell images that fit their prompt badly, and so not guard against them; empty if it can.
+        no_fit: why it cannot recognise images that match their prompt badly, and so cannot guard against
+            them; empty if it can.
     """
 
     weights: Path
@@ -42,12 +43,12 @@ class TasteHead:
 
     @property
     def guesses(self) -> tuple[float, float] | None:
-        """The interval of the accuracy, where the head may be no better than guessing; else ``None``."""
+        """The interval of the accuracy, if the head may be no better than guessing; else ``None``."""
         found = _interval(self.accuracy, self.measured_on)
         return found if found is not None and may_guess(found) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """For people and records, without the file."""
+        """A summary for people and records, without the file."""
         return {
             "comparisons": self.comparisons,
             "measured_on": self.measured_on,
@@ -57,16 +58,17 @@ class TasteHead:
 
 
 def learn(project: Project, progress: Progress) -> dict[str, Any]:
-    """Learn from all answers so far to measure how well a head predicts the taste; the round stores the result.
+    """Learn from all answers so far, and measure how well a head predicts the taste. The round stores the
+    result.
 
-    A run that was begun with an earlier taste keeps that one.
+    A run that was started with an earlier taste keeps it.
 
     Returns:
-        ``comparisons``, ``measured_on``, ``accuracy`` and its ``interval``; both ``None`` where nothing was left to
-        measure on.
+        ``comparisons``, ``measured_on``, ``accuracy`` and its ``interval``; the latter two are ``None`` if
+            nothing was left to measure on.
 
     Raises:
-        UserError: as ``learn_taste``; or somebody else is working on the project.
+        UserError: as for ``learn_taste``, or another process is working on the project.
     """
     with project.busy():
         one = project.round
@@ -75,13 +77,13 @@ def learn(project: Project, progress: Progress) -> dict[str, Any]:
 
 
 def is_under_way(one: Round) -> bool:
-    """Whether a run on a learned taste was begun and could be resumed, or is running now."""
+    """Whether a run on a learned taste was started and could be resumed, or is running now."""
     begun = one.config_path.is_file() and (one.has_backup or one.run.trainer() is not None)
     return begun and not one.trained and not again_config(one.config_path, {}, ()).trains_pairs
 
 
 def measured(one: Round) -> dict[str, Any]:
-    """How well the taste was learned in a round, with the interval of the arena; empty where it was not."""
+    """How well the taste was learned in a round, with the interval of the arena; empty if it was not learned."""
     told = one.taste
     if not told:
         return {}
@@ -90,7 +92,7 @@ def measured(one: Round) -> dict[str, Any]:
 
 
 def may_guess(found: Sequence[float]) -> bool:
-    """Whether a head whose accuracy lies in this interval may be no better than guessing."""
+    """Whether a head with this accuracy interval may be no better than guessing."""
     return found[0] <= GUESSING
 
 
@@ -102,10 +104,10 @@ def _interval(accuracy: float | None, count: int) -> tuple[float, float] | None:
 
 
 def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = False) -> TasteHead:
-    """Learn from the answers of all rounds up to this one; written to the round's folder.
+    """Learn from the answers of all rounds up to this one, and write the taste to the round's folder.
 
     Args:
-        newer: next to the taste that the round's run uses.
+        newer: whether to write it next to the taste that the round's run uses.
 
     Raises:
         UserError: there are too few answers, or features cannot be computed.
@@ -148,6 +150,6 @@ def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = 
 
 
 def taste_file(project: Project) -> Path | None:
-    """The newest taste that was learned."""
+    """The newest learned taste."""
     places = (path for one in reversed(project.rounds()) for path in (one.newer_taste_path, one.taste_path))
     return next((path for path in places if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""Training a round's adapter on its picks, in the run folder of the round."""
+"""Trains a round's adapter on its picks, in the run folder of the round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from modules.util.program_files import PRESETS
 
 VALIDATION_PERCENTAGE = 10.0
 GUARD = 10.0
-"""What an image loses for each standard deviation by which it fits its prompt less well than it should."""
+"""Penalty per standard deviation by which an image matches its prompt less well than it should."""
 POLL_SECONDS = 0.2
 Progress = Callable[[str], None]
 
@@ -45,17 +45,18 @@ def train(
 ) -> dict[str, Any]:
     """Train on the picks of the current round, or resume a run that was stopped.
 
-    From a learned taste a few answers teach through hundreds of images of the model's own: the answers of all rounds
-    teach a head what is liked, and the head judges the images that are made while training.
+    With a learned taste, a few answers have an effect through hundreds of the model's own images. The answers
+    of all rounds teach a head what is liked, and the head judges the images made during training.
 
-    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed continues and is
-    found again.
+    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup. If the starting process is killed, the run
+    continues and is found again.
 
     Args:
         overrides: ``name=value`` settings.
-        again: forget what was trained in this round.
+        again: whether to discard what was trained in this round.
         method: the pairs themselves (by default), or a taste learned from all answers.
-        say: told what is to stay readable: what is trained, and warnings; ``progress`` by default.
+        say: called with lines that should stay visible: what is trained, and warnings; ``progress`` by
+            default.
 
     Raises:
         UserError: there is nothing to train on, or the run failed.
@@ -95,7 +96,7 @@ def train(
 
 
 def method_of(one: Round) -> Method | None:
-    """What a round that was started learns from; ``None`` before that."""
+    """What a started round learns from; ``None`` before that."""
     if not one.config_path.is_file():
         return None
     config = again_config(one.config_path, {}, ())
@@ -110,7 +111,7 @@ def _prepare(
     progress: Progress,
     say: Progress,
 ) -> dict[str, Any]:
-    """Write the round's config and what it needs, check it; the config to run."""
+    """Write and check the round's config and the files it needs. Returns the config to run."""
     resumes = one.config_path.is_file() and one.has_backup
     before = method_of(one)
     if resumes and method is not None and method is not before:
@@ -130,7 +131,7 @@ def _prepare(
 def _prepare_pairs(
     project: Project, one: Round, overrides: Sequence[str], resumes: bool, say: Progress
 ) -> TrainConfig:
-    """Finalise the picks."""
+    """Finalise the picks and make the config."""
     if one.pair_count < 2:
         raise UserError(f"{one.name} has {one.pair_count} pairs: too few to train on", hint="pick some first")
     counts = finalize(one.pairs, VALIDATION_PERCENTAGE)
@@ -160,7 +161,7 @@ def _prepare_taste(
     progress: Progress,
     say: Progress,
 ) -> TrainConfig:
-    """Learn the taste from the answers of all rounds."""
+    """Learn the taste from the answers of all rounds and make the config."""
     if resumes:
         return _resumed(
             one, _names_of_taste(project, one, _begun_rewards(one), project.folder), overrides, say
@@ -188,7 +189,7 @@ def _prepare_taste(
 
 
 def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> Iterator[str]:
-    """What is trained, and on what, in lines."""
+    """Lines that say what is trained, and on what."""
     right = "not measured" if head.accuracy is None else f"right in {head.accuracy:.0%} of {head.measured_on}"
     known = preset.relative_to(PRESETS)
     yield f"preset {known}; the learned taste is {right} comparisons about other prompts"
@@ -204,7 +205,7 @@ def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> I
 
 
 def _begun_rewards(one: Round) -> list[dict[str, Any]]:
-    """Those that the round was begun with, whatever was learned since then."""
+    """The rewards the round was started with, whatever was learned since."""
     config = again_config(one.config_path, {}, ())
     return [reward.to_dict() for reward in config.rlhf_rewards]
 
@@ -212,15 +213,15 @@ def _begun_rewards(one: Round) -> list[dict[str, Any]]:
 def _names_of_taste(
     project: Project, one: Round, rewards: Sequence[dict[str, Any]], root: Path | None
 ) -> dict[str, Any]:
-    """``_names``, and those of what judges while training.
+    """As ``_names``, plus the files that judge during training.
 
     Args:
-        rewards: the file of the learned taste is named as one writes it in the project's folder.
+        rewards: rewards, in which the file of the learned taste is relative to the project folder.
     """
     weights = _place(project, one.taste_path, None)
     places = {"weights": _place(project, one.taste_path, root)}
     if root is not None:
-        # the learned taste remembers where the base model was on the computer where it was learned
+        # the learned taste records where the base model was on the computer where it was learned
         places["source"] = project.file.model.base
     return {
         **_names(project, one, root),
@@ -236,7 +237,7 @@ def _names_of_taste(
 
 
 def _follows_a_taste(project: Project, one: Round) -> bool:
-    """Whether the adapter that the round starts from was trained on a taste of this project."""
+    """Whether the adapter the round starts from was trained on a taste of this project."""
     source = one.plan.get("adapter", "")
     others = [other for other in project.rounds() if project.stored_name(other.adapter_path) == source]
     return any(method_of(other) is Method.TASTE for other in others)
@@ -248,7 +249,7 @@ def _resumed(one: Round, names: dict[str, Any], overrides: Sequence[str], say: P
 
 
 def _place(project: Project, path: Path, root: Path | None) -> str:
-    """A file of the project: absolute below ``root``, or as one writes it in the project's folder."""
+    """The path of a project file: absolute below ``root``, or else relative to the project folder."""
     name = path.relative_to(project.folder).as_posix()
     return name if root is None else str(root / name)
 
@@ -273,7 +274,7 @@ def _names(project: Project, one: Round, root: Path | None) -> dict[str, Any]:
 
 
 def follow(process: TrainerProcess, progress: Progress) -> Outcome:
-    """Wait for a run and report its steps. Ctrl+C makes it stop with a backup and waits until it has."""
+    """Wait for a run and report its steps. Ctrl+C makes it stop with a backup, and waits for that."""
     follower = StatusFollower(process.run)
     asked = False
     while True:
@@ -303,7 +304,7 @@ def _said(follower: StatusFollower) -> str:
 
 
 def steps_of(one: Round) -> int:
-    """How many optimizer steps the round's run has taken."""
+    """Number of optimizer steps of the round's run so far."""
     follower = StatusFollower(one.run)
     follower.poll()
     made = (follower.status.step or {}).get("progress") or {}

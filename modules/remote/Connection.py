@@ -1,4 +1,4 @@
-"""A connection to the other computer. All that is known of SSH is here."""
+"""A connection to the other computer. Only this module knows about SSH."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ask = Callable[[str], str | None]
 
 
 class Unreachable(UserError):
-    """The other computer does not answer; it may later."""
+    """The other computer does not answer now, but may later."""
 
 
 class Lost(UserError):
@@ -35,7 +35,7 @@ class Lost(UserError):
 
 
 def check_package() -> None:
-    """See whether SSH is installed.
+    """Check that the SSH package is installed.
 
     Raises:
         UserError: it is not.
@@ -47,7 +47,7 @@ def check_package() -> None:
 
 
 def options_of(remote: RemoteConfig) -> dict[str, Any]:
-    """How a computer is reached, in the words of asyncssh."""
+    """The connection options of a computer, in terms of asyncssh."""
     made: dict[str, Any] = {"host": remote.host, "port": remote.port}
     if remote.user:
         made["username"] = remote.user
@@ -58,7 +58,7 @@ def options_of(remote: RemoteConfig) -> dict[str, Any]:
 
 @asynccontextmanager
 async def connected(remote: RemoteConfig, ask: Ask) -> AsyncIterator[Connection]:
-    """A connection for the length of a block.
+    """Open a connection for the duration of a block.
 
     Raises:
         UserError: it is refused, or the computer is not trusted. Unreachable: there is no answer.
@@ -116,7 +116,7 @@ def _client(remote: RemoteConfig, ask: Ask, seen: list[SSHKey]) -> Any:
     import asyncssh
 
     class Client(asyncssh.SSHClient):
-        """Notes the key of a computer that is not trusted, and passes on questions for a password."""
+        """Records the key of an untrusted computer, and forwards questions for a password."""
 
         tries = 3
 
@@ -142,10 +142,10 @@ def _client(remote: RemoteConfig, ask: Ask, seen: list[SSHKey]) -> Any:
 
 
 async def host_key(remote: RemoteConfig, ask: Ask) -> SSHKey:
-    """The key that a computer shows, trusted or not.
+    """Get the key that a computer presents, trusted or not.
 
     Raises:
-        UserError: it cannot be reached.
+        UserError: the computer cannot be reached.
     """
     check_package()
     import asyncssh
@@ -167,7 +167,7 @@ async def host_key(remote: RemoteConfig, ask: Ask) -> SSHKey:
 
 
 class Connection:
-    """What is done over a connection.
+    """An open connection.
 
     Args:
         remote: the other computer.
@@ -178,10 +178,10 @@ class Connection:
         self.remote, self._ssh = remote, ssh
 
     async def capture(self, line: Sequence[str]) -> tuple[int, bytes]:
-        """Exit status and first bytes of the output of a short command.
+        """Run a short command. Returns exit status and the first bytes of its output.
 
         Raises:
-            UserError: it does not end. Lost: the connection ended.
+            UserError: the command does not end. Lost: the connection ended.
         """
         async with self.command(line) as command:
             try:
@@ -191,7 +191,7 @@ class Connection:
 
     @asynccontextmanager
     async def command(self, line: Sequence[str]) -> AsyncIterator[Command]:
-        """Run a command for the length of a block.
+        """Run a command for the duration of a block.
 
         Raises:
             Lost: the connection ended.
@@ -199,7 +199,7 @@ class Connection:
         import asyncssh
 
         try:
-            # SSH has one string for a command, which the shell there splits again
+            # SSH passes a command as a single string, which the remote shell splits again
             process = await self._ssh.create_process(shlex.join(line), encoding=None)
         except (OSError, asyncssh.Error) as error:
             raise Lost(f"no command can be run on {self.remote.address()}: {shown(str(error))}") from error
@@ -209,13 +209,13 @@ class Connection:
             process.close()
 
     async def put(self, name: str, data: bytes) -> tuple[str, str]:
-        """Keep a small file below the program's folder.
+        """Store a small file below the program's folder.
 
         Returns:
             The folder and the file, as absolute paths.
 
         Raises:
-            UserError: the folder cannot be written. Lost: the connection ended.
+            UserError: the folder is not writable. Lost: the connection ended.
         """
         import asyncssh
 
@@ -240,7 +240,7 @@ class Connection:
 
 
 class Command:
-    """A command that runs on the other computer.
+    """A command running on the other computer.
 
     Args:
         remote: the computer, for messages.
@@ -251,7 +251,7 @@ class Command:
         self.remote, self._process = remote, process
 
     async def read(self) -> bytes:
-        """What it prints next.
+        """Read its next output.
 
         Raises:
             Lost: the connection or the command ended.
@@ -270,7 +270,7 @@ class Command:
             raise Lost(f"the connection to {self.remote.address()} ended: {shown(str(error))}") from error
 
     async def write(self, data: bytes) -> None:
-        """Give it bytes to read.
+        """Write bytes to its input.
 
         Raises:
             Lost: the connection or the command ended.
@@ -284,7 +284,9 @@ class Command:
             raise Lost(f"the connection to {self.remote.address()} ended: {shown(str(error))}") from error
 
     async def end(self) -> tuple[int, bytes]:
-        """Its exit status, -1 if it has none, and the first bytes of what it prints."""
+        """Wait for its end. Returns the exit status (-1 if there is none) and the first bytes of its
+        remaining output.
+        """
         parts, size = [], 0
         while block := await self._block(SHORT_OUTPUT):
             parts.append(block)

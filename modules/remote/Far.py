@@ -1,4 +1,4 @@
-"""Requests to the far side. Whatever it answers may be false: sizes are limited and types checked."""
+"""Requests to the far side. Its answers are untrusted: sizes are limited and types checked."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Note = Callable[[dict[str, Any], bytes], Awaitable[None]]
 
 @asynccontextmanager
 async def far_side(remote: RemoteConfig, ask: Ask) -> AsyncIterator[Far]:
-    """The far side of a computer, started over a new connection.
+    """Start the far side of a computer over a new connection.
 
     Raises:
-        UserError: the computer cannot be used. Unreachable, Lost: it may be tried again.
+        UserError: the computer cannot be used. Unreachable, Lost: a retry may succeed.
     """
     async with connected(remote, ask) as connection:
         python = await _python(connection)
@@ -43,7 +43,7 @@ async def far_side(remote: RemoteConfig, ask: Ask) -> AsyncIterator[Far]:
 
 
 async def _python(connection: Connection) -> str:
-    """A Python there that is new enough.
+    """Find a recent enough Python there.
 
     Raises:
         UserError: there is none.
@@ -67,7 +67,7 @@ async def _python(connection: Connection) -> str:
 
 
 class Far:
-    """The far side, one request at a time.
+    """A client of the far side, with one request at a time.
 
     Args:
         remote: the computer, for messages.
@@ -78,7 +78,7 @@ class Far:
         self.remote, self._command, self._rest = remote, command, bytearray()
 
     async def greet(self) -> None:
-        """Skip what the login shell prints.
+        """Skip the output of the login shell.
 
         Raises:
             UserError: the far side does not start.
@@ -121,7 +121,7 @@ class Far:
         )
 
     async def send(self, data: bytes) -> None:
-        """Bytes that belong to a request."""
+        """Send bytes that belong to a request."""
         try:
             await self._command.write(data)
         except Lost:
@@ -129,7 +129,7 @@ class Far:
             raise
 
     async def _last_words(self) -> None:
-        """Raise what the far side said before it ended, if it did."""
+        """Raise the last error reported by the far side, if any, before it ended."""
         with suppress(Lost):
             while True:
                 message, _ = await self._message()
@@ -139,15 +139,15 @@ class Far:
     async def ask(
         self, kind: type[T], verb: str, *, note: Note | None = None, data: bytes = b"", **fields: Any
     ) -> T:
-        """Ask for something and wait for it.
+        """Send a request and wait for the answer.
 
         Args:
-            kind: what the answer is; anything else is refused.
-            note: given what comes before the answer.
-            data: sent after the request.
+            kind: expected type of the answer; anything else is refused.
+            note: called with messages that precede the answer.
+            data: bytes sent after the request.
 
         Raises:
-            UserError: it is refused there, or the answer is something else. Lost: the connection ended.
+            UserError: the request is refused, or the answer has another type. Lost: the connection ended.
         """
         await self.send(json.dumps({"do": verb, **fields}).encode("ascii") + b"\n" + data)
         while True:

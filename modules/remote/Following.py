@@ -1,4 +1,4 @@
-"""Events of a run on another computer as they come, kept in the folder that mirrors it."""
+"""Follows the events of a run on another computer and stores them in its mirror folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.util.owned_files import Owned
 
 NOTHING = hashlib.sha256().hexdigest()
 MAX_EVENTS = 8 << 30
-"""Bytes of events that are taken from another computer."""
+"""Maximum size of the events accepted from another computer, in bytes."""
 Show = Callable[[dict[str, Any]], None]
 
 
@@ -29,9 +29,9 @@ class Following:
 
     Args:
         record: the run.
-        show: is given every event.
+        show: called with every event.
         tell: shows a line about the connection.
-        earlier: also show what was fetched before.
+        earlier: whether to show events that were fetched before, too.
     """
 
     def __init__(self, record: Record, show: Show, tell: Tell, earlier: bool = False) -> None:
@@ -43,16 +43,16 @@ class Following:
             self._reader.poll()
 
     async def run(self, ask: Ask) -> str:
-        """Follow until the run has ended, over as many connections as it takes; the state it ended in.
+        """Follow until the run has ended, over as many connections as needed. Returns its final state.
 
         Raises:
-            UserError: there is no such run, or the first connection fails.
+            UserError: the run does not exist, or the first connection fails.
         """
         self._poll()
         return await persistently(self.record.remote, ask, self._tell, self.work)
 
     async def work(self, far: Far) -> str:
-        """Follow over one connection, from the byte that is here.
+        """Follow over one connection, continuing after the bytes already stored.
 
         Raises:
             UserError: the other computer sends too much. Lost: the connection ended.

@@ -1,4 +1,4 @@
-"""Trying again after a connection ended, later and later."""
+"""Retries with growing delays after a connection ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Tell = Callable[[str], None]
 async def persistently(
     remote: RemoteConfig, ask: Ask, tell: Tell, work: Callable[[Far], Awaitable[T]], tries: int = 0
 ) -> T:
-    """Do something over a connection, with a new connection whenever one ends.
+    """Run ``work`` over a connection, and reconnect whenever it ends.
 
     Args:
-        work: begins where it ended the last time.
-        tries: how many connections in a row may fail; 0: any number. The very first one has to succeed.
+        work: continues where it stopped the last time.
+        tries: number of consecutive connections that may fail; 0: any number. The very first one must
+            succeed.
 
     Raises:
         UserError: the work fails for another reason, or there is no connection.

@@ -1,7 +1,7 @@
-"""Files of a run, brought from the other computer into the folder that mirrors it.
+"""Copies files of a run from the other computer into its mirror folder.
 
-Names and sizes come from elsewhere. A name stays in the folder or is refused. A file that is here and is not what was
-fetched before is never replaced.
+Names and sizes are untrusted. A name that leads out of the folder is refused. A local file that differs from
+what was fetched before is never replaced.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from modules.util.owned_files import Owned, shown
 
 FETCHED, PARTIAL = f"{STATE}/fetched.json", f"{STATE}/partial"
 KEPT = (STATE, "config.json", "commands", "run.lock", "process.json", "launch.json")
-"""Names that belong to the folder here."""
+"""Names that belong to the local folder."""
 SPARE_BYTES = 1 << 28
 DIGESTS_AT_ONCE = 200
 
 
 @dataclass
 class Report:
-    """What came of fetching.
+    """Result of fetching.
 
     Args:
-        fetched: names that are new here, or longer.
-        same: how many were here already.
-        differ: names of files that are here with another content, and were left as they are.
-        refused: names that lead elsewhere.
+        fetched: files that are new or have grown.
+        same: number of files that were here already.
+        differ: files that have other content here, and were left unchanged.
+        refused: names that lead out of the folder.
     """
 
     fetched: list[str] = field(default_factory=list)
@@ -46,13 +46,13 @@ class Report:
 
 
 class Fetch:
-    """Fetches the files of one run; ``work`` may be called again after a connection ended.
+    """Fetches the files of one run. ``work`` may be called again after a connection ended.
 
     Args:
         record: the run.
-        backups: backups too.
+        backups: whether to fetch backups too.
         tell: shows a line.
-        overwrite: replace files that are here with another content.
+        overwrite: whether to replace files that have other content here.
     """
 
     def __init__(self, record: Record, backups: bool, tell: Tell, overwrite: bool = False) -> None:
@@ -62,10 +62,11 @@ class Fetch:
         self.report = Report()
 
     async def work(self, far: Far) -> Report:
-        """Bring what is missing here.
+        """Fetch what is missing.
 
         Raises:
-            UserError: the disk is too full, or the other computer sends something else. Lost: the connection ended.
+            UserError: there is not enough disk space, or the other computer sends invalid data. Lost: the
+                connection ended.
         """
         self.report = Report()
         names = await self._names(far)
@@ -84,7 +85,7 @@ class Fetch:
         return self.report
 
     async def _names(self, far: Far) -> dict[str, int]:
-        """Files there that may come here, with their sizes.
+        """Remote files that may be fetched, with their sizes.
 
         Raises:
             UserError: there are too many, or they are too large.
@@ -106,7 +107,7 @@ class Fetch:
         return made
 
     def _allowed(self, name: str) -> bool:
-        # some disks do not distinguish capitals
+        # some file systems ignore case
         if name.replace("\\", "/").partition("/")[0].casefold() in KEPT:
             return False
         try:
@@ -117,18 +118,18 @@ class Fetch:
         return not path.name.startswith(".tastemaker-")
 
     def _known(self) -> dict[str, str]:
-        """Hashes of files as they were fetched."""
+        """Hashes of files as fetched."""
         path = self.owned.plain_file(FETCHED)
         data = read_json(path, "list of fetched files") if path.exists() else {}
         return {str(name): str(sha) for name, sha in data.items()} if isinstance(data, Mapping) else {}
 
     def _compared(self, name: str, size: int) -> int:
-        """How many bytes of a file are compared: of one that only grows, as many as both sides have."""
+        """How many bytes of a file are compared: for append-only files, as many as both sides have."""
         here = self.owned.path(name)
         return min(size, here.stat().st_size) if name in GROWING and here.exists() else size
 
     async def _digests(self, far: Far, wanted: Mapping[str, int]) -> dict[str, str]:
-        """Hashes there of the first bytes of files."""
+        """Hashes of the first bytes of remote files."""
         made: dict[str, str] = {}
         for start in range(0, len(wanted), DIGESTS_AT_ONCE):
             part = dict(list(wanted.items())[start : start + DIGESTS_AT_ONCE])
@@ -138,7 +139,7 @@ class Fetch:
 
     def _wanted(self, name: str, size: int, digests: Mapping[str, str], known: Mapping[str, str]) -> bool:
         path, there = self.owned.path(name), digests.get(name)
-        if there is None:  # removed there in the meantime
+        if there is None:  # deleted there in the meantime
             return False
         if not path.exists():
             return True
@@ -161,10 +162,10 @@ class Fetch:
             )
 
     async def _pieces(self, far: Far, name: str, target: str, offset: int, size: int) -> None:
-        """Append bytes of a file there to one here.
+        """Append bytes of a remote file to a local one.
 
         Raises:
-            UserError: they are no longer there.
+            UserError: the bytes no longer exist there.
         """
         while offset < size:
             got: list[bytes] = []
@@ -186,7 +187,7 @@ class Fetch:
         await self._pieces(far, name, name, self.owned.path(name).stat().st_size, size)
 
     async def _bring(self, far: Far, name: str, size: int, sha256: str) -> None:
-        """Fetch a file next to its place, then put it there if its hash is right."""
+        """Fetch a file to a temporary name, then move it into place if its hash is correct."""
         self.tell(f"{shown(name)} ({size} bytes)")
         partial = f"{PARTIAL}/{sha256}"
         place = self.owned.plain_file(partial)
@@ -203,13 +204,13 @@ class Fetch:
         self.owned.move(partial, name, replace=True)
 
     async def compare(self, far: Far) -> tuple[dict[str, str], list[str]]:
-        """Which files there are here too.
+        """Compare remote with local files.
 
         Returns:
-            Names that are here with the same content, and its hash; names that are not.
+            Names of files with the same content here, with their hashes, and names of the others.
 
         Raises:
-            UserError: the run is not there.
+            UserError: the run does not exist there.
         """
         names = await self._names(far)
         digests = await self._digests(far, names)

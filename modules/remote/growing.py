@@ -1,4 +1,4 @@
-"""Files here that only grow, and may be written by two commands at once: one follows a run and one fetches."""
+"""Append-only local files that two commands may write at once: one that follows a run and one that fetches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PATIENCE, _STEP = 30.0, 0.02
 
 @contextmanager
 def alone(owned: Owned) -> Iterator[None]:
-    """Keep other commands from writing to the mirror of a run for the length of a block.
+    """Prevent other commands from writing to the mirror of a run for the duration of a block.
 
     Raises:
-        UserError: another one does not stop writing.
+        UserError: another command does not stop writing.
     """
     owned.folder(STATE)
     until = time.monotonic() + _PATIENCE
@@ -35,7 +35,8 @@ def alone(owned: Owned) -> Iterator[None]:
 
 
 def append_at(owned: Owned, name: str, offset: int, data: bytes) -> int:
-    """Add bytes that begin at ``offset`` in the file there, as far as another command has not; the new size.
+    """Append bytes from ``offset`` of the remote file, except those another command has added. Returns the
+    new size.
 
     Raises:
         UserError: bytes between the end of the file and ``offset`` are missing, or the disk is full.

@@ -1,4 +1,4 @@
-"""The far side as one file: the modules it needs, packed so that any Python can run them."""
+"""The far side as a single file: the modules it needs, packed so that any Python can run them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from modules.util.program_files import ROOT
 START = "modules.remote.there.serving"
 _MAIN = f"import sys\nfrom {START} import main\nsys.exit(main())\n"
 _IMPORT = re.compile(r"^ *from (modules[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
-"""The one form of import that this program uses for its own modules."""
+"""The only form of import that this program uses for its own modules."""
 _DATE = (2000, 1, 1, 0, 0, 0)
 
 
 def modules_needed() -> dict[str, Path]:
-    """Names of the modules that the far side imports, however indirectly, with their files."""
+    """Names of the modules that the far side imports, directly or indirectly, with their files."""
     found: dict[str, Path] = {}
     waiting = [START]
     while waiting:
@@ -49,7 +49,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 @cache
 def helper_file() -> tuple[str, bytes]:
-    """Name and content of the file; the name changes with the content."""
+    """Name and content of the file. The name changes with the content."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", _DATE), _MAIN)

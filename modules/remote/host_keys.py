@@ -1,4 +1,4 @@
-"""Which computers are trusted: the user's own list of OpenSSH, and one of the program next to its settings."""
+"""Which computers are trusted: the user's OpenSSH list, and a list of the program next to its settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_BYTES = 16 << 20
 
 
 def lists_of_hosts() -> list[Path]:
-    """The files that say which keys belong to which computer; OpenSSH's first."""
+    """The known-hosts files, OpenSSH's first."""
     return [Path.home() / ".ssh" / NAME, settings_folder() / NAME]
 
 
 def known_hosts() -> SSHKnownHosts:
-    """All that these files say.
+    """Read these files.
 
     Raises:
-        UserError: one cannot be read.
+        UserError: a file is unreadable.
     """
     import asyncssh
 
@@ -45,7 +45,7 @@ def known_hosts() -> SSHKnownHosts:
 
 
 def is_known(remote: RemoteConfig) -> bool:
-    """Whether some key of this computer is trusted."""
+    """Whether any key of this computer is trusted."""
     import asyncssh
 
     found = asyncssh.match_known_hosts(known_hosts(), remote.host, "", remote.port)
@@ -53,12 +53,12 @@ def is_known(remote: RemoteConfig) -> bool:
 
 
 def place_of(remote: RemoteConfig) -> str:
-    """How such files name a computer."""
+    """The name of a computer in such files."""
     return remote.host if remote.port == 22 else f"[{remote.host}]:{remote.port}"
 
 
 def trust(remote: RemoteConfig, key: SSHKey) -> Path:
-    """Add a key to the program's list; the list."""
+    """Add a key to the program's list. Returns the list's file."""
     folder = settings_folder()
     folder.mkdir(parents=True, exist_ok=True)
     Owned(folder, local=True).append(NAME, f"{place_of(remote)} ".encode() + key.export_public_key())
@@ -66,7 +66,7 @@ def trust(remote: RemoteConfig, key: SSHKey) -> Path:
 
 
 def fault_of_key(remote: RemoteConfig, fingerprint: str) -> UserError:
-    """The error about a computer whose key is not trusted."""
+    """The error for a computer whose key is not trusted."""
     if is_known(remote):
         files = " or ".join(str(path) for path in lists_of_hosts() if path.exists())
         return UserError(

@@ -1,4 +1,4 @@
-"""What a run needs on the other computer: its files, and its settings with the paths there."""
+"""What a run needs on the other computer: its files, and its settings with remote paths."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PATHS = ("file", "folder", "model", "save_file")
 """Widgets of settings that name files."""
 NOT_READ = ("workspace_dir", "cache_dir", "output_model_destination", "concept_file_name",
             "sample_definition_file_name")  # fmt: skip
-"""Paths of a run that are written, or whose content is in the settings themselves."""
+"""Paths of a run that are only written, or whose content is in the settings themselves."""
 OPTIONAL = ("tag_dropout_special_tags",)
-"""Settings that may be a file, or hold what would be in it."""
+"""Settings that may be a file or contain its content."""
 LOOPBACK = ("person",)
-"""Rewards that only work on the computer the person is at."""
+"""Rewards that only work on the person's own computer."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What is copied for a run.
+    """What to copy for a run.
 
     Args:
-        config: its settings, with paths on the other computer.
-        files: name below the folder of its inputs to the file here.
+        config: its settings, with remote paths.
+        files: names in its input folder, with the local files.
     """
 
     config: TrainConfig
@@ -46,10 +46,10 @@ class Place:
 
     Args:
         path: the setting, for messages.
-        owner: the object or table it is in.
-        name: its name there.
-        value: what it says.
-        widget: what kind of file it is.
+        owner: the object or table that contains it.
+        name: its name in the owner.
+        value: its value.
+        widget: its widget, which tells the kind of file.
     """
 
     path: str
@@ -66,7 +66,9 @@ class Place:
 
 
 def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
-    """All settings that name files, those in lists included, and parameters whose value is a file that is here."""
+    """All settings that name files, including those in lists, and parameters whose value is an existing local
+    file.
+    """
     for name, field in type(config).model_fields.items():
         value, path = getattr(config, name), f"{prefix}{name}"
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
@@ -88,18 +90,18 @@ def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
 
 
 def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]) -> Parcel:
-    """Find the files of a run and write its settings for the other computer.
+    """Find the files of a run and convert its settings for the other computer.
 
     Args:
-        config: the settings as they are here.
+        config: the local settings.
         directory: the program's folder on the other computer.
         run: the name of the run.
-        there: settings whose files are on the other computer already, with their paths there.
+        there: settings whose files already exist on the other computer, with their remote paths.
 
     Raises:
-        UserError: a file is missing, or something needs this computer.
+        UserError: a file is missing, or something works only on this computer.
     """
-    # a copy of its own: lists of concepts are shared by what `packed` makes
+    # a copy, because `packed` shares lists of concepts
     made, root = TrainConfig.from_dict(config.packed().to_dict()), PurePosixPath(directory)
     made.remote = RemoteConfig()
     files: dict[str, Path] = {}
@@ -157,10 +159,10 @@ def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Pat
 
 
 def files_below(folder: Path, deep: bool) -> Iterator[tuple[str, Path]]:
-    """Files in a folder, without hidden ones. Links are followed, but no folder is entered twice.
+    """Yield files in a folder, except hidden ones. Links are followed, but no folder is entered twice.
 
     Raises:
-        UserError: a folder cannot be read.
+        UserError: a folder is unreadable.
     """
     seen: set[str] = set()
     waiting = [folder]

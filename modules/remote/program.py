@@ -1,4 +1,4 @@
-"""The program's own files, as they are copied to another computer."""
+"""The program's own files that are copied to another computer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOW_ONLY = ("customtkinter", "tkinterdnd2", "desktop-notifier")
 
 
 def program_files(root: Path = ROOT) -> dict[str, Path]:
-    """Name to file: what training needs of the files that belong to the program, not what else lies in its folder."""
+    """Name to file of what training needs from the program, excluding anything else in its folder."""
     names = _tracked(root)
     if names is None:
         names = list(_below(root))
@@ -27,7 +27,7 @@ def program_files(root: Path = ROOT) -> dict[str, Path]:
 
 
 def _tracked(root: Path) -> list[str] | None:
-    """Files that git knows; ``None`` where the folder was not made by git."""
+    """Files tracked by git; ``None`` if the folder is not a git repository."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Runs that were started on other computers: where each is, and the folder here that mirrors it."""
+"""Runs started on other computers: the location of each, and its local mirror folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Record:
 
     Args:
         run: its name there.
-        remote: where it is.
-        folder: the folder here that gets its events and files.
+        remote: the computer.
+        folder: the local folder for its events and files.
         started: seconds since 1970.
     """
 
@@ -40,15 +40,15 @@ class Record:
 
     @property
     def mirror(self) -> RunDirectory:
-        """The folder here, as the folder of a run."""
+        """The local folder as a run folder."""
         return RunDirectory(self.folder)
 
 
 def keep(record: Record) -> None:
-    """Remember a run.
+    """Save the record of a run.
 
     Raises:
-        OSError: the settings folder cannot be written.
+        OSError: the settings folder is not writable.
     """
     folder = settings_folder() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,10 +57,10 @@ def keep(record: Record) -> None:
 
 
 def find(run: str | None) -> Record:
-    """A run that is remembered; the newest without a name.
+    """Find the record of a run; without a name, the newest.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no record.
     """
     names = known()
     if run is None and names:
@@ -81,7 +81,7 @@ def find(run: str | None) -> Record:
 
 
 def known() -> list[str]:
-    """Names of all remembered runs, the newest last."""
+    """Names of all recorded runs, newest last."""
     folder = settings_folder() / FOLDER
     found = [path for path in folder.glob("*.json") if RUN_ID.fullmatch(path.stem)] if folder.is_dir() else []
     return [path.stem for path in sorted(found, key=lambda path: (_time_in(path.stem), path.stat().st_mtime))]
@@ -93,12 +93,12 @@ def _time_in(run: str) -> str:
 
 
 def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Path) -> Record:
-    """Make the folder here that mirrors a run, and remember the run.
+    """Create the local mirror folder of a run, and record the run.
 
-    The folder holds the settings with the paths here, so that the window opens it like any run.
+    The folder holds the settings with local paths, so that the window opens it like any run.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder is not writable.
     """
     made = config.packed()
     made.workspace_dir = str(folder)

@@ -1,4 +1,4 @@
-"""Starting a run on the other computer: what it needs is copied as far as it is missing, then its trainer begins."""
+"""Starts a run on the other computer: missing files are copied, then its trainer begins."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Files = dict[str, tuple[str, int]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be started.
+    """A run to start.
 
     Args:
-        remote: where.
-        config: the settings as they are here.
+        remote: the computer.
+        config: the local settings.
         run: the name of the run there.
-        there: settings whose files are there already, with their paths there.
-        alongside: even where another run uses the device.
+        there: settings whose files already exist there, with their remote paths.
+        alongside: whether to start even if another run uses the device.
     """
 
     remote: RemoteConfig
@@ -49,17 +49,17 @@ class Wanted:
 
 
 def new_name(config: TrainConfig) -> str:
-    """A name for a new run: that of its workspace, the time, and a few letters that nobody else has."""
+    """A unique name for a new run: that of its workspace, the time, and a few random letters."""
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(config.workspace_dir).name.lower())
     name = name.strip("-")[:40] or "run"
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 class Start:
-    """One start; ``work`` may be called again after a connection ended.
+    """One start. ``work`` may be called again after a connection ended.
 
     Args:
-        wanted: what is started.
+        wanted: the run to start.
         tell: shows a line.
     """
 
@@ -68,10 +68,10 @@ class Start:
         self._hashes: dict[tuple[str, int, int], str] = {}
         self._asked = False
         self.sent = 0
-        """Bytes of files that were sent."""
+        """Number of bytes of files sent."""
 
     async def work(self, far: Far) -> None:
-        """Do what is left to do.
+        """Do the remaining steps.
 
         Raises:
             UserError: something is missing here or there. Lost: the connection ended.
@@ -99,7 +99,7 @@ class Start:
     # --- files ---
 
     def _hashed(self, files: Mapping[str, Path]) -> Files:
-        """Hash and size of files here; each is read once as long as it stays the same."""
+        """Hash and size of local files. Each is read only once as long as it does not change."""
         if len(files) > MAX_FILES:
             raise UserError(f"a run can have up to {MAX_FILES} files, and this one has {len(files)}")
         made = {}
@@ -206,7 +206,7 @@ class Start:
     async def _begin(self, far: Far, parcel: Parcel, program: str, python: str) -> None:
         run = self.wanted.run
         if self._asked and (await far.ask(dict[str, Any], "status", run=run)).get("state") != "new":
-            return  # the connection ended after it was started, before it was heard of
+            return  # the connection ended after the start, but before the answer
         self._asked = True
         await far.ask(
             int, "begin", run=run, config=parcel.config.to_dict(), program=program, python=python,
@@ -220,7 +220,7 @@ def _digest(files: Files) -> str:
 
 
 def _batches(files: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
-    """Files in groups that are sent at once."""
+    """Groups of files that are sent at once."""
     batch: list[tuple[str, int]] = []
     for sha, size in files.items():
         if batch and sum(one for _, one in batch) + size > MAX_PIECE:

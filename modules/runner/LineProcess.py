@@ -1,4 +1,4 @@
-"""A helper in a separate process that answers in lines."""
+"""A helper process that answers in lines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ KEPT_LINES = 20
 
 
 class LineProcess:
-    """Runs a command, gives it all of its input at once, and hands on the lines it prints.
+    """Runs a command, passes its whole input at once, and yields the lines it prints.
 
-    It ends with this object (``end``), and when it finds nobody reading what it prints.
+    The process ends with this object (``end``), or when nobody reads its output any more.
 
     Args:
         command: program and arguments.
-        data: its whole input.
-        what: how messages call it: "the sampler".
-        heard: gets every line that it says on stderr, in a thread.
+        data: its complete input.
+        what: its name in messages ("the sampler").
+        heard: called with every line on stderr, in a thread.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LineProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
-                # Ctrl+C is for whoever reads the lines; that one ends this process
+                # Ctrl+C is for the reader of the lines, who then ends this process
                 start_new_session=True,
             )
         except OSError as error:
@@ -60,7 +60,7 @@ class LineProcess:
             with self._process.stdin as stream:
                 stream.write(data)
         except OSError as error:
-            # it has ended; its status says why
+            # it has ended; its exit status tells why
             self._said.append(f"it did not read its input: {error.strerror}")
 
     def _listen(self) -> None:
@@ -70,10 +70,10 @@ class LineProcess:
             self._heard(self._said[-1])
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines as they come.
+        """Yield its lines as they arrive.
 
         Raises:
-            UserError: it ended with a fault; the message has what it said last.
+            UserError: it failed. The message contains its last output.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -95,12 +95,12 @@ class LineProcess:
         return UserError(f"{self._what} ended with status {status}:\n{said}", hint="call it again")
 
     def stop(self) -> None:
-        """End it, if it still runs, while another thread reads its lines."""
+        """End the process, if it is still running, while another thread reads its lines."""
         if self._process.poll() is None and self._id is not None:
             self._id.end(grace=5.0)
 
     def end(self) -> None:
-        """End it, if it still runs, once nobody reads its lines any more."""
+        """End the process, if it is still running, once nobody reads its lines any more."""
         self.stop()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
@@ -109,10 +109,11 @@ class LineProcess:
 
 
 def result_of(process: LineProcess) -> dict[str, Any]:
-    """Wait until a helper has ended; the last of its lines that is a JSON object, empty if none is.
+    """Wait until a helper has ended, and return the last of its lines that is a JSON object; empty if there
+    is none.
 
     Raises:
-        UserError: it ended with a fault.
+        UserError: it failed.
     """
     said: dict[str, Any] = {}
     try:

@@ -1,4 +1,4 @@
-"""Identifies a process by its number and its start time, because numbers are reused."""
+"""Identifies a process by its number and start time, because numbers are reused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, now or earlier, on this machine.
+    """A current or former process of this machine.
 
     Args:
         pid: its number.
-        started: when it started, as text that is unique within the current boot of this machine.
+        started: its start time, as text that is unique within the current boot of this machine.
     """
 
     pid: int
@@ -25,7 +25,7 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The living process with this number; ``None`` when there is none (a zombie is none)."""
+        """The running process with this number; ``None`` if there is none (zombies do not count)."""
         started = _started(pid)
         return None if started is None else cls(pid, started)
 
@@ -39,7 +39,7 @@ class ProcessId:
 
     @classmethod
     def from_dict(cls, data: object) -> Self | None:
-        """What ``to_dict`` wrote; ``None`` for anything else."""
+        """Read the output of ``to_dict``; ``None`` for anything else."""
         if not isinstance(data, Mapping):
             return None
         pid, started = data.get("pid"), data.get("started")
@@ -51,11 +51,11 @@ class ProcessId:
         return {"pid": self.pid, "started": self.started}
 
     def alive(self) -> bool:
-        """Whether it still runs, and not another process under its number."""
+        """Whether this very process is still running, rather than another one with its number."""
         return _started(self.pid) == self.started
 
     def end(self, grace: float = 10.0) -> None:
-        """End it and every process below it: first a request, after ``grace`` seconds by force."""
+        """End the process and its descendants: first by request, after ``grace`` seconds by force."""
         import psutil
 
         if not self.alive():
@@ -89,12 +89,12 @@ def _started(pid: int) -> str | None:
 
 
 def _started_linux(pid: int) -> str | None:
-    # Clock ticks since boot are exact. A time of day would move whenever the clock is set.
+    # Clock ticks since boot are exact. Wall-clock time would change whenever the clock is set.
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in brackets may itself hold blanks and brackets; fields count from the last one.
+    # The name in brackets may itself contain spaces and brackets, so fields are counted from its end.
     state, *rest = text.rpartition(")")[2].split()
     return None if state in "ZX" else f"{_boot()}:{rest[18]}"
 

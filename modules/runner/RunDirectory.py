@@ -1,4 +1,4 @@
-"""The folder through which a run communicates with everything that watches it."""
+"""The folder through which a run communicates with its watchers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import Owned
 
 RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
-# A watcher holds the lock for a moment when it closes the books of a dead run.
+# A watcher holds the lock briefly when it records the end of a dead run.
 LOCK_PATIENCE = 2.0
 LAUNCHED_IN = "TASTEMAKER_LAUNCHED_IN"
-"""Environment variable of a trainer that was launched: the path of its run."""
+"""Environment variable of a launched trainer: the path of its run."""
 MIRROR = ".tastemaker-remote"
-"""Folder in a run's folder that mirrors a run on another computer."""
+"""Subfolder of a run that mirrors a run on another computer."""
 
 
 class RunDirectory:
-    """Names of the files of one run, and who works in it.
+    """The files of a run, and the process that works in it.
 
     ``config.json``, ``events.jsonl``, ``commands/``, ``log.txt``, ``samples/``, ``backup/``, ``save/``,
-    ``tensorboard/``; ``process.json`` and ``launch.json`` say which process trains and how it was started,
-    and ``run.lock`` is locked while it lives.
+    ``tensorboard/``. ``process.json`` and ``launch.json`` identify the training process and how it was
+    started. ``run.lock`` is locked while it is alive.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,7 +52,7 @@ class RunDirectory:
         self._lock: IO[bytes] | None = None
 
     def create(self) -> RunDirectory:
-        """Make the folder. ``UserError`` when that is not possible."""
+        """Create the folder. Raises ``UserError`` if that is impossible."""
         try:
             self.commands_dir.mkdir(parents=True, exist_ok=True)
             owned, probe = self._owned(), f".tastemaker-{secrets.token_hex(8)}.tmp"
@@ -63,7 +63,7 @@ class RunDirectory:
         return self
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Keep the settings of the run. ``UserError`` when that is not possible."""
+        """Write the settings of the run. Raises ``UserError`` if that is impossible."""
         try:
             write_json(self.config_path, config)
         except OSError as error:
@@ -80,7 +80,7 @@ class RunDirectory:
         )
 
     def __truediv__(self, name: str) -> Path:
-        """A file of the run; a name that leaves the folder (also through a link) is refused."""
+        """A file of the run. A name that leads out of the folder (also through a link) is refused."""
         try:
             target = (self.path / name).resolve()
         except (OSError, ValueError, RuntimeError) as error:
@@ -92,11 +92,11 @@ class RunDirectory:
     # --- the trainer's side -----------------------------------------------------------------------------
 
     def lock(self, device: str = "") -> None:
-        """Claim the run for this process; the claim dies with it. Commands left over from an earlier trainer are
+        """Lock the run for this process until it ends. Commands left over from an earlier trainer are
         dropped.
 
         Args:
-            device: what it will compute on, as far as that is known; see ``compute_on``.
+            device: the device it will use, if known; see ``compute_on``.
 
         Raises:
             UserError: another process is training here.
@@ -109,11 +109,11 @@ class RunDirectory:
             )
         self._lock = handle
         if hasattr(os, "register_at_fork"):
-            # A helper that outlives this process would keep the claim alive.
+            # A helper that outlives this process would keep the lock.
             os.register_at_fork(after_in_child=handle.close)
         try:
             self._take_over()
-            # before the process is named: whoever sees it train finds it in the list too
+            # before recording the process, so that whoever sees it training also finds it in the list
             note_run(self.path)
             self.compute_on(device)
         except OSError as error:
@@ -127,23 +127,24 @@ class RunDirectory:
     def _take_over(self) -> None:
         self._clear_orders()
         if self._started_by_hand():
-            # What is known of an earlier start is not true of this one.
+            # What is known of an earlier start does not apply to this one.
             record = {"t": time.time(), "sequence": last_sequence(self.events_path)}
             write_json(self.launch_path, record)
 
     @property
     def is_mirror(self) -> bool:
-        """Whether the run is on another computer, and its events and files are copied here."""
+        """Whether the run is on another computer, from which events and files are copied here."""
         return (self.path / MIRROR).is_dir()
 
     def _started_by_hand(self) -> bool:
-        # The launcher may still be busy with its record: it says who it is through the environment too.
+        # The launcher may not have written its record yet, so it also identifies itself through the
+        # environment.
         told = os.environ.get(LAUNCHED_IN, "")
         return self.launched() is None and (not told or Path(told).resolve() != self.path.resolve())
 
     def _clear_orders(self) -> None:
         take_commands(self.commands_dir)
-        for half in self.commands_dir.glob("*.taken"):  # of a trainer that died while it read them
+        for half in self.commands_dir.glob("*.taken"):  # from a trainer that died while reading them
             self._owned().remove(f"{self.commands_dir.name}/{half.name}")
 
     def unlock(self) -> None:
@@ -155,7 +156,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """``lock`` for the length of a block."""
+        """``lock`` for the duration of a block."""
         self.lock()
         try:
             yield
@@ -164,7 +165,7 @@ class RunDirectory:
 
     @contextmanager
     def undisturbed(self) -> Iterator[bool]:
-        """Keep trainers out for a moment, for a watcher; yields ``False`` if one is running."""
+        """Lock out trainers briefly, for a watcher. Yields ``False`` if one is running."""
         handle = self._claim(0.0) if self.path.is_dir() else None
         try:
             yield handle is not None
@@ -183,58 +184,58 @@ class RunDirectory:
         return handle
 
     def writer(self) -> EventWriter:
-        """For the events of this process."""
+        """A writer for the events of this process."""
         return EventWriter(self.events_path)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
-        """Commands given since the last call, and the names of files that hold none."""
+        """Commands since the last call, and the names of invalid command files."""
         return take_commands(self.commands_dir)
 
     # --- everybody else's side --------------------------------------------------------------------------
 
     def reader(self) -> EventReader:
-        """Events from the beginning of the run."""
+        """A reader that starts at the beginning of the run."""
         return EventReader(self.events_path)
 
     def trainer(self) -> ProcessId | None:
-        """The process that trains here, or ``None``."""
+        """The process that is training here, or ``None``."""
         found = ProcessId.from_dict(self._read(self.process_path))
         return found if found is not None and found.alive() else None
 
     def process_record(self) -> dict[str, Any]:
-        """What the trainer wrote down about its process; empty when none has claimed the run."""
+        """The trainer's record of its process; empty if none has claimed the run."""
         record = self._read(self.process_path)
         return record if isinstance(record, dict) else {}
 
     def wanted_device(self) -> str:
-        """``train_device`` of the run's settings; ``auto`` where they do not say."""
+        """``train_device`` in the run's settings; ``auto`` if they do not set it."""
         config = self._read(self.config_path, CONFIG_BYTES)
         device = config.get("train_device") if isinstance(config, dict) else None
         return device if isinstance(device, str) and device else "auto"
 
     def launched(self) -> ProcessId | None:
-        """The living process that was started to train here; it may still be on its way to ``trainer()``."""
+        """The running process that was started to train here. It may not be the ``trainer()`` yet."""
         found = ProcessId.from_dict(self.launch_record().get("process"))
         return found if found is not None and found.alive() else None
 
     def launch_record(self) -> dict[str, Any]:
-        """What the launcher wrote down when it last started a trainer; empty when it never did."""
+        """The launcher's record of the last start of a trainer; empty if there was none."""
         record = self._read(self.launch_path)
         return record if isinstance(record, dict) else {}
 
     @staticmethod
     def _read(path: Path, max_bytes: int = RECORD_BYTES) -> Any:
-        """What is in a small file of ours; ``None`` where it is missing or was damaged by others."""
+        """Read a small JSON file of ours; ``None`` if it is missing or was damaged by others."""
         try:
             return read_json(path, max_bytes=max_bytes)
         except UserError:
             return None
 
     def post(self, kind: str, **arguments: Any) -> str:
-        """Send a command to the running trainer; returns the id that comes back in its ``command`` events.
+        """Send a command to the running trainer. Returns the id that its ``command`` events refer to.
 
         Raises:
-            UserError: nothing is running here, or the command does not exist.
+            UserError: no trainer is running here, or the command does not exist.
         """
         if self.trainer() is None:
             raise UserError(f"no training is running in {self.path}", hint="start it first")

@@ -1,4 +1,4 @@
-"""Runs that wait for their turn, in a file that outlives the program."""
+"""A queue of runs, in a file that outlives the program."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class QueueEntry:
     """One run in the queue.
 
     Args:
-        id: its name in the queue.
+        id: its identifier in the queue.
         run_dir: its folder, with ``config.json``.
-        title: what to show.
+        title: the displayed title.
         state: one of ``STATES``.
-        added: when it was put there, seconds since the epoch.
-        note: how it ended, or what it waits for.
+        added: when it was added, seconds since the epoch.
+        note: how it ended, or what it is waiting for.
         claimed: when its turn came, seconds since the epoch.
-        starter: the program that looks after it since then.
+        starter: the program that has managed it since then.
     """
 
     id: str
@@ -52,7 +52,7 @@ class QueueEntry:
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> QueueEntry:
-        """Raises ``DataError`` for anything that is not an entry."""
+        """Read an entry. Raises ``DataError`` for anything else."""
         if not isinstance(data, dict) or not data.keys() <= cls.__dataclass_fields__.keys():
             raise _damaged(f"{where} is not a queue entry")
         texts = [data.get(name, "") for name in ("id", "run_dir", "title", "state", "note")]
@@ -76,7 +76,7 @@ def _damaged(message: str) -> DataError:
 
 
 class RunQueue:
-    """The queue in one file; several programs may use it at once, each change is whole or not there.
+    """The queue, stored in one file. Several programs may use it at once; every change is atomic.
 
     Raises:
         DataError: (every method) the file was damaged by others.
@@ -86,14 +86,14 @@ class RunQueue:
         self.path = Path(path).absolute()
 
     def entries(self) -> list[QueueEntry]:
-        """All entries, in their order."""
+        """All entries in order."""
         return self._load()
 
     def add(self, run: RunDirectory, config: dict[str, Any], title: str = "") -> QueueEntry:
-        """Put a run at the end, with its settings as they are now.
+        """Append a run with its current settings.
 
         Raises:
-            UserError: its folder waits in the queue or is being trained in.
+            UserError: its folder is already queued, or is being trained in.
         """
         with self._changing() as entries:
             if any(e.run_dir == str(run.path) and e.state in ("waiting", "running") for e in entries):
@@ -107,7 +107,7 @@ class RunQueue:
         return entry
 
     def remove(self, entry_id: str) -> None:
-        """Take an entry out; ``UserError`` while it runs. Its folder stays."""
+        """Remove an entry. Raises ``UserError`` while it is running. Its folder stays."""
         with self._changing() as entries:
             entry = _find(entries, entry_id)
             if entry.state == "running":
@@ -115,14 +115,14 @@ class RunQueue:
             entries.remove(entry)
 
     def move(self, entry_id: str, position: int) -> None:
-        """Put an entry at another place (0 = first; beyond the end = last)."""
+        """Move an entry to another position (0 = first; beyond the end = last)."""
         with self._changing() as entries:
             entry = _find(entries, entry_id)
             entries.remove(entry)
             entries.insert(max(0, position), entry)
 
     def requeue(self, entry_id: str) -> None:
-        """Let an ended run wait again; it resumes from its last backup if its config says so."""
+        """Queue an ended run again. It resumes from its last backup if its config says so."""
         with self._changing() as entries:
             entry = _find(entries, entry_id)
             if entry.state == "running":
@@ -130,15 +130,15 @@ class RunQueue:
             entry.state, entry.note, entry.starter = "waiting", "", None
 
     def clear_ended(self) -> None:
-        """Remove runs that have ended."""
+        """Remove ended runs."""
         with self._changing() as entries:
             entries[:] = [entry for entry in entries if entry.state in ("waiting", "running")]
 
     def claim_next(self, hindrance: Callable[[QueueEntry], str] = lambda entry: "") -> QueueEntry | None:
-        """Mark the first waiting run as running and return it; ``None`` when one runs or none can start.
+        """Mark the first waiting run as running and return it; ``None`` if one is running or none can start.
 
         Args:
-            hindrance: why a run cannot start now, which becomes its note; empty when it can.
+            hindrance: returns why a run cannot start now, which becomes its note; empty if it can.
         """
         with self._changing() as entries:
             if any(entry.state == "running" for entry in entries):
@@ -154,7 +154,7 @@ class RunQueue:
         return None
 
     def set_state(self, entry_id: str, state: str, note: str = "") -> None:
-        """Note how an entry stands; one that was removed in the meantime is ignored."""
+        """Set the state of an entry. Ignored if it was removed in the meantime."""
         if state not in STATES:
             raise ValueError(f"no state {state!r}")
         with self._changing() as entries:
@@ -211,9 +211,9 @@ def _find(entries: list[QueueEntry], entry_id: str) -> QueueEntry:
 
 
 class QueueRunner:
-    """Works through a queue, one run at a time; call ``tick`` every second or so.
+    """Works through a queue, one run at a time. Call ``tick`` about every second.
 
-    A run whose device is in use by another trainer of this computer waits until that one has ended.
+    A run waits while another trainer on this computer uses its device.
 
     Args:
         queue: the queue.
@@ -227,7 +227,7 @@ class QueueRunner:
         self._trainers: dict[str, TrainerProcess] = {}
 
     def tick(self) -> None:
-        """Note runs that have ended; while ``active``, start the next one."""
+        """Record runs that have ended and, while ``active``, start the next one."""
         for entry in self.queue.entries():
             if entry.state == "running":
                 self._look_after(entry)
@@ -252,13 +252,13 @@ class QueueRunner:
         if trainer is None:
             starter = ProcessId.from_dict(entry.starter)
             if starter is not None and starter != ProcessId.own() and starter.alive():
-                return  # another program looks after it, and it alone learns the exit status
+                return  # another program manages it, and only that one learns the exit status
             trainer = attach(run)
         if trainer is not None:
             self._trainers[entry.id] = trainer
             outcome = trainer.poll()
         elif not _was_launched(run, entry):
-            self.queue.set_state(entry.id, "waiting")  # its program died before it came to start it
+            self.queue.set_state(entry.id, "waiting")  # its program died before starting it
             return
         else:
             outcome = settle(run)

@@ -1,6 +1,6 @@
-"""Commands to a running process: one small file each, taken exactly once.
+"""Commands to a running process: one small file each, processed exactly once.
 
-A poster writes under a temporary name and renames; the trainer moves a file away before it reads it.
+The sender writes to a temporary name and renames the file. The trainer moves a file away before reading it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Command:
-    """One command. ``id`` comes back in the ``command`` events that answer it."""
+    """One command. ``command`` events refer to its ``id``."""
 
     id: str
     kind: str
@@ -31,7 +31,7 @@ class Command:
 
 
 def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) -> str:
-    """Leave a command in a run's ``commands`` folder; returns its id.
+    """Write a command to a run's ``commands`` folder. Returns its id.
 
     Raises:
         UserError: the command does not exist, or its arguments are too long.
@@ -47,7 +47,7 @@ def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) ->
 
 
 def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[str]]:
-    """All commands, oldest first, and the names of files that hold none (they are removed too)."""
+    """All commands, oldest first, and the names of invalid files, which are removed too."""
     taken: list[Command] = []
     refused: list[str] = []
     base = Path(folder)

@@ -1,4 +1,4 @@
-"""Which device a run uses, and which run uses it already: two trainers on one device slow each other down."""
+"""Which device a run uses, and which run is already using it. Two trainers on one device slow each other down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "auto"
 def overlap(one: str, other: str) -> bool:
     """Whether two values of ``train_device`` may mean the same device.
 
-    ``auto`` may be any of them, until its trainer has said which.
+    ``auto`` may be any device until its trainer has reported which.
     """
     if UNKNOWN in (one, other):
         return True
@@ -23,17 +23,17 @@ def _plain(device: str) -> str:
 
 
 def device_of(run: RunDirectory) -> str:
-    """The device a run uses or will use, as ``train_device`` names it."""
+    """The device that a run uses or will use, in the notation of ``train_device``."""
     device = run.process_record().get("device") if run.trainer() is not None else None
     return device if isinstance(device, str) and device else run.wanted_device()
 
 
 def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory | None:
-    """A live run of this computer that uses a device; ``None`` when it is free.
+    """A live run on this computer that uses a device; ``None`` if it is free.
 
     Args:
         device: a value of ``train_device``.
-        besides: a run that does not count.
+        besides: a run to ignore.
     """
     for path in reversed(known_runs()):
         run = RunDirectory(path)
@@ -45,7 +45,7 @@ def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory 
 
 
 def waiting_for(run: RunDirectory, device: str) -> str:
-    """The message for a run that has to wait."""
+    """The message for a waiting run."""
     return f"waits for the training in {run.path}, which uses {_words(device, device_of(run))}"
 
 

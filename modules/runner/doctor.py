@@ -1,4 +1,4 @@
-"""What this computer has and lacks for training, and what to do about it."""
+"""Checks what this computer has and lacks for training, and suggests what to do."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^\s#;]+)")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        what: its name.
+        what: name of the check.
         state: ``good``, ``warning`` (something is missing or slow) or ``fault`` (training cannot work).
-        found: what is there.
+        found: what was found.
         cure: what to do; empty if nothing.
     """
 
@@ -45,15 +45,15 @@ class Finding:
     cure: str = ""
 
     def as_data(self) -> dict[str, str]:
-        """For programs."""
+        """Convert to plain data for programs."""
         return asdict(self)
 
 
 def examine(folders: Mapping[str, Path]) -> Iterator[Finding]:
-    """Look at everything, one thing after the other.
+    """Run all checks one after the other.
 
     Args:
-        folders: further folders that have to be writable, by what they are for.
+        folders: additional folders that must be writable, by purpose.
     """
     looks: tuple[Callable[[], Finding], ...] = (_python, _window, _packages, _card, _disk, _token)
     for look in looks:
@@ -88,7 +88,7 @@ def _window() -> Finding:
 
 
 def _packages() -> Finding:
-    """The pinned packages, by their versions."""
+    """Check the versions of the pinned packages."""
     wrong = []
     pins = ROOT / "requirements.txt"
     for name, version in _PIN.findall(pins.read_text(encoding="utf-8")):
@@ -107,7 +107,7 @@ def _packages() -> Finding:
 
 
 def _card() -> Finding:
-    """The graphics card, its driver, and whether torch is built for it."""
+    """Check the graphics card, its driver, and whether torch is built for it."""
     torch = _version("torch")
     cards = _nvidia()
     if cards is None:
@@ -182,7 +182,7 @@ def _token() -> Finding:
 
 
 def _writable(name: str, folder: Path) -> Finding:
-    """Whether a file can be made in a folder, or in the nearest one above it that is there."""
+    """Check whether a file can be created in a folder, or in its nearest existing parent."""
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent

@@ -1,8 +1,8 @@
-"""What a run says about itself: one JSON object per line, appended and flushed.
+"""Events of a run: one JSON object per line, appended and flushed.
 
-The writer is the training process, readers are windows and command lines. A line is complete, or it is the
-last one of a process that died; a reader never takes half a line for an event. ``docs/runs.md`` lists the kinds
-and their fields.
+The writer is the training process, the readers are windows and command lines. A line is complete, unless it
+is the last one of a process that died; readers ignore incomplete lines. ``docs/runs.md`` lists the kinds and
+their fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FINGERPRINT = 64
 
 
 def _plain(value: Any) -> Any:
-    """JSON without NaN and infinity, which become the words ``nan``, ``inf``, ``-inf``."""
+    """Convert to JSON without NaN and infinity, which become the words ``nan``, ``inf``, ``-inf``."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -49,11 +49,11 @@ def _plain(value: Any) -> Any:
 
 
 SAMPLING = "making sample"
-"""Beginning of the name of phases in which a sample is made."""
+"""Prefix of the names of phases in which a sample is made."""
 
 
 class EventWriter:
-    """Appends events to ``events.jsonl``; numbers continue where an earlier process of the run stopped.
+    """Appends events to ``events.jsonl``. Sequence numbers continue those of earlier processes of the run.
 
     Safe to use from several threads. One process writes at a time (``RunDirectory.lock``).
     """
@@ -68,18 +68,18 @@ class EventWriter:
 
     @property
     def sequence(self) -> int:
-        """Number of the last event."""
+        """Sequence number of the last event."""
         return self._sequence
 
     def emit(self, kind: str, **fields: Any) -> int:
-        """Write one event; returns its number.
+        """Write one event and return its number.
 
         Args:
             kind: one of ``KINDS``.
             fields: plain values, lists and dicts of them, paths, scalars of numpy and torch.
 
         Raises:
-            UserError: the disk is full or the file is out of reach.
+            UserError: the disk is full or the file is not accessible.
         """
         if kind not in KINDS:
             raise ValueError(f"unknown event kind {kind!r}")
@@ -89,7 +89,8 @@ class EventWriter:
         with self._lock:
             sequence = self._sequence + 1
             event = {"t": time.time(), "seq": sequence, "kind": kind, **plain}
-            # ASCII, because file names may hold bytes that are not text and cannot be encoded otherwise.
+            # ASCII, because file names may contain bytes that are not text and cannot be encoded
+            # otherwise.
             line = json.dumps(event, allow_nan=False).encode("ascii") + b"\n"
             if len(line) > MAX_LINE:
                 raise ValueError(f"an event of {len(line)} bytes is too large")
@@ -98,7 +99,7 @@ class EventWriter:
             return sequence
 
     def answer(self, command: Command, state: str, message: str = "") -> int:
-        """The ``command`` event that tells the sender how a command went (``COMMAND_STATES``)."""
+        """Write the ``command`` event that tells the sender the outcome of a command (``COMMAND_STATES``)."""
         if state not in COMMAND_STATES:
             raise ValueError(f"unknown state of a command {state!r}")
         return self.emit("command", id=command.id, command=command.kind, state=state, message=message)
@@ -127,7 +128,7 @@ class EventWriter:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Whether the next line may simply be appended; true for a missing or empty file."""
+    """Whether the next line can simply be appended; true for a missing or empty file."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with path.open("rb") as stream:
@@ -136,7 +137,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def last_sequence(path: str | os.PathLike[str]) -> int:
-    """Number of the last event in a file; 0 where there is none."""
+    """Number of the last event in a file; 0 if there is none."""
     try:
         with Path(path).open("rb") as stream:
             end = stream.seek(0, os.SEEK_END)
@@ -145,7 +146,7 @@ def last_sequence(path: str | os.PathLike[str]) -> int:
                 start = max(0, end - MAX_LINE)
                 stream.seek(start)
                 *lines, tail = (stream.read(end - start) + tail).split(b"\n")[::-1]
-                # ``tail`` is the earliest piece: a whole line only at the start of the file.
+                # ``tail`` is the earliest piece; it is a complete line only at the start of the file.
                 for line in lines if start else [*lines, tail]:
                     event = parse_event(line)
                     if event is not None:
@@ -157,7 +158,7 @@ def last_sequence(path: str | os.PathLike[str]) -> int:
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """An event, or ``None`` for anything else: a torn line, or garbage."""
+    """Parse an event; ``None`` for anything else, such as a torn line."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -167,9 +168,9 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 class EventReader:
-    """Reads events as they come, from the start of the file.
+    """Reads events from the start of the file as they are written.
 
-    ``damaged`` counts lines that were no events; ``at_end`` says whether the last ``poll`` reached the end.
+    ``damaged`` counts lines that were not events. ``at_end`` says whether the last ``poll`` reached the end.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -185,10 +186,10 @@ class EventReader:
         self._rest = b""
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
-        """The complete events written since the last call; from the start again if the file was replaced.
+        """Read the complete events since the last call; from the start again if the file was replaced.
 
         Args:
-            max_bytes: read no more than this at once; call again until ``at_end`` for the rest.
+            max_bytes: maximum size to read at once; call again until ``at_end`` for the rest.
         """
         try:
             with self.path.open("rb") as stream:

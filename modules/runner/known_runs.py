@@ -1,7 +1,7 @@
-"""The folders in which trainers of this computer were started, newest last, whoever started them.
+"""The list of folders in which trainers were started on this computer, newest last, whoever started them.
 
-A run folder may lie anywhere, so a program that wants to know whether a graphics card is in use needs a list of them.
-It is kept with the settings of the user. A trainer that cannot write there still trains.
+A run folder may be anywhere, so this list is needed to know whether a graphics card is in use. It is stored
+with the settings of the user. A trainer that cannot write to it still trains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START_SECONDS = 10.0
 
 
 def note_run(folder: Path) -> None:
-    """Put a run's folder at the end of the list."""
+    """Append a run's folder to the list."""
     path = settings_folder() / FILE_NAME
     try:
         with _locked(path.with_suffix(".lock"), LIST_SECONDS):
@@ -38,7 +38,7 @@ def note_run(folder: Path) -> None:
 
 
 def known_runs() -> list[Path]:
-    """The folders in the list; one that was damaged counts as empty, and the next start writes a new one."""
+    """The folders in the list. A damaged list counts as empty, and the next start writes a new one."""
     path = settings_folder() / FILE_NAME
     if not path.exists():
         return []
@@ -54,7 +54,7 @@ def known_runs() -> list[Path]:
 
 @contextmanager
 def one_start_at_a_time() -> Iterator[None]:
-    """Keep other programs of this user from starting a trainer for the length of a block.
+    """Prevent other programs of this user from starting a trainer for the duration of a block.
 
     Raises:
         UserError: another program has been starting one for ``START_SECONDS``.
@@ -68,7 +68,7 @@ def _locked(path: Path, patience: float) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = path.open("a+b")
-    except OSError as error:  # a settings folder that is read-only: nobody else can write there either
+    except OSError as error:  # the settings folder is read-only, so nobody else can write there either
         log.warning("%s cannot be locked: %s", path, error)
         yield
         return

@@ -1,4 +1,4 @@
-"""Starting a trainer in a separate process, finding it again, and saying why it ended."""
+"""Starts a trainer in a separate process, finds it again, and reports why it ended."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ WAIT_STEP = 0.05
 
 
 def train_command(run: RunDirectory) -> list[str]:
-    """The command line that trains what a run's ``config.json`` says."""
+    """The command line that trains with a run's ``config.json``."""
     script = ROOT / "scripts" / "train.py"
     return [sys.executable, str(script), "--config-path", str(run.config_path), "--run-dir", str(run.path)]
 
 
 class TrainerProcess:
-    """A trainer that this process started, or found running.
+    """A trainer that this process started or found running.
 
     Args:
         run: its run.
-        process: which process it is.
-        popen: the handle, when this process started it; only then is its exit status known.
+        process: its process.
+        popen: the handle, if this process started it; only then is its exit status known.
     """
 
     def __init__(self, run: RunDirectory, process: ProcessId, popen: subprocess.Popen[bytes] | None) -> None:
@@ -52,7 +52,9 @@ class TrainerProcess:
         return self.process.pid
 
     def poll(self) -> Outcome | None:
-        """``None`` while it runs, then how it ended; a death it did not report becomes events of the run."""
+        """Return ``None`` while it is running, then how it ended. An unreported death is added to the run's
+        events.
+        """
         if self._outcome is None:
             code = self._popen.poll() if self._popen else None
             if code is not None or (self._popen is None and not self.process.alive()):
@@ -60,7 +62,7 @@ class TrainerProcess:
         return self._outcome
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
-        """``poll`` until it has ended or ``timeout`` seconds are over."""
+        """Repeat ``poll`` until it has ended or ``timeout`` seconds are over."""
         until = None if timeout is None else time.monotonic() + timeout
         while (outcome := self.poll()) is None:
             if until is not None and time.monotonic() >= until:
@@ -69,7 +71,9 @@ class TrainerProcess:
         return outcome
 
     def end(self, grace: float = 10.0) -> None:
-        """End it now, with its helpers; asks first, then uses force. A clean stop is the command ``stop``."""
+        """End the trainer and its helpers now: first by request, then by force. For a clean stop, send the
+        command ``stop``.
+        """
         record = self.run.launch_record()
         write_json(self.run.launch_path, {**record, "ended": True})
         if self._popen is not None and self._popen.poll() is not None:
@@ -80,15 +84,15 @@ class TrainerProcess:
 def launch(
     run: RunDirectory, config: Mapping[str, Any] | None = None, command: Sequence[str] | None = None
 ) -> TrainerProcess:
-    """Start a trainer in its own session, its output going to ``log.txt``; it survives this process.
+    """Start a trainer in its own session, with output to ``log.txt``. It survives this process.
 
     Args:
-        run: where it works.
-        config: written to the run's ``config.json`` first; ``None`` leaves the file that is there.
+        run: the run to train.
+        config: written to the run's ``config.json`` first; ``None`` keeps the existing file.
         command: default ``train_command(run)``.
 
     Raises:
-        UserError: one is running there, there is no config, or it cannot be started.
+        UserError: a trainer is running there, there is no config, or it cannot be started.
     """
     run.create()
     if run.trainer() is not None or run.launched() is not None:
@@ -138,20 +142,20 @@ def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[byt
 
 
 def attach(run: RunDirectory) -> TrainerProcess | None:
-    """The trainer that works in a run, whoever started it; ``None`` when there is none."""
+    """The trainer that is working in a run, whoever started it; ``None`` if there is none."""
     process = run.launched() or run.trainer()
     return None if process is None else TrainerProcess(run, process, None)
 
 
 def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
-    """How the last trainer of a run ended; writes that down as events where it could not do so itself.
+    """Find out how the last trainer of a run ended, and add events for it if it could not do so itself.
 
     Args:
         run: the run.
-        returncode: the exit status, where it is known.
+        returncode: the exit status, if known.
 
     Returns:
-        ``None`` when a trainer is running there again, or none ever was.
+        ``None`` if a trainer is running there again, or none ever was.
     """
     with run.undisturbed() as alone:
         if not alone:
@@ -178,7 +182,7 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
 def _last_words(
     run: RunDirectory, after: object
 ) -> tuple[bool, dict[str, Any] | None, dict[str, Any] | None]:
-    """Of the last start: whether training began, its ``error`` event and its ``run_finished`` event."""
+    """From the last start: whether training began, its ``error`` event and its ``run_finished`` event."""
     started, error, finished = False, None, None
     for event in run.reader().poll():
         if isinstance(after, int) and event["seq"] <= after:
@@ -199,17 +203,17 @@ def _ended_by_user(run: RunDirectory, record: dict[str, Any]) -> Outcome | None:
 
 
 def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
-    """Adds where the run resumes, if it lost steps."""
+    """Add where the run resumes, if it lost steps."""
     if outcome.ok or outcome.category in ("user", "setup"):
         return outcome
     where = resume_point(run)
-    if where in outcome.hint:  # written down before
+    if where in outcome.hint:  # already recorded
         return outcome
     return replace(outcome, hint=f"{outcome.hint}. {where}" if outcome.hint else where)
 
 
 def resume_point(run: RunDirectory) -> str:
-    """Which step the run resumes from, as its events say; one sentence."""
+    """The step the run resumes from according to its events, in one sentence."""
     step, total = _last_backup(run.reader().poll())
     if not total:
         return "Training had not begun"
@@ -219,7 +223,7 @@ def resume_point(run: RunDirectory) -> str:
 
 
 def unfinished(run: RunDirectory) -> tuple[int, int] | None:
-    """Step of the last backup and steps in all, of a run that ended before its last step; ``None`` otherwise."""
+    """Step of the last backup and total number of steps, of a run that ended early; otherwise ``None``."""
     if not run.backup_dir.is_dir():
         return None
     follower = StatusFollower(run)
@@ -231,7 +235,7 @@ def unfinished(run: RunDirectory) -> tuple[int, int] | None:
 
 
 def _last_backup(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Step of the last backup, or 0, and steps in all, or 0 if training had not begun; as a run's events say."""
+    """Step of the last backup (or 0) and total number of steps (0 if training had not begun), from a run's events."""
     step, total = 0, 0
     for event in events:
         progress = event.get("progress")
@@ -261,7 +265,7 @@ def _as_told(finished: dict[str, Any], error: dict[str, Any] | None) -> Outcome:
 
 
 def log_tail(run: RunDirectory, max_bytes: int = TAIL_BYTES) -> str:
-    """The end of what the last trainer of a run printed; empty when it was not started by ``launch``."""
+    """The end of the output of a run's last trainer; empty if it was not started by ``launch``."""
     offset = run.launch_record().get("log_offset")
     if type(offset) is not int or offset < 0:
         return ""

@@ -1,4 +1,4 @@
-"""Why a training process ended, in words a user can act on."""
+"""Why a training process ended, in terms the user can act on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Outcome:
 
     Args:
         category: ``finished``, ``stopped``, or one of ``events.ERROR_CATEGORIES``.
-        message: what happened, one sentence (a user's error: the error's own text).
-        hint: what to do about it; empty where there is nothing to do.
+        message: what happened, one sentence (for a ``UserError``, its own text).
+        hint: what to do about it; empty if nothing.
     """
 
     category: str
@@ -41,7 +41,7 @@ _LESS_MEMORY = (
     "close other programs, lower dataloader_threads and cache_batch_size, set weight_dtype to BFLOAT_16 or "
     "FLOAT_16, or add swap space"
 )
-# Most telling first: running out of memory often leaves other errors behind it.
+# Most telling first: running out of memory often causes further errors.
 _LOG_PATTERNS = (
     (
         re.compile(
@@ -93,7 +93,7 @@ _WINDOWS = {
 
 
 def signal_name(returncode: int | None) -> str | None:
-    """The signal behind an exit status: ``-9``, ``137`` (through a shell) or a status of Windows."""
+    """The signal behind an exit status: ``-9``, ``137`` (through a shell) or a Windows status."""
     if returncode is None:
         return None
     if returncode & 0xFFFFFFFF in _WINDOWS:
@@ -106,11 +106,11 @@ def signal_name(returncode: int | None) -> str | None:
 
 
 def interpret(returncode: int | None, log: str) -> Outcome:
-    """Why a trainer ended that did not say so itself.
+    """Find out why a trainer ended that did not report it.
 
     Args:
-        returncode: its exit status (negative: the signal that ended it); ``None`` when it is not known,
-            because another process had started it.
+        returncode: its exit status (negative: the signal that ended it); ``None`` if unknown, because another
+            process started it.
         log: the end of its log.
     """
     if returncode == EXIT_OK:
@@ -118,7 +118,7 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if returncode == EXIT_USER_ERROR:
         return Outcome("user", _refusal(log) or "the settings were refused")
     name = signal_name(returncode) or _signal_in(log)
-    # Nothing can be printed on SIGKILL: what the log says is older.
+    # A process killed by SIGKILL cannot print anything, so the log is older.
     if name != "SIGKILL" and (known := explain(log)) is not None:
         return known
     if name is not None:
@@ -133,13 +133,13 @@ def interpret(returncode: int | None, log: str) -> Outcome:
 
 
 def _refusal(log: str) -> str:
-    """What a command line said after its last ``error:``, else its last lines."""
+    """The text of a command line after its last ``error:``, else its last lines."""
     *_, found = re.split(r"^error: ", log, flags=re.M)
     return last_lines(log, _SHOWN_LINES) if found == log else found.strip()[:_SHOWN_LETTERS]
 
 
 def explain(text: str) -> Outcome | None:
-    """What a traceback or a log says about a cause the user can fix; ``None`` when it names none."""
+    """Explain a cause in a traceback or log that the user can fix; ``None`` if there is none."""
     for pattern, outcome in _LOG_PATTERNS:
         if match := pattern.search(text):
             return _with_detail(outcome, match)
@@ -170,7 +170,7 @@ def _by_signal(name: str) -> Outcome:
 
 
 def _signal_in(log: str) -> str | None:
-    """The signal that ended a worker, as a parent process of several reports it."""
+    """The signal that ended a worker, as reported by its parent process."""
     match = re.search(r"Signal \d+ \((SIG[A-Z]+)\)|exitcode\s*:\s*-(\d+)", log)
     if match is None:
         return None
@@ -178,6 +178,6 @@ def _signal_in(log: str) -> str | None:
 
 
 def last_lines(log: str, count: int) -> str:
-    """The last lines of a log that are not empty; of a progress bar only its final state."""
+    """The last lines of a log that are not empty. Of a progress bar, only the final state counts."""
     lines = [line.rpartition("\r")[2].rstrip() for line in log.replace("\r\n", "\n").split("\n")]
     return "\n".join([line for line in lines if line][-count:])[-_SHOWN_LETTERS:]

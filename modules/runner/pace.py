@@ -1,4 +1,4 @@
-"""How long an optimizer step took in earlier runs, to predict the time of a run of the same kind."""
+"""Predicts the time of a run from the duration of optimizer steps in earlier runs of the same kind."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_LOOKED_AT = 100
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of one optimizer step, with everything between steps.
+    """Duration of one optimizer step, including everything between steps.
 
     Args:
-        seconds: mean over a run.
-        steps: how many it was measured over.
+        seconds: mean over a run, in seconds.
+        steps: number of steps it was measured over.
         source: folder of the run.
     """
 
@@ -35,9 +35,10 @@ class Pace:
 
 
 def kind_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config (plain data) that decide the time of a step; missing ones have their defaults.
+    """The settings of a config (plain data) that determine the time of a step. Missing ones have their
+    defaults.
 
-    Runs that agree in all of them are of one kind.
+    Runs that agree in all of them are of the same kind.
     """
     defaults = TrainConfig().to_dict()
     made: dict[str, Any] = {}
@@ -57,7 +58,7 @@ def _value_at(data: Any, path: str, default: Any) -> Any:
 
 
 def last_pace(config: Mapping[str, Any]) -> Pace | None:
-    """The pace of the newest run of the same kind on this computer; ``None`` if there is none. Takes a while."""
+    """The pace of the newest run of the same kind on this computer; ``None`` if there is none. Slow."""
     wanted = kind_of(config)
     for path in list(reversed(known_runs()))[:MAX_LOOKED_AT]:
         run = RunDirectory(path)
@@ -79,10 +80,10 @@ def makes_images(config: Mapping[str, Any]) -> bool:
 
 
 def pace_of(run: RunDirectory, online: bool = False) -> Pace | None:
-    """The pace of a run's last start that made at least two steps; time it was paused is left out.
+    """The pace of a run's last start with at least two steps, excluding pauses.
 
-    Online training counts from its beginning, because the images are made before the first step. Other training counts
-    from its first step, which takes longer than others.
+    Online training is measured from its beginning, because images are made before the first step. Other
+    training is measured from its first step, which takes longer than others.
 
     Args:
         online: whether it makes the images it learns from.

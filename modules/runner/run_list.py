@@ -1,4 +1,4 @@
-"""The runs of this computer, each with what a list shows of it."""
+"""The runs on this computer, each with what a list shows of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class RunSummary:
     Args:
         path: its folder.
         when: time of its last event, seconds since 1970.
-        mode: how it learns, in words.
+        mode: displayed name of its way of learning.
         steps, total_steps: optimizer steps done and planned; 0 if unknown.
         state: one of ``status.STATES``.
-        config: its settings as plain data; empty when they cannot be read.
-        adapter: the model it has written, if it is there.
+        config: its settings as plain data; empty if unreadable.
+        adapter: the model it has saved, if it exists.
         has_backup: whether there is anything to resume from.
     """
 
@@ -48,7 +48,7 @@ class RunSummary:
 
 
 def list_runs(workspace: Path) -> list[RunSummary]:
-    """The known runs of this computer and those next to ``workspace``, newest first. Takes a while."""
+    """The known runs of this computer and those next to ``workspace``, newest first. Slow."""
     found = (summary_of(path) for path in _folders(workspace))
     return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
 
@@ -71,7 +71,7 @@ def _siblings(workspace: Path) -> Iterable[Path]:
 
 
 def summary_of(folder: Path) -> RunSummary | None:
-    """What a list shows of a run; ``None`` where there is none."""
+    """What a list shows of a run; ``None`` if there is no run."""
     run = RunDirectory(folder)
     try:
         when = run.events_path.stat().st_mtime
@@ -103,7 +103,7 @@ def _last_events(path: Path) -> Iterator[Mapping[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:  # the first line is cut, and the last may be half written
+        except ValueError:  # the first line is truncated, and the last may be incomplete
             continue
         if isinstance(event, Mapping):
             yield event

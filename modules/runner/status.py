@@ -14,20 +14,20 @@ ENDED = ("finished", "stopped", "failed")
 
 @dataclass
 class RunStatus:
-    """A run as a window shows it.
+    """The status of a run, as shown in a window.
 
     Args:
         path: the run's folder.
-        state: one of ``STATES``; ``died`` means that it ended without saying so, ``remote`` that it is on another
-            computer and had not ended when its events were last copied.
-        pid: number of the trainer's process while there is one.
+        state: one of ``STATES``; ``died`` means that it ended without reporting it, ``remote`` that it is on
+            another computer and had not ended when its events were last copied.
+        pid: process number of the trainer, if there is one.
         phase: the latest ``phase`` event (name, done, total).
         step: the latest ``step`` event (metrics, progress, eta).
         validation: the latest ``validation`` event.
-        files: the latest path by kind (``sample``, ``backup``, ``save``).
-        warnings: how many there were since the start.
+        files: the latest path of each kind (``sample``, ``backup``, ``save``).
+        warnings: number of warnings since the start.
         error: the latest ``error`` event since the start (message, hint, category).
-        started: when it was last started, seconds since the epoch.
+        started: time of the last start, seconds since the epoch.
         updated: time of the latest event.
         sequence: number of the latest event.
     """
@@ -50,7 +50,7 @@ class RunStatus:
 
 
 class StatusFollower:
-    """Keeps a ``RunStatus`` up to date; every event is read once."""
+    """Keeps a ``RunStatus`` up to date. Every event is read once."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
@@ -61,15 +61,15 @@ class StatusFollower:
         self._announced = False
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
-        """Read what is new, bring ``status`` up to date, and return the new events.
+        """Read new events, update ``status``, and return the events.
 
         Args:
-            max_bytes: read no more than this at once; call again until ``reader.at_end``.
+            max_bytes: maximum size to read at once; call again until ``reader.at_end``.
         """
-        # The process before the events: one that ends in between has then said so already.
+        # The process is checked before the events: if it ends in between, it has already reported that.
         trainer, launched = self.run.trainer(), self.run.launched()
         events = self.reader.poll(max_bytes)
-        # The record after the events: they tell nothing of a start that is not on record.
+        # The record is read after the events: they cannot tell of a start that is not recorded.
         record = self.run.launch_record()
         since = record.get("sequence")
         for event in events:
@@ -91,7 +91,7 @@ class StatusFollower:
         return events
 
     def _begin(self, record: dict[str, Any]) -> None:
-        """Forget the start before, when ``record`` is of another one. Loading comes before ``run_started``."""
+        """Forget the previous start if ``record`` is of another one. Loading precedes ``run_started``."""
         start = record.get("t")
         if start != self._start:
             self._start, self._announced = start, False

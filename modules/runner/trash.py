@@ -1,4 +1,4 @@
-"""Deleting a run: its folder goes to a trash next to it, from where it can be brought back."""
+"""Deletes runs: a run's folder is moved to a trash next to it, from which it can be restored."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OWN_NAMES = (
     "config.json", "events.jsonl", "commands", "log.txt", "samples", "rollouts", "backup", "backup-before-*", "best",
     "save", "strengths", "votes", "tensorboard", "launch.json", "process.json", "run.lock",
 )  # fmt: skip
-"""What a run folder holds (docs/runs.md); a folder with anything else is not deleted."""
+"""Contents of a run folder (docs/runs.md). A folder with anything else is not deleted."""
 
 
 def delete_run(folder: Path) -> Path:
-    """Move a run's folder to the trash next to it; returns where it lies now.
+    """Move a run's folder to the trash next to it. Returns its new location.
 
     Raises:
-        UserError: it is running, is part of a project, or is not a folder that this program alone has filled.
+        UserError: it is running, is part of a project, or contains anything that this program did not write.
     """
     run = RunDirectory(folder)
     if run.path.is_symlink() or not run.events_path.is_file() or not run.config_path.is_file():
@@ -52,7 +52,7 @@ def delete_run(folder: Path) -> Path:
 
 
 def trashed_runs(parents: Iterable[Path]) -> list[Path]:
-    """The runs in the trash next to those of these folders."""
+    """The runs in the trash next to the runs of these folders."""
     places = [parent / TRASH for parent in dict.fromkeys(parents)]
     found = [
         run
@@ -64,24 +64,24 @@ def trashed_runs(parents: Iterable[Path]) -> list[Path]:
 
 
 def empty_trash(runs: Iterable[Path]) -> None:
-    """Remove deleted runs for good.
+    """Delete runs in the trash for good.
 
     Args:
-        runs: of ``trashed_runs``.
+        runs: runs from ``trashed_runs``.
     """
     for run in runs:
         Owned(run.parent.parent, local=True).remove_tree(f"{TRASH}/{run.name}")
 
 
 def restore_run(trashed: Path, folder: Path) -> None:
-    """Bring a deleted run back.
+    """Restore a deleted run.
 
     Args:
-        trashed: what ``delete_run`` returned.
-        folder: where it was.
+        trashed: the location returned by ``delete_run``.
+        folder: its original folder.
 
     Raises:
-        UserError: something else has its name by now, or it is gone.
+        UserError: the original name is taken, or the run is gone.
     """
     try:
         Owned(folder.parent, local=True).move(f"{TRASH}/{trashed.name}", folder.name)

@@ -1,7 +1,7 @@
-"""What a way of choosing is: its texts and keys, its questions, and when it has seen enough.
+"""The base of all ways of choosing: texts and keys, questions, and the stopping rule.
 
-A new way is one file in this folder. The start page, the choosing page, the line protocol, the command line and
-the simulation take it from the registry; ``CurationMode`` consists of the keys.
+A new way is one file in this folder. The start page, the choosing page, the line protocol, the command line
+and the simulation find it in the registry. ``CurationMode`` consists of the registered keys.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ from modules.util.Registry import Registry
 
 DEFAULT_THRESHOLD = 0.95
 DEFAULT_SHARE = 0.8
-"""Expected share of the possible quality gap that a pair needs, too, before asking stops."""
+"""Asking also continues until the pair is expected to have this share of the possible quality gap."""
 
 SMALL_DIFFERENCE = 1.5
 APART = 0.05
-"""Images look equal once any two of them differ by more than ``SMALL_DIFFERENCE`` logits (the better one is preferred
-in 82 of 100 answers) with a probability below ``APART``."""
+"""Images count as equal once the probability that any two differ by more than ``SMALL_DIFFERENCE`` logits
+(the better one is preferred in 82 of 100 answers) is below ``APART``.
+"""
 
 TIES_PER_IMAGE = 40
 ANSWERS_PER_IMAGE = 100
-"""After this many ties in a row, or answers, for each image asking ends in any case."""
+"""Limit, per image, of consecutive ties or of answers, at which asking ends in any case."""
 
 
 class AnswerKind(Enum):
-    """What a person says about the images of a question; the verbs of a session and of the protocol follow."""
+    """What a person says about the images of a question. It determines the verbs of session and protocol."""
 
     COMPARE = "compare"
-    """One is best (and one worst), or they are equal, or skip: ``answer``, ``pick`` and the ranking."""
+    """One is best (and one worst), or they are equal, or the question is skipped: ``answer``, ``pick`` and
+    the ranking.
+    """
     CHOOSE = "choose"
-    """These two make the pair: ``choose``."""
+    """Two images are chosen as the pair: ``choose``."""
     JUDGE = "judge"
-    """Good, bad or neither, one image at a time: ``judge``."""
+    """Each image is good, bad or neither, one at a time: ``judge``."""
     MARK = "mark"
-    """Likes and dislikes on images of many prompts, in any order: ``mark``, ``see`` and ``close``."""
+    """Images of many prompts are liked or disliked in any order: ``mark``, ``see`` and ``close``."""
 
 
 class Layout(Enum):
@@ -54,13 +57,13 @@ class Layout(Enum):
     IMAGES = "images"
     """Large, next to each other, with zoom."""
     GRID = "grid"
-    """As thumbnails, with a cursor."""
+    """As thumbnails with a cursor."""
     SHEET = "sheet"
-    """As thumbnails of several prompts, one below the other, with a cursor."""
+    """As thumbnails of several prompts in sections, with a cursor."""
 
 
 class Answering(Protocol):
-    """What a key can do to a question about two images."""
+    """What keys can do to a question about two images."""
 
     def better(self, place: int) -> None:
         """Of two images, the one at ``place`` is better."""
@@ -69,17 +72,17 @@ class Answering(Protocol):
         """The images are equally good."""
 
     def poor(self) -> None:
-        """The images are equal and poor."""
+        """The images are equally poor."""
 
     def skip(self) -> None:
-        """Say nothing about the images."""
+        """Skip the question."""
 
 
 class Board(Answering, Protocol):
-    """What a key can do to any question on the screen."""
+    """What keys can do to any question on the screen."""
 
     def only_best(self) -> None:
-        """Answer with the image marked as best, and without a worst one."""
+        """Answer with the image marked as best and no worst one."""
 
     def mark_best(self) -> None:
         """Mark the image under the cursor as the best."""
@@ -88,16 +91,16 @@ class Board(Answering, Protocol):
         """Mark the image under the cursor as the worst."""
 
     def judge(self, good: bool | None) -> None:
-        """The image is good, bad, or neither."""
+        """Rate the image as good, bad, or neither."""
 
     def like(self) -> None:
-        """Mark the image under the cursor as liked; a second time takes the mark off."""
+        """Like the image under the cursor. Calling it again removes the mark."""
 
     def dislike(self) -> None:
-        """Mark the image under the cursor as disliked; a second time takes the mark off."""
+        """Dislike the image under the cursor. Calling it again removes the mark."""
 
     def next_prompt(self) -> None:
-        """This prompt is done."""
+        """Finish this prompt."""
 
 
 Asked = TypeVar("Asked", bound=Answering, contravariant=True)
@@ -105,15 +108,15 @@ Asked = TypeVar("Asked", bound=Answering, contravariant=True)
 
 @dataclass(frozen=True)
 class Key(Generic[Asked]):
-    """One thing a person can do, by key or by button.
+    """An action with a key and a button.
 
     Args:
-        label: what the button says.
+        label: text of the button.
         keys: Tk key names; the first is shown on the button.
-        do: what it does.
-        main: it is what one does most.
-        judges: it says something about the images, so they must be on the screen.
-        queues: it means the same whatever was answered just before, so it need not wait until that is saved.
+        do: performs the action.
+        main: it is the most frequent action.
+        judges: it rates the images, so they must be on the screen.
+        queues: its meaning does not depend on the previous answer, so it need not wait until that is saved.
     """
 
     label: str
@@ -126,7 +129,7 @@ class Key(Generic[Asked]):
 
 @dataclass(frozen=True)
 class Settled:
-    """Asking about a group ends.
+    """The decision to stop asking about a group.
 
     Args:
         pairs: (chosen, rejected) images to export; without any, the group ends as it is.
@@ -138,39 +141,40 @@ class Settled:
 
 
 class WayOfChoosing(ABC):
-    """How a person is asked for the pairs of a group. Keeps no state."""
+    """A way of asking a person for the pairs of a group. It has no state."""
 
     order: ClassVar[int]
-    """Place in lists of all ways; the first one is the default."""
+    """Position in lists of all ways. The first one is the default."""
     title: ClassVar[str]
     text: ClassVar[str]
-    """One line for the start page: what is shown, and when the pair is made."""
+    """One line for the start page: what is shown, and when the pair is saved."""
     kind: ClassVar[AnswerKind]
     layout: ClassVar[Layout] = Layout.IMAGES
     stops_when_certain: ClassVar[bool] = False
-    """Whether a pair is saved at the certainty that was asked for."""
+    """Whether a pair is saved once it reaches the requested certainty."""
     needs_fit: ClassVar[bool] = True
-    """Whether its questions and ratings come from the Bradley-Terry fit; the simulation leaves it out if not."""
+    """Whether questions and ratings need the Bradley-Terry fit; otherwise the simulation skips it."""
 
     @property
     def compares(self) -> bool:
-        """Whether its answers make a ranking."""
+        """Whether its answers give a ranking."""
         return self.kind is AnswerKind.COMPARE
 
     @abstractmethod
     def keys(self, images: int) -> tuple[Key[Board], ...]:
-        """What one can do at a question of this many images."""
+        """The actions available for a question of this many images."""
 
     @abstractmethod
     def hint(self, situation: Situation, images: int) -> str:
-        """What the person is asked, in one line, at a question of this many images."""
+        """The question to the person, in one line, for this many images."""
 
     @abstractmethod
     def question(self, situation: Situation, rng: random.Random) -> tuple[int, ...]:
-        """The images of the next question, in screen order; ``()`` when there is nothing left to ask."""
+        """The images of the next question, in screen order; ``()`` if there is nothing left to ask."""
 
     def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        """What follows from the last answer, or from there being no question: pairs, the end, or ``None``: ask again.
+        """What follows from the last answer, or if no question is left: pairs, the end, or ``None`` to keep
+        asking.
 
         Args:
             threshold: certainty at which a pair is saved, between 0.5 and 1.
@@ -183,10 +187,10 @@ class WayOfChoosing(ABC):
         return np.asarray(ELO_START + posterior.mean * (400.0 / np.log(10.0)), dtype=np.float64)
 
     def standing(self, count: int, answers: Sequence[Answer], fit: bool = True) -> Standing:
-        """Ratings and posterior of ``count`` images after ``answers``.
+        """Compute ratings and posterior of ``count`` images from ``answers``.
 
         Args:
-            fit: ``False`` leaves the posterior at its prior.
+            fit: ``False`` keeps the posterior at its prior.
         """
         comparisons = all_comparisons(answers)
         posterior = bradley_terry(count, comparisons if fit else [])
@@ -198,13 +202,12 @@ class WayOfChoosing(ABC):
 
 
 class Comparing(WayOfChoosing):
-    """A way that shows some images and ranks all of them from the answers."""
+    """A way that shows some images at a time and ranks all of them from the answers."""
 
     kind = AnswerKind.COMPARE
 
     def question(self, situation: Situation, rng: random.Random) -> tuple[int, ...]:
-        """The next images in random places, so that a habit of preferring one side can be measured and does not
-        favour an image."""
+        """The next images in random order, so that a preference for one side can be measured and favours no image."""
         images = sorted(situation.alive)
         if len(images) < 2:
             return ()
@@ -214,7 +217,7 @@ class Comparing(WayOfChoosing):
 
     @abstractmethod
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
-        """The images of the next question in any order, of ``images``: at least two, sorted."""
+        """The images of the next question in any order. ``images`` has at least two, sorted."""
 
     def keys(self, images: int) -> tuple[Key[Board], ...]:
         return KEYS_OF_TWO if images <= 2 else KEYS_OF_MORE
@@ -236,22 +239,23 @@ KEYS_OF_MORE: tuple[Key[Board], ...] = (
     Key("Skip", ("Down", "space", "KP_Down"), lambda board: board.skip()),
     Key("Only the best", ("Return", "KP_Enter"), lambda board: board.only_best(), judges=True),
 )
-"""The digits and clicks that mark the best and the worst belong to the images."""
+"""Digits and clicks on the images mark the best and the worst."""
 
 WAYS: Registry[WayOfChoosing] = Registry("way of choosing", "modules.curation.choosing")
 
 
 @cache
 def ways() -> dict[str, WayOfChoosing]:
-    """All ways by key, in the order of lists."""
+    """All ways by key, in list order."""
     return dict(sorted(WAYS.items(), key=lambda item: item[1].order))
 
 
 def is_settled(standing: Standing, alive: Sequence[int], threshold: float = DEFAULT_THRESHOLD) -> bool:
-    """Whether asking can stop: all were shown, best over worst is certain enough, and not much more is to be
-    had by finding a better best or a worse worst.
+    """Whether asking can stop: all images were shown, best over worst is certain enough, and a better best or
+    a worse worst would gain little.
 
-    The second bar is ``DEFAULT_SHARE`` of the possible gap at the default threshold, and moves with it.
+    The limit of this gain is ``DEFAULT_SHARE`` of the possible gap at the default threshold, and scales with
+    the threshold.
     """
     if len(alive) < 2 or not all(standing.shown[i] for i in alive) or standing.certainty(alive) < threshold:
         return False
@@ -259,8 +263,9 @@ def is_settled(standing: Standing, alive: Sequence[int], threshold: float = DEFA
 
 
 def look_equal(situation: Situation) -> bool:
-    """Whether further questions are in vain: by the answers, hardly any two images differ by more than a little; or
-    very many answers led nowhere."""
+    """Whether further questions are futile: hardly any two images differ by more than a little according to
+    the answers, or very many answers had no effect.
+    """
     alive, standing = situation.alive, situation.standing
     if len(alive) < 2 or not all(standing.shown[i] for i in alive):
         return False
@@ -273,7 +278,7 @@ def look_equal(situation: Situation) -> bool:
 
 
 def settle_when_certain(situation: Situation, threshold: float) -> Settled | None:
-    """The best over the worst, once that is certain enough; none, once the images look equal."""
+    """The best over the worst once that is certain enough, or no pair once the images count as equal."""
     if is_settled(situation.standing, situation.alive, threshold):
         order = situation.standing.order(situation.alive)
         return Settled([(order[0], order[-1])])

@@ -20,7 +20,7 @@ class Elo(Comparing):
         return elo_ratings(count, comparisons)
 
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
-        """The image shown least, and the one nearest to it in rating that it did not meet last."""
+        """The image shown least, and the one nearest in rating that it was not compared with last."""
         standing = situation.standing
         first = min(images, key=lambda i: (standing.shown[i], rng.random()))
         met = next((set(a.places) for a in reversed(situation.answers) if first in a.places), set())

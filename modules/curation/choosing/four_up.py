@@ -1,4 +1,6 @@
-"""FOUR_UP: four images at a time, the best and the worst of them (Best-Worst Scaling; Louviere et al. 2015)."""
+"""FOUR_UP: four images at a time, of which the best and the worst are picked (Best-Worst Scaling; Louviere et
+al. 2015).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class FourUp(Comparing):
     stops_when_certain = True
 
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
-        """Four images not seen yet; later leader and best challenger for best, and the same for worst."""
+        """Four unseen images; later, leader and best challenger for best, and the same for worst."""
         if len(images) < 4:
             return decisive_pair(situation, images, rng)
         standing, answers = situation.standing, situation.answers

@@ -1,4 +1,4 @@
-"""GRID: likes and dislikes on the images of many prompts; what was seen without a mark loses to what is liked."""
+"""GRID: likes and dislikes on the images of many prompts. Images seen without a mark lose to liked ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Grid(WayOfChoosing):
         return () if situation.closed else situation.alive
 
     def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        """Once the person is done with the prompt, every liked image makes a pair, where there is a worse one."""
+        """Once the person has finished the prompt, pair every liked image with a worse one, if any."""
         if not situation.closed:
             return None
         return Settled(likes_to_pairs(situation.good, situation.bad, situation.neither, distance))

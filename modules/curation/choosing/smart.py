@@ -1,7 +1,7 @@
-"""SMART: two images at a time, the ones whose comparison says most about which is best and which is worst.
+"""SMART: the two images whose comparison says most about which is best and which is worst.
 
-The next pair is the one with the largest expected improvement (Mockus 1975; Jones et al. 1998) over the leader at
-either end of the ranking.
+The next pair has the largest expected improvement (Mockus 1975; Jones et al. 1998) over the leader at either
+end of the ranking.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Smart(Comparing):
 
 
 def decisive_pair(situation: Situation, images: list[int], rng: random.Random) -> list[int]:
-    """Two images not seen yet; later the pair across the boundary of the kept (or the dropped) images with the
+    """Two unseen images; later the pair across the boundary of the kept (or the dropped) images with the
     largest expected gain.
 
-    Pairing what is unseen first needs half a question an image and helps at both ends: the winner may be the
-    best, the loser the worst (3N/2 - 2 questions would do if answers were never wrong; Pohl 1972). With one
-    pair wanted the rest are leader and challenger for best, and the same at the worst end.
+    Pairing unseen images first takes half a question per image and helps at both ends: the winner may be the
+    best, the loser the worst (3N/2 - 2 questions would suffice if answers were never wrong; Pohl 1972). If
+    one pair is wanted, later questions compare leader and challenger for best, and likewise for worst.
     """
     standing, answers = situation.standing, situation.answers
     unseen = [i for i in images if not standing.shown[i]]

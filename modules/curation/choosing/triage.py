@@ -1,4 +1,4 @@
-"""TRIAGE: one image after the other, good or bad; then pairs of a similar good and bad image."""
+"""TRIAGE: one image after the other, good or bad; then pairs of similar good and bad images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Triage(WayOfChoosing):
         return tuple(situation.unjudged[:1])
 
     def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        """Once nothing is left to judge, the pools are paired; empty pools end the group."""
+        """Once every image is judged, pair the pools. Without both kinds, the group ends."""
         if situation.unjudged:
             return None
         return Settled(pools_to_pairs(situation.good, situation.bad, distance, situation.wanted))

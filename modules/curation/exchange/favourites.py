@@ -1,9 +1,9 @@
-"""What a person said about images elsewhere, as pairs: stars, ratings and a folder of favourites.
+"""Turns ratings from other programs into pairs: stars, ratings and a folder of favourites.
 
-Likes: SwarmUI's star (``is_starred`` in the image's data or in the ``.swarm.json`` next to it, or a copy in the folder
-``Starred``), an XMP rating of 4 or 5 in the file or in a sidecar, and the same file in a folder of favourites. An XMP
-rating of 1 or of -1 (rejected) is a dislike. What has no mark counts as seen. Within a prompt a like beats what was
-disliked or seen.
+A like is SwarmUI's star (``is_starred`` in the image's metadata or in the ``.swarm.json`` next to it, or a
+copy in the folder ``Starred``), an XMP rating of 4 or 5 in the file or a sidecar, or the same file in a
+folder of favourites. An XMP rating of 1 or -1 (rejected) is a dislike. Images without a mark count as seen.
+Within a prompt, liked images beat disliked and seen ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Mark:
     Args:
         file: the image.
         mark: ``like`` or ``dislike``.
-        why: where it says so.
+        why: the source of the mark.
     """
 
     file: str
@@ -52,19 +52,19 @@ class Mark:
 
 
 class Favourites:
-    """The pairs that follow from marks on the images of a folder, as often as wanted.
+    """The pairs implied by marks on the images of a folder. Can be iterated repeatedly.
 
     Args:
         source: folder with images.
-        output: where the pairs go; left out of the scan.
+        output: output folder of the pairs; excluded from the scan.
         favourites: folder with copies of liked images.
 
     Attributes:
         marks: every like and dislike, in the order of prompts and files.
-        without_prompt: files that say no prompt, or cannot be read.
+        without_prompt: files that have no prompt or are unreadable.
 
     Raises:
-        UserError: a folder cannot be read, or nothing is liked.
+        UserError: a folder is unreadable, or nothing is liked.
     """
 
     def __init__(self, source: Path, output: Path, favourites: Path | None = None) -> None:
@@ -95,7 +95,7 @@ class Favourites:
                 continue
             key = normalise_prompt(found.about.prompt or ""), aspect_label(*found.about.seen_size)
             groups.setdefault(key, []).append(found.name)
-        # of two copies, the one outside the folder of stars stands for both
+        # of two copies, the one outside the folder of stars represents both
         return {
             key: sorted(names, key=lambda name: (STARRED_FOLDER in name.split("/")[:-1], natural_key(name)))
             for key, names in groups.items()
@@ -145,7 +145,7 @@ def _said_elsewhere(digest: str, liked: set[str], starred: set[str]) -> tuple[st
 
 
 def _said_in_file(path: Path) -> tuple[str, str] | None:
-    """What the image and the files next to it say of it, the files first: they are the later word."""
+    """The mark in the image or in the files next to it. The files take precedence, because they are newer."""
     for sidecar in (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp")):
         if (found := _rated(_beside(sidecar), sidecar.name)) is not None:
             return found
@@ -168,7 +168,7 @@ def _said_in_file(path: Path) -> tuple[str, str] | None:
 
 
 def _beside(path: Path) -> str:
-    """The text of a small file; empty where there is none."""
+    """The text of a small file; empty if it does not exist."""
     try:
         with Source(path) as source:
             return decode_text(source.read(0, min(source.size, MAX_SIDECAR)))

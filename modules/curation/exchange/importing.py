@@ -1,4 +1,4 @@
-"""Preference pairs of other programs into an output folder, once each however often they are imported."""
+"""Imports preference pairs of other programs into an output folder, each only once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ MAX_LISTED = 1000
 
 @dataclass(frozen=True)
 class ImportCount:
-    """What an import did.
+    """Result of an import.
 
     Args:
-        imported: pairs that are new.
-        already_there: pairs the folder had already.
-        contradictory: pairs that are left out because the same two images also occur the other way round under
-            the same prompt, in the file or in the folder.
-        identical: pairs that are left out because both sides are the same image.
-        left_out: rows that cannot be used.
-        faults: what is wrong with each of these, of up to ``MAX_LISTED``.
+        imported: new pairs.
+        already_there: pairs that the folder already had.
+        contradictory: pairs skipped because the same two images also occur the other way round under the same
+            prompt, in the file or in the folder.
+        identical: pairs skipped because both sides are the same image.
+        left_out: unusable rows.
+        faults: the reasons for these, up to ``MAX_LISTED``.
     """
 
     imported: int = 0
@@ -60,7 +60,7 @@ def image_extension(data: bytes) -> str:
     """The extension for image bytes, by their signature.
 
     Raises:
-        DataError: no image format this program reads.
+        DataError: this program does not read the image format.
     """
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return ".avif"
@@ -76,25 +76,25 @@ def import_pairs(
     origin: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> ImportCount:
-    """Copy pairs into the folder of ``store``; each is durable before the next one is copied.
+    """Copy pairs into the folder of ``store``. Each is durable before the next one is copied.
 
-    Prompts are normalised like those of images, so that their tags are neither captions nor groups of their own.
-    A pair whose prompt and both images the folder already has is skipped, so an import that was
-    interrupted is finished by starting it again. What cannot be used is left out and listed.
+    Prompts are normalised like those of images, so that tags neither enter captions nor split groups. A pair
+    whose prompt and images the folder already has is skipped, so that an interrupted import can be finished
+    by repeating it. Unusable rows are skipped and listed.
 
     Args:
-        pairs: gone through twice, first to find contradictions.
-        origin: what to remember as the source of images that have no file of their own.
-        progress: called with the number of pairs dealt with.
+        pairs: iterated twice, first to find contradictions.
+        origin: recorded as the source of images without a file of their own.
+        progress: called with the number of processed pairs.
 
     Raises:
-        DataError: no row can be used. UserError: the folder cannot be written to; pairs before that are in.
+        DataError: no row is usable. UserError: the folder is not writable; earlier pairs stay imported.
     """
     return _Import(store, origin).run(pairs, progress)
 
 
 class _Import:
-    """One import, and what it has met so far."""
+    """State of one import."""
 
     def __init__(self, store: CurationStore, origin: str) -> None:
         self._store, self._origin = store, origin
@@ -124,11 +124,11 @@ class _Import:
 
     def _look_at(self, pair: PublicPair | BadRow) -> None:
         if isinstance(pair, PublicPair):
-            with suppress(DataError):  # listed when it is its turn
+            with suppress(DataError):  # listed in its turn
                 self._preferences.add(*_identity(normalise_prompt(pair.prompt), _digests(pair)))
 
     def _take(self, given: PublicPair | BadRow, scratch: Path, number: int) -> str:
-        """Import one pair; what has become of it, as a name of ``ImportCount``."""
+        """Import one pair. Returns the outcome as a field name of ``ImportCount``."""
         try:
             if isinstance(given, BadRow):
                 raise DataError(given.reason)

@@ -1,4 +1,4 @@
-"""A process that reads parquet files for this one, because Arrow ends its process at some damaged files."""
+"""A child process that reads parquet files, because Arrow crashes its process on some damaged files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from modules.util.program_files import ROOT
 
 _COMMAND = (sys.executable, "-m", "modules.curation.exchange.parquet_rows")
 _idle: list[subprocess.Popen[bytes]] = []
-"""Children that wait for a file. They end when this process does: nothing more comes then."""
+"""Idle child processes. They end with this process, when their input closes."""
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place, row) for each row of a file of Pick-a-Pic.
 
-    A row has ``caption`` (text), ``label_0`` (a number), ``jpg_0`` and ``jpg_1`` (bytes), each ``None`` where it is
-    of another type or too large; or ``fault`` alone, with why it cannot be read.
+    A row has ``caption`` (text), ``label_0`` (a number), ``jpg_0`` and ``jpg_1`` (bytes), each ``None`` if it
+    is of another type or too large. An unreadable row has only ``fault`` with the reason.
 
     Raises:
-        DataError: the file cannot be read, or unpacks to far more than it is.
+        DataError: the file is unreadable, or unpacks to far more than its size.
     """
     child, sound = _idle.pop() if _idle else _started(), False
     try:
@@ -38,7 +38,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (EOFError, BrokenPipeError) as error:
         raise _ended(child, path) from error
     finally:
-        # in the middle of an answer the next file would get the rest of this one
+        # after an incomplete answer, the next file would get the rest of this one
         if sound:
             _idle.append(child)
         else:
@@ -75,10 +75,10 @@ def _frame(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 def _exactly(child: subprocess.Popen[bytes], count: int) -> bytes:
-    """Exactly ``count`` bytes.
+    """Read exactly ``count`` bytes.
 
     Raises:
-        EOFError: the child ended before them.
+        EOFError: the child ended early.
     """
     assert child.stdout is not None
     data = child.stdout.read(count)

@@ -1,7 +1,8 @@
-"""What the pages of a parquet file say that they unpack to. Readers make room for that, whatever the footer says.
+"""The unpacked sizes stated by the pages of a parquet file. Readers allocate these, whatever the footer
+states.
 
-A page begins with a ``PageHeader`` in thrift's compact protocol (parquet-format, ``parquet.thrift``): its kind, its
-size unpacked and its size as it is, then more that is not needed here.
+A page begins with a ``PageHeader`` in thrift's compact protocol (parquet-format, ``parquet.thrift``): its
+type, its unpacked size and its stored size, then fields that are not needed here.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _DEEPEST = 16
 
 
 def unpacked_bytes(stream: BinaryIO, column: Any) -> int:
-    """The sum over the pages of a column chunk.
+    """Sum the unpacked sizes of the pages of a column chunk.
 
     Args:
         stream: the file.
         column: its ``pyarrow.parquet.ColumnChunkMetaData``.
 
     Raises:
-        ValueError: something else than pages.
+        ValueError: the data is not pages.
     """
     place = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < place:
@@ -39,13 +40,13 @@ def unpacked_bytes(stream: BinaryIO, column: Any) -> int:
 
 
 class _Header:
-    """The bytes that a page begins with. ``at`` is how many of them have been read."""
+    """The header bytes of a page. ``at`` is the number of bytes read."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def sizes(self) -> dict[int, int]:
-        """The two sizes by their fields; the rest of the header is read to its end."""
+        """Read the header to its end and return the two sizes by field."""
         found = {
             field: value
             for field, value in self._fields(0)
@@ -56,7 +57,7 @@ class _Header:
         return found
 
     def _fields(self, depth: int) -> list[tuple[int, int | None]]:
-        """(number, value) of the fields of a struct; only whole numbers have a value."""
+        """(number, value) of the fields of a struct. Only integers have a value."""
         made: list[tuple[int, int | None]] = []
         number = 0
         while (head := self._byte()) != 0:
@@ -70,7 +71,7 @@ class _Header:
         if kind in _NUMBERS:
             return self._number()
         if kind in (_TRUE, _FALSE):
-            # in a struct its type says it all
+            # in a struct, the type itself carries the value
             self._pass(int(in_list))
         elif kind in (_BYTE, _DOUBLE):
             self._pass(1 if kind == _BYTE else 8)
@@ -93,7 +94,7 @@ class _Header:
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._varint()
             kinds = [head & 15]
-        # each takes a byte at least, even one that says nothing
+        # each takes at least one byte, even an empty one
         if count > len(self.data) - self.at:
             raise ValueError("a page's header is incomplete")
         for _ in range(count):

@@ -1,11 +1,12 @@
-"""Rows of Pick-a-Pic's parquet files, sent to the process that asked for them.
+"""Sends rows of Pick-a-Pic's parquet files to the process that requests them.
 
-This module is a program of its own (``parquet_child`` starts it): Arrow ends the whole process at some damaged
-footers (an exception of C++ that nothing in Python can catch), and a person's window must not end with it.
+This module is a program of its own, started by ``parquet_child``. On some damaged footers, Arrow ends the
+whole process (by a C++ exception that Python cannot catch), and the window must not end with it.
 
-A request is a line with a JSON text, the file's absolute path. The answer is frames: one byte for the kind and eight
-for the length of what follows. ``ROW``: four bytes for the length of a JSON object, the object, then the bytes of the
-images. ``BAD``: why a row cannot be read. ``REFUSED``: JSON of message and hint for the whole file. ``END``.
+A request is a line with the absolute path of the file as JSON text. The answer consists of frames: one byte
+for the type, eight for the length of the content. ``ROW``: four bytes for the length of a JSON object, the
+object, then the bytes of the images. ``BAD``: why a row is unreadable. ``REFUSED``: JSON of message and hint
+for the whole file. ``END``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _UNPACKED_TIMES = 20
 
 
 def _frames(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Rows one by one, so that a value that cannot be read spoils its own row alone."""
+    """Yield rows one by one, so that an unreadable value affects only its own row."""
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
@@ -49,7 +50,7 @@ def _frames(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _row(cells: dict[str, Any]) -> tuple[bytes, bytes]:
-    """The frame of a row. What is of no use (an image that is too large, a label that is text) is ``None`` in it."""
+    """The frame of a row. Unusable values (an image that is too large, a label that is text) become ``None``."""
     try:
         values = {name: cell.as_py() for name, cell in cells.items()}
     except ValueError as error:
@@ -67,9 +68,10 @@ def _row(cells: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _check_footer(path: Path, footer: Any) -> None:
-    """Refuse columns that unpack to far more than they are: images are packed already, captions are small.
+    """Refuse columns that unpack to far more than their size. Images are already compressed, captions are
+    small.
 
-    What the footer says is compared first; then what the pages themselves say, because a footer can lie.
+    The sizes in the footer are checked first, then those in the pages, because a footer can lie.
     """
     columns = [
         footer.row_group(group).column(at)

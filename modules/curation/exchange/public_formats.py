@@ -1,11 +1,11 @@
-"""Preference pairs of the public data sets in, and a folder other programs read out.
+"""Imports pairs from public preference data sets, and exports folders for other programs.
 
-In: Pick-a-Pic (parquet with ``caption, jpg_0, jpg_1, label_0``; Kirstain et al. 2023, arXiv 2305.01569),
+Input: Pick-a-Pic (parquet with ``caption, jpg_0, jpg_1, label_0``; Kirstain et al. 2023, arXiv 2305.01569),
 HPDv2 and HPDv3 JSON (Wu et al. 2023, arXiv 2306.09341), ImageRewardDB ranks (Xu et al. 2023, arXiv
-2304.05977), and a plain JSONL of ``{"prompt", "chosen", "rejected"}``. Out: a folder that Hugging Face
+2304.05977), and a plain JSONL of ``{"prompt", "chosen", "rejected"}``. Output: a folder that Hugging Face
 ``datasets`` loads as ``imagefolder`` with pairs in ``metadata.jsonl``.
 
-Everything read is hostile: sizes are bounded, image names never leave the folder of their file.
+All input is untrusted: sizes are bounded, and image names never lead out of the folder of their file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMATS = ("pick-a-pic", "hpd", "imagereward", "jsonl")
 
 @dataclass(frozen=True)
 class PublicPair:
-    """One preference as a data set states it. Images are files, or bytes where the set holds them itself.
+    """One preference of a data set. Images are files, or bytes if the data set embeds them.
 
     Args:
         sources: the images that both sides are edits of.
@@ -47,20 +47,20 @@ class PublicPair:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used: where it is and what is wrong with it, in one sentence."""
+    """An unusable row: its location and its fault, in one sentence."""
 
     reason: str
 
 
 def _inside(root: Path, name: Any, where: str) -> Path:
-    """The image ``name`` below ``root``; anything else is refused."""
+    """The image ``name`` below ``root``. Anything else is refused."""
     if not isinstance(name, str) or not name:
         raise DataError(f"{where}: {name!r} is not a file name")
     if fault := fault_of_path(name):
         raise DataError(f"{where}: the name {shown(name)!r} {fault}")
     try:
         target = (root / name).resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle
+    except (OSError, RuntimeError) as error:  # circular links
         raise DataError(f"{where}: {shown(name)!r} leads nowhere: {error}") from error
     if not target.is_relative_to(root.resolve()):
         raise DataError(f"{where}: {name!r} leaves the folder {root}")
@@ -76,10 +76,10 @@ def _text(value: Any, where: str) -> str:
 
 
 def detect_format(path: Path) -> str:
-    """Which of ``FORMATS`` a file is, by its ending and first keys.
+    """Detect which of ``FORMATS`` a file has, by its extension and first keys.
 
     Raises:
-        UserError: none of them.
+        UserError: it has none of them.
     """
     if path.suffix == ".parquet":
         return "pick-a-pic"
@@ -98,14 +98,14 @@ def detect_format(path: Path) -> str:
 
 
 class PublicFile:
-    """The pairs of a file, one by one and as often as wanted; ties and rows without a winner are left out.
+    """The pairs of a file. Can be iterated repeatedly. Ties and rows without a winner are skipped.
 
     Args:
         path: the file.
-        kind: one of ``FORMATS``; found out when not given.
+        kind: one of ``FORMATS``; detected if not given.
 
     Raises:
-        UserError: no such file, or an unknown format.
+        UserError: the file does not exist or has an unknown format.
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: str | None = None) -> None:
@@ -117,10 +117,10 @@ class PublicFile:
             raise UserError(f"unknown format {self.kind!r}", hint=f"formats: {', '.join(FORMATS)}")
 
     def __iter__(self) -> Iterator[PublicPair | BadRow]:
-        """Pairs and rows that cannot be used, in the order of the file.
+        """Yield pairs and unusable rows in file order.
 
         Raises:
-            DataError: the file as a whole cannot be read.
+            DataError: the file as a whole is unreadable.
         """
         rows, pair_of = _READERS[self.kind]
         root = self.path.parent if self.kind == "jsonl" else _image_root(self.path)
@@ -135,7 +135,7 @@ class PublicFile:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Lines that are not empty; of one that is too long, as much as shows that it is."""
+    """Yield lines that are not empty. A line that is too long is truncated just beyond the limit."""
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
@@ -157,7 +157,7 @@ def _jsonl(line: bytes, root: Path, where: str) -> PublicPair:
     if not isinstance(row, dict):
         raise DataError(f"{where} is not an object")
     chosen, rejected = (_inside(root, row.get(side), where) for side in ("chosen", "rejected"))
-    # An empty prompt is how ``export_jsonl_folder`` writes pairs that were asked for nothing in words.
+    # An empty prompt is how ``export_jsonl_folder`` writes pairs that were made without a prompt.
     prompt = UNCONDITIONAL if row.get("prompt") == "" else _text(row.get("prompt"), where)
     names = row.get("sources", [])
     if not isinstance(names, list) or len(names) > MOST_SOURCES:
@@ -210,12 +210,12 @@ def _image_reward(row: Any, root: Path, where: str) -> PublicPair | None:
 
 
 def _image_root(path: Path) -> Path:
-    """The folder image names are relative to: ``images`` next to the file if there is one."""
+    """The folder that image names are relative to: ``images`` next to the file if it exists."""
     return path.parent / "images" if (path.parent / "images").is_dir() else path.parent
 
 
 def _ranked(prompt: str, names: Any, ranks: Any, root: Path, where: str) -> PublicPair | None:
-    """The best image with the worst one; nothing when all are equal."""
+    """The best image with the worst one; ``None`` if all are equal."""
     valid = isinstance(names, list) and isinstance(ranks, list) and len(names) == len(ranks) >= 2
     if not valid or not all(_is_rank(rank) for rank in ranks):
         raise DataError(f"{where}: images and ranks do not fit together")
@@ -241,11 +241,11 @@ _READERS: dict[str, tuple[_Rows, Callable[[Any, Path, str], PublicPair | None]]]
 def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write the finalised pairs as a folder ``datasets.load_dataset("imagefolder", ...)`` reads.
 
-    Each split has ``metadata.jsonl`` with ``chosen_file_name, rejected_file_name, prompt, pair_id``, and of edits
-    ``source_file_names``; images are copied next to it.
+    Each split has ``metadata.jsonl`` with ``chosen_file_name, rejected_file_name, prompt, pair_id``, for
+    edits also ``source_file_names``. Images are copied next to it.
 
     Returns:
-        How many pairs were written.
+        Number of written pairs.
 
     Raises:
         UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.
@@ -260,11 +260,11 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
 
 
 def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``, and of
-    edits ``"sources"``, with the images in folders next to them; ``PublicFile`` reads it again.
+    """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``,
+    for edits also ``"sources"``, with the images in folders next to them. ``PublicFile`` can read it.
 
     Returns:
-        How many pairs were written.
+        Number of written pairs.
 
     Raises:
         UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.

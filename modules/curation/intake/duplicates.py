@@ -1,4 +1,4 @@
-"""Images that are the same: byte for byte, or to the eye by a 64-bit difference hash."""
+"""Finds duplicate images: byte for byte, or near-duplicates by a 64-bit difference hash."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ log = logging.getLogger(__name__)
 _GRID = (9, 8)
 _DETAIL = (16, 16)
 _FINE = 64
-"""Areas on the shorter side to which an image is reduced first: a pass over a megapixel costs as much as half of the
-hash, so there is only one."""
+"""Areas on the shorter side to which an image is first reduced. There is a single pass, because one over a
+megapixel costs as much as half of the hash.
+"""
 _FINGERPRINT_VERSION = 2
-"""Counts changes of what a fingerprint is, so that those of different kinds are never compared."""
+"""Version of the fingerprint, so that different kinds are never compared."""
 _ALIKE = 0.985
-"""Correlation of brightness from which on images with near hashes are alike. Copies that were compressed again, resized
-or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
-this much."""
+"""Correlation of brightness from which images with near hashes are near-duplicates. Recompressed, resized or
+brightened copies have 0.995 and more. Of flat drawings with near hashes, which differ in where things are,
+one in eight reaches this value.
+"""
 _PLAIN = 1.0
 _SAME_SHADE = 8.0
 _DECODE_ERRORS = (
@@ -52,28 +54,29 @@ _DECODE_ERRORS = (
     zlib.error,
     Image.DecompressionBombError,
 )
-"""What Pillow raises at damaged files."""
+"""Exceptions of Pillow on damaged files."""
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
 class Fingerprint(NamedTuple):
-    """What an image looks like.
+    """A compact description of what an image looks like.
 
     Args:
-        dhash: 64 bits row by row, the first one highest: is each of 9x8 areas brighter than its right neighbour?
-        grey: brightness of 16x16 areas, a byte each.
+        dhash: 64 bits row by row, highest bit first: whether each of 9x8 areas is brighter than its right
+            neighbour.
+        grey: brightness of 16x16 areas, one byte each.
     """
 
     dhash: int
     grey: bytes
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Encode as bytes."""
         return self.dhash.to_bytes(8, "big") + self.grey
 
     @staticmethod
     def unpack(data: bytes) -> Fingerprint:
-        """From what ``pack`` gave."""
+        """Decode the bytes of ``pack``."""
         return Fingerprint(int.from_bytes(data[:8], "big"), data[8:])
 
 
@@ -81,7 +84,7 @@ def fingerprint_of(image: Image.Image) -> Fingerprint:
     """The fingerprint of a decoded image."""
     grey = _grey(image)
     factor = max(1, min(grey.size) // _FINE)
-    # The last areas may be cut short; the box leaves out what they lack.
+    # The last areas may be incomplete; the box leaves out what is missing.
     box = (0.0, 0.0, grey.width / factor, grey.height / factor)
     fine = grey.reduce(factor) if factor > 1 else grey
     small = numpy.asarray(fine.resize(_GRID, Image.Resampling.BOX, box))
@@ -90,7 +93,7 @@ def fingerprint_of(image: Image.Image) -> Fingerprint:
 
 
 def _grey(image: Image.Image) -> Image.Image:
-    """In eight bits of grey, over black where it is transparent."""
+    """Convert to 8-bit grey, with transparent areas over black."""
     if image.mode[:1] in ("I", "F"):
         values = numpy.asarray(image, dtype=numpy.float32)
         return Image.fromarray(
@@ -99,7 +102,7 @@ def _grey(image: Image.Image) -> Image.Image:
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image if image.mode == "RGBA" else image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):
-            # Colours times opacity are what lies over black.
+            # Colours times opacity is the result over black.
             return Image.merge("RGB", image.convert("RGBa").split()[:3]).convert("L")
     elif image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
@@ -107,10 +110,10 @@ def _grey(image: Image.Image) -> Image.Image:
 
 
 def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Decode an image, as little of it as its format allows, and take its fingerprint.
+    """Decode as little of an image as its format allows, and compute its fingerprint.
 
     Raises:
-        Unusable: it cannot be opened or decoded, or has too many pixels.
+        Unusable: the image cannot be opened or decoded, or has too many pixels.
     """
     try:
         with Image.open(path) as image:
@@ -125,16 +128,16 @@ def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
 
 
 def file_dhash(path: str | os.PathLike[str]) -> int:
-    """The difference hash of an image file; errors as for ``fingerprint``."""
+    """The difference hash of an image file. Raises as ``fingerprint`` does."""
     return fingerprint(path).dhash
 
 
 class HashCache:
-    """Hashes by path, size and time of change in an SQLite file; losing it costs time and nothing else.
+    """An SQLite cache of hashes by path, size and modification time. Losing it costs nothing but time.
 
     Args:
-        path: the file; made if it is not there. A damaged one is replaced; where none can be kept (no permission,
-            another program in it, a full disk), hashes are remembered in memory.
+        path: the file, created if missing. A damaged one is replaced. If it cannot be used (no permission, in
+            use by another program, disk full), hashes are kept in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,7 +175,7 @@ class HashCache:
         return found
 
     def get(self, path: Path, info: os.stat_result) -> Fingerprint | None:
-        """The fingerprint of a file that has not changed since."""
+        """The fingerprint of a file that has not changed since; ``None`` if unknown."""
         row = self._execute(
             "SELECT look FROM looks WHERE path = ? AND size = ? AND mtime_ns = ?",
             (str(path), info.st_size, info.st_mtime_ns),
@@ -180,7 +183,7 @@ class HashCache:
         return None if row is None else Fingerprint.unpack(row[0])
 
     def put(self, path: Path, info: os.stat_result, made: Fingerprint) -> None:
-        """Remember a fingerprint."""
+        """Store a fingerprint."""
         self._execute(
             "INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?)",
             (str(path), info.st_size, info.st_mtime_ns, made.pack()),
@@ -220,10 +223,12 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def near_fingerprints(prints: Sequence[Fingerprint], threshold: int) -> list[int | None]:
-    """For each fingerprint, in order: the index of the first earlier kept one that is near, or ``None``: kept.
+    """For each fingerprint, in order: the index of the first earlier kept one that is near, or ``None`` if it
+    is kept.
 
-    Near are those whose hashes differ in at most ``threshold`` bits and whose brightness goes together; the hash alone
-    says little of flat drawings. Everything that is dropped lies near something that stays.
+    Two fingerprints are near if their hashes differ in at most ``threshold`` bits and their brightness is
+    correlated; the hash alone says little about flat drawings. Every dropped fingerprint is near one that
+    stays.
     """
     hashes = numpy.array([one.dhash for one in prints], dtype=numpy.uint64)
     shades = [_shade(one.grey) for one in prints]
@@ -239,7 +244,7 @@ def near_fingerprints(prints: Sequence[Fingerprint], threshold: int) -> list[int
 
 
 class _Shade(NamedTuple):
-    """Brightness taken apart: its mean, how much it varies, and how, scaled to length 1."""
+    """Normalised brightness: mean, standard deviation, and the pattern scaled to length 1."""
 
     mean: float
     spread: float
@@ -263,7 +268,7 @@ def _alike(first: _Shade, second: _Shade) -> bool:
 def equal_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[int | None]:
     """For each file, in order: the index of the first earlier one with the same bytes, or ``None``.
 
-    Only files of equal size are read. A file that has vanished meanwhile equals nothing.
+    Only files of equal size are read. A file that has disappeared meanwhile equals none.
     """
     often = {size for size, times in Counter(sizes).items() if times > 1}
     first: dict[str, int] = {}
@@ -285,7 +290,8 @@ def equal_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[int | None]
 def without_duplicates(
     group: ImageGroup, threshold: int, cache: HashCache | None = None, decode: bool = True
 ) -> tuple[ImageGroup, list[tuple[str, str]]]:
-    """The group with near-duplicates left out, the newest of its kind kept, and the names left out with their reasons.
+    """Remove near-duplicates from a group, keeping the newest of each kind. Returns the group, and the
+    removed names with reasons.
 
     Args:
         group: images of one prompt.
@@ -340,9 +346,10 @@ def _fingerprint(
 
 
 class FingerprintDistance:
-    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded.
+    """Visual distance of two images: the number of differing bits of their hashes; all 64 if one cannot be
+    decoded.
 
-    Pairing compares every good image with every bad one, so each is decoded once and remembered.
+    Pairing compares every good image with every bad one, so each is decoded once and cached.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
-"""The images that edits were made from: next to the result, or named in the graph that ComfyUI left in it.
+"""Finds the source images of edits: next to the result, or named in its embedded ComfyUI graph.
 
-Names in a graph come from whoever made the file. They are looked for in the folder of ComfyUI's inputs, and never
-lead out of it.
+Names in a graph are untrusted. They are searched only in ComfyUI's input folder, and never lead out of it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from modules.util.owned_files import Owned, shown
 from modules.util.pairs.source_files import MOST_SOURCES, SourceImage, source_stem
 
 ENDINGS = ("-source", "_source")
-"""Endings of the name of a source next to its result, before the extension."""
+"""Name suffixes of a source next to its result, before the extension."""
 FOLDERS = ("source", "control", "input")
-"""Folders next to results, in which sources have their names."""
+"""Folders next to the results in which sources have the names of their results."""
 MAX_BYTES = 512 << 20
 _ANNOTATED = re.compile(r"(.*) \[(input|output|temp)\]", re.DOTALL)
 _FOLDERS_KEPT = 8
@@ -32,11 +31,11 @@ _FOLDERS_KEPT = 8
 
 @dataclass(frozen=True)
 class EditOptions:
-    """Where the images that were edited are.
+    """Locations of the source images of edits.
 
     Args:
-        edits: every image is an edit; otherwise those are whose metadata or whose neighbour's name say so.
-        input_dir: the folder in which ComfyUI finds what its graphs name.
+        edits: every image is an edit; otherwise only those whose metadata or neighbouring files indicate it.
+        input_dir: ComfyUI's input folder, in which the names in its graphs are found.
         image: the source of all images.
     """
 
@@ -46,17 +45,17 @@ class EditOptions:
 
     @property
     def all_edited(self) -> bool:
-        """Whether every image is an edit: to say where the sources are says that, too.
+        """Whether every image is an edit, which is implied if the location of sources is given.
 
-        Otherwise an image is one if its metadata name a source, or if ``NAME-source`` lies next to it.
+        Otherwise an image is one if its metadata names a source, or if ``NAME-source`` is next to it.
         """
         return self.edits or self.input_dir is not None or self.image is not None
 
     def check(self) -> None:
-        """Refuse places where no source can be.
+        """Check the locations.
 
         Raises:
-            UserError: which of them, and why.
+            UserError: a location cannot hold sources. The message says which, and why.
         """
         if self.input_dir is not None and not self.input_dir.is_dir():
             raise UserError(
@@ -75,7 +74,7 @@ NO_EDITS = EditOptions()
 
 
 class SourceFinder:
-    """Finds the sources of the images of a folder. Looks into folders and hashes sources once for each scan.
+    """Finds the sources of the images of a folder. Lists folders and hashes sources once per scan.
 
     Args:
         root: the folder with results.
@@ -88,11 +87,11 @@ class SourceFinder:
         self._image = None if options.image is None else Path(os.path.realpath(options.image))
 
     def folders(self) -> list[Path]:
-        """Folders that hold sources alone, to be left out of the scan."""
+        """Folders that hold only sources, to be excluded from the scan."""
         return [] if self._options.input_dir is None else [self._options.input_dir]
 
     def is_source(self, name: str) -> bool:
-        """Whether an image of the folder, by its name relative to it, is there to be edited and no result."""
+        """Whether an image, by its name relative to the folder, is a source rather than a result."""
         path = PurePosixPath(name)
         if self._image is not None and path.name == self._image.name:
             return Path(os.path.realpath(self._root / name)) == self._image
@@ -105,12 +104,12 @@ class SourceFinder:
         return bool(result) and result in self._listing(self._root / path.parent)
 
     def find(self, name: str, about: ImageMetadata) -> tuple[SourceImage, ...]:
-        """The sources of an image with a prompt, in their order; empty if it is not an edit.
+        """The sources of an image with a prompt, in order; empty if it is not an edit.
 
         An image given for all comes first, then those next to the result, then those that its graph names.
 
         Raises:
-            Unusable: it is an edit, and its source is missing, or it cannot be trained on for another reason.
+            Unusable: it is an edit without its source, or unusable for training for another reason.
         """
         result = self._root / name
         edited = bool(about.sources) or self._options.all_edited
@@ -132,7 +131,9 @@ class SourceFinder:
     # --- next to the result ---
 
     def _next_to(self, result: Path, edited: bool) -> list[Path]:
-        """Sources by their names. Only edits have them in folders: ``input/fox.png`` alone makes ``fox.png`` none."""
+        """Sources by file name. Only known edits use the folders: ``input/fox.png`` alone does not make
+        ``fox.png`` an edit.
+        """
         folder, stem = result.parent, result.stem
         results = self._listing(folder)
         for place, start in (
@@ -159,14 +160,14 @@ class SourceFinder:
         return names[0]
 
     def _listing(self, folder: Path) -> dict[str, list[str]]:
-        """Names of the images of a folder by their stems; empty if there is no such folder."""
+        """Names of the images of a folder by stem; empty if the folder does not exist."""
         known = self._folders.get(folder)
         if known is None:
             known = {}
             try:
                 names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone, of a large folder
             except (FileNotFoundError, NotADirectoryError):
-                names = []  # what is not there holds no source, which is said of each image
+                names = []  # a missing folder holds no source, which is reported for each image
             for name in names:
                 stem, ending = os.path.splitext(name)  # noqa: PTH122 - of every file of a large folder
                 if ending.lower() in IMAGE_EXTENSIONS:
@@ -204,10 +205,10 @@ class SourceFinder:
             raise Unusable(Reason.NO_SOURCE, f"{shown(name)} is not a name in {folder}") from error
 
     def _load(self, path: Path) -> SourceImage:
-        """A source with its hash.
+        """Load a source with its hash.
 
         Raises:
-            Unusable: it is missing, or not an image. OSError: it cannot be read.
+            Unusable: the file is missing or not an image. OSError: it is unreadable.
         """
         try:
             info = path.stat()

@@ -1,4 +1,4 @@
-"""Which source and output folders go together."""
+"""Checks the combination of source and output folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from modules.util.errors import UserError
 
 HASH_CACHE_NAME = ".hashes.sqlite"
-"""Hashes of the source images, in the output folder; losing it costs time and nothing else."""
+"""Cache of hashes of the source images, in the output folder. Losing it costs nothing but time."""
 
 
 def check_folders(source: Path, output: Path) -> None:
-    """Refuse folders that would feed a session its own copies.
+    """Refuse folders for which a session would scan its own copies.
 
     Raises:
         UserError: the source is missing, or it is the output folder or lies inside it.

@@ -1,4 +1,6 @@
-"""Images with the same prompt, shape and, for edits, source images as groups, handed out while the scan still runs."""
+"""Groups images by prompt, shape and, for edits, source images. Groups are yielded while the scan is still
+running.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,20 @@ _ANOTHER_AFTER_S = 2.0
 _AGAIN_AFTER_S = 0.1
 _QUIET = 256
 Finished = Callable[[str, Sequence[str]], bool]
-"""Whether a group is done, by its key and the names of its images."""
+"""Tells whether a group is done, by its key and the names of its images."""
 _label = lru_cache(maxsize=4096)(aspect_label)
 
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What to group, and how.
+    """Options of a scan.
 
     Args:
-        seed: of the order of the groups.
-        near_duplicates: images whose hashes differ in at most this many of 64 bits count as one, the newest stays;
-            ``None`` keeps all and decodes nothing.
-        recursive: take images from folders in the folder, too.
-        stealth: look for text hidden in the pixels where there is no other; slow.
+        seed: seed of the order of groups.
+        near_duplicates: images whose hashes differ in at most this many of 64 bits count as one; the newest
+            stays; ``None`` keeps all and decodes nothing.
+        recursive: include subfolders.
+        stealth: look for text hidden in the pixels if there is no other; slow.
         edits: which images are edits, and where their sources are.
     """
 
@@ -51,20 +53,20 @@ class ScanOptions:
 
 
 def group_key(prompt: str, aspectratio: str, sources: Sequence[str] = ()) -> str:
-    """The stable name of the group of a normalised prompt and an aspect bucket; edits of other images, by the hashes
-    of their bytes, are another group.
+    """The stable name of the group of a normalised prompt and an aspect bucket. Edits of different sources,
+    by the hashes of their bytes, are separate groups.
     """
     parts = "\0".join((prompt, aspectratio, *sources))
     return hashlib.blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def key_of(about: ImageMetadata, sources: Sequence[SourceImage] = ()) -> str:
-    """The name of the group of an image with a prompt."""
+    """The key of the group of an image with a prompt."""
     return group_key(*describe_group(about), [source.sha256 for source in sources])
 
 
 def describe_group(about: ImageMetadata) -> tuple[str, str]:
-    """(normalised prompt, aspect bucket) of an image with a prompt; the shape is that of the pixels."""
+    """(normalised prompt, aspect bucket) of an image with a prompt. The shape is that of the pixels."""
     return normalise_prompt(about.prompt or ""), _label(*about.seen_size)
 
 
@@ -78,25 +80,26 @@ def scan_groups(
     counted: Callable[[int], None] | None = None,
     takes: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[ImageGroup | ScanFault]:
-    """Groups of at least two images, and the files that are in none.
+    """Yield groups of at least two images, and the files that are in none.
 
-    Faults come as they are met. The first group comes within a second, however large the folder is, a further one
-    every two seconds while the scan runs, all others at its end in a seeded order. A group that came early comes
-    again under the same key if more of its images were found. Only groups that are handed out and not finished are
-    looked through for duplicates, so a caller bounds the decoding by not pulling further than it needs.
+    Faults are yielded as they are found. The first group comes within a second, however large the folder is,
+    another every two seconds during the scan, and the rest at its end in a seeded order. An early group is
+    yielded again under the same key if more of its images are found. Only yielded groups that are not
+    finished are searched for duplicates, so that a caller limits the decoding by pulling no more than it
+    needs.
 
     Args:
         source: folder with images.
-        output: where the pairs go; left out of the scan.
+        output: output folder of the pairs; excluded from the scan.
         options: what to group.
-        finished: says which groups are done, by key and names; these come without decoding anything.
-        stopped: asked now and then; ends the scan.
+        finished: tells which groups are done, by key and names; these are yielded without decoding anything.
+        stopped: called regularly; returns whether to end the scan.
         cache: hashes of earlier scans.
-        counted: told once, when all files have been seen, how many groups of two or more there are.
-        takes: whether a file, by its name relative to ``source``, counts; asked once for each.
+        counted: called once all files were seen, with the number of groups of two or more images.
+        takes: returns whether a file, by its name relative to ``source``, counts; called once per file.
 
     Raises:
-        UserError: ``source`` cannot be read.
+        UserError: ``source`` is unreadable.
     """
     start = time.monotonic()
     early, latest = start + _FIRST_AFTER_S, 0.0
@@ -141,7 +144,9 @@ class _Members:
 
 
 class _Board:
-    """Names by group. Prompts are not kept but read again, so that memory depends on the number of files only."""
+    """Names by group. Prompts are read again rather than stored, so that memory depends only on the number of
+    files.
+    """
 
     def __init__(
         self,
@@ -160,7 +165,7 @@ class _Board:
         self._count = 0
 
     def add(self, found: FoundImage) -> ScanFault | None:
-        """Put an image into its group; what is wrong if it is an edit that cannot be compared."""
+        """Add an image to its group. Returns a fault if it is an edit that cannot be compared."""
         try:
             sources = self._finder.find(found.name, found.about)
         except Unusable as error:
@@ -176,7 +181,7 @@ class _Board:
         return None
 
     def likely_complete(self, quiet: int) -> str | None:
-        """The group of two or more that has gone without a new image for longest, and for ``quiet`` images."""
+        """The group of two or more that has gone longest without a new image, for at least ``quiet`` images."""
         open_keys = [
             key
             for key, members in self._groups.items()
@@ -186,11 +191,11 @@ class _Board:
         return key if key is not None and self._count - self._groups[key].last >= quiet else None
 
     def count(self) -> int:
-        """How many groups have two images or more."""
+        """Number of groups with two images or more."""
         return sum(len(members.names) > 1 for members in self._groups.values())
 
     def remaining(self) -> list[str]:
-        """Groups that were not handed out, or have grown since, in a seeded order."""
+        """Groups not yielded yet, or grown since, in a seeded order."""
         keys = [key for key, m in self._groups.items() if len(m.names) > max(1, m.given)]
         return sorted(keys, key=lambda key: digest64("groups", self._options.seed, key))
 
@@ -220,13 +225,13 @@ class _Board:
             about = read_metadata(self._source / name, stealth=self._options.stealth)
             if about.prompt is None:
                 continue
-            with suppress(Unusable):  # its source has gone since: another image may tell
+            with suppress(Unusable):  # its source has disappeared since; another image may tell
                 if key_of(about, self._finder.find(name, about)) == key:
                     return describe_group(about)
         return None
 
 
 def fault_of_edit(path: Path, about: ImageMetadata, error: Unusable) -> ScanFault:
-    """An edit that is left out; it counts among those without a source if that is the reason."""
+    """The fault of a skipped edit. It counts as one without a source if that is the reason."""
     missing = error.reason is Reason.NO_SOURCE
     return ScanFault(path, str(error), normalise_prompt(about.prompt or "") if missing else "")

@@ -1,4 +1,4 @@
-"""Pixel size of an image as a person sees it, from its header alone."""
+"""Pixel size of an image as displayed, from its header alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def image_size(path: Path) -> tuple[int, int]:
     """(width, height) with the EXIF orientation of JPEG and WebP applied; no pixel is decoded.
 
     Raises:
-        DataError: the file is missing or no image.
+        DataError: the file is missing or not an image.
     """
     try:
         with Image.open(path) as image:

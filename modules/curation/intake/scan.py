@@ -1,8 +1,8 @@
-"""Image files of a folder with their metadata, as a stream in natural order.
+"""Streams the image files of a folder with their metadata in natural order.
 
-Nothing in the folder stops the scan: what cannot be used comes out as a ``ScanFault`` with one of the listed
-reasons. Memory holds the names of one folder at a time. Links to folders are not followed, so there are no
-endless ways through.
+Nothing in the folder stops the scan: unusable files are yielded as ``ScanFault`` with one of the listed
+reasons. Memory holds the names of one folder at a time. Links to folders are not followed, so that there are
+no infinite paths.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ OTHER_KINDS = frozenset(
         *(".mp4", ".m4v", ".webm", ".mov", ".mkv", ".avi", ".mpg", ".mpeg", ".wmv"),
     )
 )
-"""Extensions of pictures and films that are not read: they are listed, so that nobody looks for them in vain."""
+"""Extensions of images and videos that are not read. They are reported, so that nobody looks for them in vain."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFault:
-    """A file or folder that is left out, and why.
+    """A skipped file or folder, with the reason.
 
     Args:
-        instruction: of an edit whose source image is missing.
+        instruction: instruction of an edit whose source image is missing.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class ScanFault:
 
 
 def edits_without_source(faults: Iterable[ScanFault]) -> dict[str, int]:
-    """Instructions of edits that are left out because their source images are missing, and how many images each has."""
+    """Instructions of edits that were skipped because their source images are missing, with the number of images."""
     return dict(Counter(fault.instruction for fault in faults if fault.instruction))
 
 
@@ -86,8 +86,8 @@ class ImageFile(NamedTuple):
 
     Args:
         name: relative to the folder, with ``/`` separators.
-        path: to open it.
-        regular: known to be a regular file and no link.
+        path: path to open it.
+        regular: whether it is known to be a regular file rather than a link.
     """
 
     name: str
@@ -99,7 +99,7 @@ class FoundImage(NamedTuple):
     """An image with a prompt.
 
     Args:
-        stamp: of the file before it was read.
+        stamp: stamp of the file before it was read.
     """
 
     name: str
@@ -108,7 +108,7 @@ class FoundImage(NamedTuple):
 
 
 def natural_key(name: str) -> str:
-    """Sorts names as people count: ``2.png`` before ``10.png``; upper and lower case stand together."""
+    """A key that sorts names naturally: ``2.png`` before ``10.png``, ignoring case."""
     parts = _DIGITS.split(name.casefold())
     for i in range(1, len(parts), 2):
         number = parts[i].lstrip("0")
@@ -123,20 +123,20 @@ def _never() -> bool:
 def walk_images(
     root: Path, exclude: Collection[Path] = (), recursive: bool = True, stopped: Callable[[], bool] = _never
 ) -> Iterator[ImageFile | ScanFault]:
-    """Image files below ``root``: those of a folder in natural order, then its folders in the same order.
+    """Yield image files below ``root``: those of a folder in natural order, then its subfolders in the same
+    order.
 
-    A folder in which pairs were picked is skipped, because its images are copies. Names that start with a dot are
-    skipped, and so are files that are not images by their extension; images and films of kinds that are not read are
-    faults.
+    A folder in which pairs were picked is skipped, because its images are copies. Names that start with a dot
+    are skipped, and so are files without an image extension. Unsupported image and video types are faults.
 
     Args:
         root: the folder.
-        exclude: folders that are left out.
-        recursive: go into folders.
-        stopped: asked now and then; ends the walk.
+        exclude: folders to skip.
+        recursive: include subfolders.
+        stopped: called regularly; returns whether to end the walk.
 
     Raises:
-        UserError: ``root`` is not a folder that can be read.
+        UserError: ``root`` is not a readable folder.
     """
     try:
         with os.scandir(root):
@@ -192,7 +192,7 @@ class _Listing:
         self.marks: set[str] = set()
 
     def holds_pairs(self) -> bool:
-        """Whether these are the files of a picking session; a manifest.json alone may be anybody's."""
+        """Whether these are the files of a picking session. A manifest.json alone proves nothing."""
         sides = any(side in self.folders for side in SIDES)
         return STORE_NAME in self.marks or (MANIFEST_NAME in self.marks and sides)
 
@@ -224,7 +224,7 @@ def _list_folder(path: str) -> _Listing:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written down; names in no known encoding cannot."""
+    """Whether a name can be encoded as text. Names in an unknown encoding cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -233,7 +233,7 @@ def _is_text(name: str) -> bool:
 
 
 def _sort_odd(entry: os.DirEntry[str], is_image: bool, listing: _Listing) -> None:
-    """Folders, links, pipes."""
+    """Sort out folders, links and pipes."""
     name = entry.name
     is_folder = entry.is_dir()
     if not is_folder and not is_image:
@@ -259,11 +259,11 @@ def scan_images(
     stealth: bool = False,
     stopped: Callable[[], bool] = _never,
 ) -> Iterator[FoundImage | ScanFault]:
-    """Every image with a prompt below ``root``, and a fault for every one without.
+    """Yield every image with a prompt below ``root``, and a fault for every image without.
 
     Args:
         root, exclude, recursive, stopped: as for ``walk_images``.
-        stealth: look for text hidden in the pixels where there is no other; slow.
+        stealth: look for text hidden in the pixels if there is no other; slow.
     """
     for found in walk_images(root, exclude, recursive, stopped):
         if isinstance(found, ScanFault):
@@ -282,6 +282,6 @@ def scan_images(
 
 
 def output_folders(source: Path, output: Path) -> list[Path]:
-    """What to leave out of a scan of ``source`` because pairs are written there."""
+    """Folders to exclude from a scan of ``source`` because pairs are written there."""
     inside = [output / name for name in (*SIDES, SOURCE_FOLDER)]
     return [output] if output.resolve() != source.resolve() else inside

@@ -24,21 +24,21 @@ _PROGRESS_ROWS = 200
 def scan_rows(
     root: Path, recursive: bool = True, stealth: bool = False, edits: EditOptions = NO_EDITS
 ) -> Iterator[Row]:
-    """One row for each image file, in natural order, and for each file or folder that cannot be used.
+    """Yield one row for each image file, in natural order, and for each unusable file or folder.
 
-    Keys: ``path`` (relative, with ``/``), ``prompt`` and ``negative_prompt`` as the generator wrote them,
-    ``width`` and ``height`` in pixels as stored (``None`` if unknown), ``generator``, ``seed``, ``sources`` (of edits:
-    the images they were made from), ``group`` (the same for images of one prompt, shape and sources) and ``error``
+    Keys: ``path`` (relative, with ``/``), ``prompt`` and ``negative_prompt`` as written by the generator,
+    ``width`` and ``height`` in pixels as stored (``None`` if unknown), ``generator``, ``seed``, ``sources``
+    (source images of edits), ``group`` (the same for images of one prompt, shape and sources) and ``error``
     (why there is no group; ``None`` if there is one).
 
     Args:
         root: the folder.
-        recursive: go into folders.
-        stealth: look for text hidden in the pixels where there is no other; slow.
+        recursive: include subfolders.
+        stealth: look for text hidden in the pixels if there is no other; slow.
         edits: which images are edits, and where their sources are.
 
     Raises:
-        UserError: ``root`` cannot be read.
+        UserError: ``root`` is unreadable.
     """
     finder = SourceFinder(root, edits)
     for found in walk_images(root, finder.folders(), recursive):
@@ -89,7 +89,7 @@ def _printable(path: str) -> str:
 
 @dataclass
 class ScanCount:
-    """Sums over the rows of a scan."""
+    """Totals over the rows of a scan."""
 
     files: int = 0
     with_prompt: int = 0
@@ -97,7 +97,7 @@ class ScanCount:
     groups: set[str] = field(default_factory=set)
 
     def add(self, row: Row) -> None:
-        """Count one more row."""
+        """Count one row."""
         self.files += 1
         self.with_prompt += row["prompt"] is not None
         self.without_source += str(row["error"]).startswith(Reason.NO_SOURCE.value)
@@ -111,7 +111,7 @@ class ScanCount:
 
 
 def write_rows(rows: Iterable[Row], stream: IO[str], progress: Callable[[str], None]) -> ScanCount:
-    """Write rows as one JSON list, each as it comes, so that memory does not grow with the folder."""
+    """Write rows as one JSON list as they arrive, so that memory does not grow with the folder."""
     count = ScanCount()
     separator = "[\n"
     for row in rows:

@@ -1,4 +1,4 @@
-"""What was liked, disliked and seen in a folder: counts, the list of likes, and what a taste can learn from it."""
+"""Likes, dislikes and seen images of a folder: counts, a list, and what a taste can learn from them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from modules.util.files.EventLog import Event
 from modules.util.jsonio import write_json
 
 MOST_FOR_ONE = 3
-"""Comparisons that one mark makes at most."""
+"""Maximum number of comparisons made from one mark."""
 LIKES_NAME = "likes.json"
 NAMES: dict[bool | None, str] = {True: "like", False: "dislike"}
 
 
 @dataclass(frozen=True)
 class Preferred:
-    """One image that was found better than another; ``prompt`` is that of ``better``.
+    """One image preferred over another; ``prompt`` is that of ``better``.
 
     Args:
-        weight: how many marks it stands for. The comparisons of one mark share its weight of 1: they are right or
-            wrong together, so a slip would otherwise count several times.
+        weight: number of marks it represents. The comparisons of one mark share its weight of 1. They are
+            right or wrong together, so that a slip would otherwise count several times.
     """
 
     better: str
@@ -34,7 +34,7 @@ class Preferred:
 
 @dataclass(frozen=True)
 class _Prompt:
-    """The images of one group by what was said of them."""
+    """The images of one group by mark."""
 
     prompt: str
     liked: Sequence[str]
@@ -51,7 +51,7 @@ class Marks:
     """The marks of all groups, by group and file.
 
     Args:
-        events: to begin with, in order.
+        events: initial events, in order.
     """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -61,7 +61,7 @@ class Marks:
             self.take(event)
 
     def take(self, event: Event) -> None:
-        """Take in the next event; those of other ways of choosing say nothing here."""
+        """Process the next event. Events of other ways of choosing are ignored."""
         key, data = event.group_key, event.payload
         if event.kind == "mark":
             self._said.setdefault(key, {})[data["file"]] = data["like"]
@@ -75,20 +75,22 @@ class Marks:
                 self._said.get(key, {}).pop(name, None)
 
     def count(self, like: bool | None) -> int:
-        """Images that were liked, disliked, or only seen (``None``)."""
+        """Number of images liked, disliked, or only seen (``None``)."""
         return sum(list(said.values()).count(like) for said in self._said.values())
 
     @property
     def judged(self) -> int:
-        """Images that were looked at, with or without a mark."""
+        """Number of images looked at, with or without a mark."""
         return sum(map(len, self._said.values()))
 
     def groups(self) -> set[str]:
-        """Groups of which anything was marked or seen."""
+        """Groups with any marked or seen image."""
         return set(self._said)
 
     def listed(self) -> list[dict[str, str]]:
-        """Every like and dislike: ``file``, ``prompt``, ``mark`` and ``why``, as an import of favourites lists them."""
+        """Every like and dislike: ``file``, ``prompt``, ``mark`` and ``why``, in the format of an import of
+        favourites.
+        """
         return [
             {"file": name, "prompt": self._prompts[key], "mark": NAMES[like], "why": "marked in the grid"}
             for key, said in self._said.items()
@@ -97,15 +99,16 @@ class Marks:
         ]
 
     def write(self, folder: Path) -> None:
-        """List them in ``likes.json`` of a folder of pairs; a folder without marks gets none."""
+        """Write them to ``likes.json`` in a folder of pairs. Without marks, no file is written."""
         listed, file = self.listed(), folder / LIKES_NAME
         if listed or file.is_file():
             write_json(file, listed)
 
     def comparisons(self) -> list[Preferred]:
-        """What a taste can learn from: within a prompt likes beat all others, and what was seen beats dislikes.
+        """The comparisons for learning a taste: within a prompt, likes beat all others, and seen images beat
+        dislikes.
 
-        Only where a prompt has nothing that a mark could be compared with does it meet images of other prompts.
+        Images are compared across prompts only if their own prompt has nothing to compare a mark with.
         """
         prompts = [_Prompt.of(self._prompts[key], said) for key, said in self._said.items()]
         liked = [(name, one.prompt) for one in prompts for name in one.liked]
@@ -134,7 +137,7 @@ def _compare(one: _Prompt, liked: Sequence[Named], others: Sequence[Named]) -> I
 
 
 def _some(names: Sequence[Named], place: int, first: int) -> list[Named]:
-    """A few names: the ``first`` of them, then others, with another start for every ``place``."""
+    """The first ``first`` names, then a few others that start elsewhere for every ``place``."""
     sure, rest = names[:first], names[first:]
     turn = place * MOST_FOR_ONE % len(rest) if rest else 0
     return [*sure, *rest[turn:], *rest[:turn]][:MOST_FOR_ONE]

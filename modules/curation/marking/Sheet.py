@@ -1,4 +1,4 @@
-"""Several prompts on one page: the open one of a walk and those that come next."""
+"""Several prompts on one page: the open one of a walk and the next ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from modules.curation.ImageGroup import ImageGroup
 from modules.curation.session import Refused
 
 PROMPTS = 12
-"""On one page; as many as a search gets ready."""
+"""Prompts per page; as many as a search prepares."""
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One prompt of a page, and what was said of its images."""
+    """One prompt of a page, with the marks of its images."""
 
     group: ImageGroup
     state: GroupState
 
     @property
     def files(self) -> list[str]:
-        """The images that can be marked, in the order of the page."""
+        """The images that can be marked, in page order."""
         return [self.group.files[i] for i in self.state.question]
 
     def mark(self, name: str) -> bool | None:
-        """What was said of an image."""
+        """The mark of an image."""
         return self.state.situation.verdicts.get(self.group.files.index(name))
 
     def is_new(self, name: str) -> bool:
@@ -36,21 +36,21 @@ class Strip:
 
 
 class Sheet:
-    """The prompts of a page. Images are named by the key of their group and their file.
+    """The prompts of a page. Images are identified by group key and file.
 
     Args:
-        walk: goes through the groups; the marks of those that come next are kept before they are opened.
+        walk: the walk through the groups. Marks of the next groups are stored before they are opened.
     """
 
     def __init__(self, walk: GroupWalk) -> None:
         self._walk = walk
 
     def strips(self) -> tuple[Strip, ...]:
-        """The prompts of the page, the open one first; none where no prompt is open."""
+        """The prompts of the page, the open one first; empty if no prompt is open."""
         return tuple(map(self._look, self._groups()))
 
     def _groups(self) -> list[ImageGroup]:
-        """Each prompt once: one that was found again with more images waits to be handed out while it is open."""
+        """Each prompt once. One that was found again with more images may be queued while it is open."""
         first = self._walk.group
         if first is None:
             return []
@@ -68,34 +68,34 @@ class Sheet:
         return self._look(found)
 
     def mark(self, key: str, name: str, like: bool | None) -> None:
-        """Like or dislike an image; ``None`` takes the mark off."""
+        """Like or dislike an image; ``None`` removes the mark."""
         self._walk.note(lambda session: session.mark(self._strip(key).group, name, like))
 
     def toggle(self, key: str, name: str, like: bool) -> None:
-        """Like or dislike an image, or take that very mark off again."""
+        """Like or dislike an image, or remove that mark if it is already set."""
         strip = self._strip(key)
         if name not in strip.files:
             raise Refused("this image is in a pair, or its prompt is done", hint="undo that first")
         self.mark(key, name, None if strip.mark(name) is like else like)
 
     def see(self, key: str, names: Sequence[str]) -> None:
-        """These were on the screen long enough; those about which something was said stay as they are."""
+        """Record that these images were on the screen long enough. Marks are kept."""
         strip = self._strip(key)
         left = [name for name in names if name in strip.files and strip.is_new(name)]
         if left:
             self._walk.note(lambda session: session.see(strip.group, left))
 
     def close(self, drawn: Mapping[str, Collection[str]]) -> None:
-        """There is no more to mark in these prompts: pairs are made, the next ones come.
+        """Finish these prompts: make pairs and move to the next ones.
 
-        One undo takes all of it back.
+        A single undo reverts all of it.
 
         Args:
-            drawn: the images that were on the page, by the key of their group. A prompt that has further images by now
-                stays, and so do those after it.
+            drawn: the images on the page, by group key. A prompt that has more images by now stays, and so do
+                those after it.
 
         Raises:
-            Refused: already the open prompt has further images.
+            Refused: the open prompt itself has more images by now.
         """
         closed = 0
         for key in [group.key for group in self._groups()]:

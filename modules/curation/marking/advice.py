@@ -1,4 +1,4 @@
-"""What to do next, from how much was marked and how well a head knows the taste."""
+"""Advice on what to do next, from the number of marks and how well a head knows the taste."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import Enum
 
 FEWEST_LIKES = 5
 FEWEST_SEEN = 25
-"""A head is not measured before: it would be about a handful of prompts."""
+"""A head is not measured below this number, because the result would rest on a handful of prompts."""
 ANOTHER = 30
 GUESSING, GOOD = 0.5, 0.75
-"""A head is better than guessing, or good, once the lower end of its interval is above these."""
+"""A head is better than guessing, or good, if the lower end of its interval exceeds these."""
 
 
 class Next(Enum):
-    """What a person should do next."""
+    """What the person should do next."""
 
     BOTH = "both"
-    """Nothing can be compared: everything is liked, or nothing."""
+    """Nothing can be compared, because everything or nothing is liked."""
     MORE = "more"
     FIRST = "first"
     """Enough for a first training."""
@@ -29,8 +29,8 @@ class Known:
     """How well a head knows a taste.
 
     Args:
-        share: of comparisons about prompts it did not learn from that it gets right.
-        low, high: 95 % interval of it.
+        share: accuracy on comparisons of held-out prompts.
+        low, high: 95 % interval of the share.
     """
 
     share: float
@@ -39,10 +39,10 @@ class Known:
 
 
 def can_measure(liked: int, seen: int) -> bool:
-    """Whether there is enough to measure.
+    """Whether there are enough marks to measure.
 
     Args:
-        liked, seen: images; ``seen`` counts those with a mark too.
+        liked, seen: numbers of images; ``seen`` includes those with a mark.
     """
     return liked >= FEWEST_LIKES and seen - liked >= FEWEST_LIKES and seen >= FEWEST_SEEN
 

@@ -1,7 +1,7 @@
-"""What a kill has cut in half of a review is finished before the folder is next read: by its store, or its review.
+"""Finishes review steps that were interrupted by a kill, before store or review read the folder again.
 
-The journal names the step before it is done. What a kill left is distinguished from what a person did by the order in
-which the program changes things: only a state that lies on that way is touched.
+The journal records a step before it is done. The order of the program's changes distinguishes an interrupted
+step from changes made by a person: only states that occur in this order are touched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from modules.util.pairs.dpo_pair_files import (
 
 
 def finish_steps(output_dir: Path) -> ReviewJournal:
-    """Finish swaps, a removal or a new caption that are half done; returns the journal of the folder."""
+    """Finish interrupted swaps, and an interrupted removal or caption change. Returns the journal of the folder."""
     finish_swaps(output_dir)
     journal = ReviewJournal(output_dir)
     finish_half_step(owned_pairs(output_dir), output_dir, journal.last())
@@ -31,7 +31,7 @@ def finish_steps(output_dir: Path) -> ReviewJournal:
 
 
 def finish_half_step(owned: Owned, output_dir: Path, step: Step | None) -> None:
-    """Finish the last step of the journal if it is half done; a whole one, or none at all, stays as it is."""
+    """Finish the last step of the journal if it was interrupted. A complete step, or none, is left alone."""
     if step is None:
         return
     if step["do"] == "remove":
@@ -41,7 +41,7 @@ def finish_half_step(owned: Owned, output_dir: Path, step: Step | None) -> None:
 
 
 def _finish_removal(owned: Owned, output_dir: Path, step: Step) -> None:
-    """The entry leaves the manifest first, then the files leave their folders one by one."""
+    """Finish a removal: the entry is removed from the manifest first, then the files are moved one by one."""
     moves = [(name, f"{TRASH_NAME}/{kept}") for name, kept in step["files"]]
     left = [(name, kept) for name, kept in moves if not owned.path(kept).exists()]
     if not left or not all(owned.path(name).is_file() for name, _ in left):
@@ -50,7 +50,7 @@ def _finish_removal(owned: Owned, output_dir: Path, step: Step) -> None:
     others = [entry for entry in manifest["pairs"] if entry["pair_id"] != step["pair_id"]]
     listed = len(others) < len(manifest["pairs"])
     if len(left) == len(moves) and (listed or step.get("entry") is None):
-        return  # it was never begun
+        return  # it never began
     if listed:
         manifest["pairs"] = others
         save_manifest(output_dir, manifest)

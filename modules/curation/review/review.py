@@ -1,4 +1,4 @@
-"""Walking through exported pairs: removing, swapping, re-captioning, finding faults, each with an undo."""
+"""Review of exported pairs: removing, swapping, editing captions, finding faults, each with an undo."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from modules.util.pairs.pair_sources import find_sources, missing_sources
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with one pair, and the name of its one-click fix (``None``: a person must look)."""
+    """One fault of one pair, and the name of its one-click fix (``None``: a person must decide)."""
 
     pair_id: str
     kind: str
@@ -63,12 +63,13 @@ def _stamp(path: Path) -> _Stamp:
 
 
 class PairReview:
-    """The pairs of one output folder: those in train, in val, and those that are not finalised yet.
+    """The pairs of one output folder: in train, in val, and not finalised yet.
 
-    Of the latter only those that the manifest names: other images next to them are not the program's.
+    Pairs that are not finalised count only if they are in the manifest; other images next to them are not the
+    program's.
 
-    Removed files go to a trash folder inside the output folder until ``empty_trash``, and every step is noted there,
-    so each can be undone, without limit and by a later process too.
+    Removed files go to a trash folder inside the output folder until ``empty_trash``. Every step is recorded
+    there, so that it can be undone, without limit and also by a later process.
     """
 
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
@@ -80,19 +81,19 @@ class PairReview:
         self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
         self._decoded: dict[_Stamp, UndecodableImage | None] = {}
         self.undone: str | None = None
-        """The pair that the last ``undo`` was about."""
+        """The pair that the last ``undo`` concerned."""
 
     def pairs(self) -> list[FinalizedPair]:
-        """All pairs as they lie on the disk now."""
+        """All pairs on disk."""
         listed = self._manifest_prompts()
         return [pair for pair in scan_pairs(self.output_dir) if pair.split or pair.pair_id in listed]
 
     def names(self) -> set[str]:
-        """The pairs of which there is anything, be it only an entry in the manifest."""
+        """Names of all pairs with any file or a manifest entry."""
         return {*self._manifest_prompts(), *(pair.pair_id for pair in self.pairs())}
 
     def find(self, pair_id: str) -> FinalizedPair | None:
-        """One pair as it lies on the disk now, without reading the others."""
+        """Read one pair from disk, without reading the others."""
         for split in PLACES if pair_id in self._manifest_prompts() else SPLITS:
             sides: dict[str, Path] = {}
             for side in SIDES:
@@ -115,7 +116,7 @@ class PairReview:
     # --- operations ---
 
     def remove(self, pair_id: str) -> None:
-        """Take both sides, captions, sources and the manifest entry away; what of them is left, where some are gone."""
+        """Remove both sides, captions, sources and the manifest entry, or whatever exists of them."""
         pair, manifest = self.find(pair_id), load_manifest(self.output_dir)
         entry = next((p for p in manifest["pairs"] if p["pair_id"] == pair_id), None)
         if pair is None and entry is None:
@@ -164,7 +165,7 @@ class PairReview:
             save_manifest(self.output_dir, manifest)
 
     def _with_its_prompt(self, manifest: dict[str, Any], prompt: str, name: str) -> str:
-        """Where a file belongs if finalising has moved its prompt to the other split meanwhile."""
+        """The place of a file, taking into account that finalising may have moved its prompt to the other split."""
         path = PurePosixPath(name)
         if path.parent.name in SPLITS:
             for other in manifest["pairs"]:
@@ -174,7 +175,7 @@ class PairReview:
         return name
 
     def swap(self, pair_id: str) -> None:
-        """Chosen becomes rejected and the other way round."""
+        """Swap chosen and rejected."""
         pair = self._pair(pair_id)
         if pair.chosen is None or pair.rejected is None:
             raise DataError(f"pair {pair_id} has lost one side and cannot be swapped")
@@ -187,7 +188,7 @@ class PairReview:
             swap_sides(self.output_dir, pair)
 
     def edit_caption(self, pair_id: str, caption: str) -> None:
-        """Give both sides the same caption; ``UNCONDITIONAL`` makes it the empty one."""
+        """Give both sides the same caption; ``UNCONDITIONAL`` means an empty one."""
         text = " ".join(caption.split())
         if not text:
             raise UserError("the caption is empty", hint=f"to train the empty prompt, write {UNCONDITIONAL}")
@@ -209,7 +210,9 @@ class PairReview:
         self._set_prompt(pair_id, text)
 
     def _caption_back(self, step: Step) -> None:
-        """In the reverse order of ``edit_caption``, so that a kill leaves a state on the same way."""
+        """Restore captions in the reverse order of ``edit_caption``, so that an interrupted undo leaves a
+        known state.
+        """
         pair = self._pair(step["pair_id"])
         if step["prompt"] is not None:
             self._set_prompt(step["pair_id"], step["prompt"])
@@ -232,15 +235,15 @@ class PairReview:
                 save_manifest(self.output_dir, manifest)
 
     def undo(self) -> bool:
-        """Take the last operation back, of this process or an earlier one; ``False`` when there is none.
+        """Undo the last operation, of this process or an earlier one. Return ``False`` if there is none.
 
         Raises:
-            DataError: its note is damaged. UserError: its place is taken.
+            DataError: its record is damaged. UserError: the original place is taken.
         """
         take_back = {"remove": self._bring_back, "swap": self._swap_back, "caption": self._caption_back}
         step = self._journal.last()
         while step is not None and step["do"] in ("swap", "caption") and not self._is_there(step):
-            self._journal.drop()  # picking has taken the whole pair back since
+            self._journal.drop()  # picking has undone the whole pair since
             step = self._journal.last()
         if step is None:
             return False
@@ -258,17 +261,17 @@ class PairReview:
         return self.find(str(step.get("pair_id"))) is not None
 
     def trash(self) -> TrashSize:
-        """How much removed pairs take up."""
+        """Size of the removed pairs."""
         return self._journal.size()
 
     def empty_trash(self) -> TrashSize:
-        """Delete what was removed for good; operations before this cannot be undone any more."""
+        """Delete removed pairs for good. Earlier operations can no longer be undone."""
         return self._journal.empty()
 
     # --- checks ---
 
     def faults(self, resolution: int, size_of: Callable[[Path], tuple[int, int]]) -> list[Fault]:
-        """Everything wrong, pair by pair.
+        """All faults, pair by pair.
 
         Args:
             resolution: the training resolution whose buckets are compared, in pixels.
@@ -282,7 +285,7 @@ class PairReview:
         return found + self.orphans()
 
     def orphans(self) -> list[Fault]:
-        """Sides and sources that the manifest names and the folder lacks."""
+        """Sides and sources that are in the manifest but not in the folder."""
         return [
             Fault(entry["pair_id"], "orphan", f"the {what} image is missing from the disk", "remove")
             for entry in load_manifest(self.output_dir)["pairs"]
@@ -299,7 +302,7 @@ class PairReview:
     def faults_in(
         self, pair: FinalizedPair, resolution: int, size_of: Callable[[Path], tuple[int, int]]
     ) -> list[Fault]:
-        """What is wrong between the two sides of one pair."""
+        """Faults between the two sides of one pair."""
         name = pair.pair_id
         if pair.chosen is None or pair.rejected is None:
             side = "chosen" if pair.chosen is None else "rejected"
@@ -328,7 +331,7 @@ class PairReview:
         return found
 
     def _decode(self, images: list[Path]) -> list[UndecodableImage | None]:
-        """What is wrong with the pixels of each image; an image that has not changed is decoded once."""
+        """Decoding faults of each image. An unchanged image is decoded only once."""
         stamps = [_stamp(image) for image in images]
         new = [i for i, stamp in enumerate(stamps) if stamp not in self._decoded]
         for i, fault in zip(new, undecodable([images[i] for i in new]), strict=True):
@@ -336,11 +339,11 @@ class PairReview:
         return [self._decoded[stamp] for stamp in stamps]
 
     def _without_prompt(self, pair_id: str) -> bool:
-        """Whether an empty caption is what this pair should have."""
+        """Whether this pair should have an empty caption."""
         return caption_of(self._manifest_prompts().get(pair_id, "?")) == ""
 
     def _manifest_prompts(self) -> dict[str, str]:
-        """Prompts by pair, read again only when the manifest has changed."""
+        """Prompts by pair, reread only when the manifest has changed."""
         try:
             info = (self.output_dir / MANIFEST_NAME).stat()
         except FileNotFoundError:
@@ -355,7 +358,7 @@ class PairReview:
 def pairs_per_bucket(
     pairs: list[FinalizedPair], resolution: int, batch_size: int, size_of: Callable[[Path], tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Bucket analysis: (height, width) -> (pairs, pairs missing to the next full batch)."""
+    """Bucket analysis: (height, width) -> (pairs, pairs missing to fill the last batch)."""
     counts: dict[tuple[int, int], int] = {}
     for pair in pairs:
         if pair.chosen is not None:

@@ -1,4 +1,4 @@
-"""The one-click fix of every fault that has one."""
+"""The automatic fixes of faults."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from modules.util.dpo_curation_util import FinalizedPair, load_manifest
 
 
 def fix_faults(review: PairReview, faults: Iterable[Fault]) -> list[Fault]:
-    """Apply the fix of each fault; of several faults of one pair, removing it settles all.
+    """Fix each fault. If a fault of a pair requires removing it, that settles its other faults too.
 
-    A caption is set to the prompt of the manifest, else to the caption of the chosen side, else of the
-    rejected one, folded into one line. A pair without any caption is left for a person.
+    A caption is set to the prompt in the manifest, else to the caption of the chosen side, else of the
+    rejected one, joined into one line. A pair without any caption is left to the person.
 
     Returns:
-        The faults that were dealt with.
+        The fixed faults.
     """
     todo = list(faults)
     gone = {fault.pair_id for fault in todo if fault.fix == "remove"}

@@ -1,7 +1,7 @@
-"""What reviewing did to a folder, on the disk, so that a later process can take it back too.
+"""A durable journal of review steps, so that a later process can undo them too.
 
-One JSON line a step in the trash folder, written before the step itself. Taking a step back adds a line and
-brings back whatever of the step was done, so a crash at any moment leaves a folder that can be gone on with.
+Each step is one JSON line in the trash folder, written before the step is done. Undoing adds a line and
+reverts whatever part of the step was done, so that the folder stays usable after a crash at any moment.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Step = dict[str, Any]
 
 
 def check_step(step: Step) -> None:
-    """Refuse a step that this program cannot have noted, or of which a name leaves the folder.
+    """Refuse a step that this program cannot have recorded, or with a name that leads out of the folder.
 
     Raises:
-        UserError: what is wrong with it.
+        UserError: the step is invalid. The message says why.
     """
     what, pair_id = step.get("do"), step.get("pair_id")
     if what not in ("remove", "swap", "caption"):
@@ -64,7 +64,7 @@ def _check_removal(step: Step) -> None:
 
 
 def _places_in(step: Step) -> set[str]:
-    """The folders of the trash that a step names."""
+    """The trash folders that a step names."""
     files = step.get("files")
     moves = files if isinstance(files, list) else []
     return {
@@ -75,7 +75,7 @@ def _places_in(step: Step) -> set[str]:
 
 
 class TrashSize(NamedTuple):
-    """How much lies in the trash folder: removed pairs, and bytes on the disk."""
+    """Size of the trash folder: removed pairs, and bytes on disk."""
 
     pairs: int
     size: int
@@ -87,7 +87,7 @@ class TrashSize(NamedTuple):
 
 
 class ReviewJournal:
-    """The steps of one output folder that can be taken back, last one last."""
+    """The steps of one output folder that can be undone, oldest first."""
 
     def __init__(self, output_dir: Path) -> None:
         self._owned = owned_pairs(output_dir)
@@ -99,25 +99,25 @@ class ReviewJournal:
         return len(self._steps)
 
     def last(self) -> Step | None:
-        """The step that would be taken back next."""
+        """The step that undo would revert next."""
         return self._steps[-1] if self._steps else None
 
     def add(self, step: Step) -> None:
         """Make a step durable; call it before doing the step.
 
         Raises:
-            UserError: it cannot be written; then nothing may be done.
+            UserError: it cannot be written; then the step must not be done.
         """
         self._append(step)
         self._steps.append(step)
 
     def drop(self) -> None:
-        """The last step has been taken back."""
+        """Drop the last step after undoing it."""
         self._append({"do": "undo"})
         self._steps.pop()
 
     def size(self) -> TrashSize:
-        """What emptying the trash would delete."""
+        """Size of what emptying the trash would delete."""
         if not self.trash.is_dir():
             return TrashSize(0, 0)
         files = [file for file in self.trash.rglob("*") if file.is_file()]
@@ -125,7 +125,7 @@ class ReviewJournal:
         return TrashSize(len(folders), sum(file.stat().st_size for file in files))
 
     def empty(self) -> TrashSize:
-        """Delete the trash for good, and with it what could be taken back.
+        """Delete the trash for good, and with it the steps that could be undone.
 
         Returns:
             What was deleted.
@@ -145,7 +145,7 @@ class ReviewJournal:
     def _append(self, step: Step) -> None:
         line = json.dumps(step, allow_nan=False).encode()
         try:
-            # A torn last line of a crash must not swallow this one.
+            # A last line torn by a crash must not swallow this one.
             start = b"\n" if self._path.exists() else b""
             self._owned.append(f"{TRASH_NAME}/{JOURNAL_NAME}", start + line + b"\n")
         except OSError as error:
@@ -178,7 +178,7 @@ class ReviewJournal:
         return [step for step in steps if self._usable(step)]
 
     def _usable(self, step: Step) -> bool:
-        """Whether a step can be one of this folder; others are dropped, with a message."""
+        """Whether a step can belong to this folder. Others are dropped with a message."""
         try:
             check_step(step)
         except UserError as error:
@@ -188,7 +188,9 @@ class ReviewJournal:
 
     @staticmethod
     def _step(line: bytes) -> Step | None:
-        """The step of a line; ``None`` if it is damaged, or torn by a crash: then it was never begun."""
+        """The step of a line; ``None`` if the line is damaged or torn by a crash, in which case the step
+        never began.
+        """
         try:
             step = parse_json(line, JOURNAL_NAME)
         except UserError:

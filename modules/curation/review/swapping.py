@@ -1,6 +1,6 @@
-"""Exchanging the sides of a finalised pair, so that a crash in between costs nothing.
+"""Swaps the sides of a finalised pair without loss if it crashes in between.
 
-While a swap is under way the chosen image waits under a hidden name; finding one later means finishing it.
+During a swap, the chosen image has a hidden name. If one is found later, the swap is finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WAITING = ".swap"
 
 
 def swap_sides(output_dir: Path, pair: FinalizedPair) -> None:
-    """Chosen becomes rejected and the other way round, in the files and in the manifest.
+    """Swap chosen and rejected, in the files and in the manifest.
 
     Raises:
         DataError: the pair has lost a side.
@@ -48,9 +48,9 @@ def swap_sides(output_dir: Path, pair: FinalizedPair) -> None:
 
 
 def finish_swaps(output_dir: Path) -> None:
-    """Finish every swap a crash has left half done, or take it back where it had hardly begun.
+    """Finish every swap interrupted by a crash, or revert one that had hardly begun.
 
-    Files that only look like one are skipped.
+    Files that only resemble a swap are skipped.
     """
     owned = owned_pairs(output_dir)
     for split in PLACES:
@@ -81,7 +81,7 @@ def _entry_of(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
 
 
 def _is_swapped(output_dir: Path, pair_id: str, chosen: Path) -> bool:
-    """Whether the manifest knows of the swap already, by the hash of what is the chosen image now."""
+    """Whether the manifest already reflects the swap, by the hash of the current chosen image."""
     entry = _entry_of(load_manifest(output_dir), pair_id)
     return entry is None or entry.get("hashes", {}).get("chosen") == file_sha256(chosen)
 
@@ -96,6 +96,6 @@ def _swap_entry(output_dir: Path, pair_id: str, chosen: str, rejected: str) -> N
         values = entry.get(key, {})
         entry[key] = {a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values}
     if entry.pop("certainty", None) is not None:
-        # the ranking thought otherwise; written first, for what comes after the manifest is not made up for
+        # the ranking disagreed; written first, because steps after the manifest are not repeated
         write_confidences(owned_pairs(output_dir), manifest)
     save_manifest(output_dir, manifest)

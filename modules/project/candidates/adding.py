@@ -1,4 +1,4 @@
-"""What a person brings to a project that exists: images to pick from, prompts, and a workflow that makes the images."""
+"""Additions to an existing project: images to pick from, prompts, and a workflow that makes the images."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from modules.util.owned_files import shown
 
 MOST_BYTES = 256 * 2**20
 _PLACE = ("url", "remote", "lora_folder")
-"""Settings of a generator that say where it is."""
+"""Generator settings that hold its location."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of images.
+    """Outcome of adding images.
 
     Args:
-        added: are candidates of the round now.
-        known: were already.
-        silent: do not name their prompt.
-        judging: show a prompt that judges, which is never picked from.
-        edits: were made from other images, which a project does not have.
+        added: new candidates of the round.
+        known: images that were candidates already.
+        silent: images without a prompt in their metadata.
+        judging: images of held-out prompts, which are never used for picking.
+        edits: images made from other images, which a project does not support.
     """
 
     added: int = 0
@@ -47,12 +47,12 @@ class Added:
 
 
 def add_images(project: Project, files: Sequence[Path]) -> Added:
-    """Copy images that name their prompt to the candidates of the current round. What is there already stays.
+    """Copy images that name their prompt to the candidates of the current round. Existing ones stay.
 
-    After a kill, those that were copied are candidates; adding the images again adds the others.
+    After a kill, the copied images are candidates, and adding the images again adds the others.
 
     Raises:
-        UserError: the round is trained, a file cannot be read, or somebody else is working on the project.
+        UserError: the round is trained, a file is unreadable, or another process is working on the project.
     """
     with project.busy():
         one = project.round
@@ -86,7 +86,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             names.add(name)
             counts["added"] += 1
         if new:
-            # all are noted at once, and together they may be larger than the memory: they are read again
+            # all are recorded at once and may together exceed the memory, so they are read again
             one.expect([image for _, image, _ in new])
         for path, image, unnamed in new:
             data = _read(path)
@@ -99,7 +99,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
 
 
 def _name_for(path: Path, data: bytes) -> str:
-    """The name of an image's copy, which depends on its content alone."""
+    """The file name of an image's copy, which depends only on its content."""
     return f"own-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
 
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> bytes:
 
 
 def images_in(paths: Sequence[Path]) -> list[Path]:
-    """Images among these files, and in these folders and the folders in them, in order, each once."""
+    """Images among these files and folders, including subfolders, in order, without duplicates."""
     found: dict[Path, None] = {}
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -125,10 +125,10 @@ def images_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def add_prompts(project: Project, given: Path | str) -> int:
-    """Add the prompts of a file or a text that ``prompts.txt`` does not have; how many these are.
+    """Add the prompts of a file or a text that ``prompts.txt`` does not have. Return their number.
 
     Raises:
-        UserError: they cannot be read, or somebody else is working on the project.
+        UserError: they are unreadable, or another process is working on the project.
     """
     with project.busy():
         known = {normalise_prompt(prompt) for prompt in read_prompts(project.folder / PROMPTS)}
@@ -142,16 +142,17 @@ def add_prompts(project: Project, given: Path | str) -> int:
 
 
 def can_change_generator(project: Project) -> bool:
-    """Whether nothing was made yet: images of two programs in a project could not be compared."""
+    """Whether no images were made yet: images of two programs in one project could not be compared."""
     made = any(any(one.candidates.glob("*")) for one in project.rounds())
     return not made and not (project.folder / ARENA / "images").is_dir()
 
 
 def use_workflow(project: Project, workflow: Mapping[str, Any]) -> None:
-    """Let ComfyUI make the images of this project with a workflow.
+    """Set a ComfyUI workflow for the images of this project.
 
     Raises:
-        UserError: images were made in another way, the workflow does not fit, or somebody else is working on it.
+        UserError: images were made in another way, the workflow does not fit, or another process is working
+            on the project.
     """
     with project.busy():
         if not can_change_generator(project):

@@ -1,4 +1,4 @@
-"""Which of more images than are shown a person is asked about: those whose order the learned taste is least sure of."""
+"""Chooses from a surplus of images those to ask about: the ones whose order the learned taste is least sure of."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Progress = Callable[[str], None]
 
 
 def choose_shown(project: Project, one: Round, progress: Progress) -> None:
-    """Make the images that are shown candidates, where more were made; nothing where that is done.
+    """Choose the candidates from a surplus of images. Does nothing if that is already done.
 
     Raises:
-        UserError: there is no learned taste any more, or its features cannot be computed.
+        UserError: the learned taste no longer exists, or its features cannot be computed.
     """
     pools, chosen = one.to_choose(), one.chosen()
     unsure = {prompt: pool for prompt, pool in pools.items() if len(chosen.get(prompt, ())) < one.shown}

@@ -31,24 +31,24 @@ SHOWN_SETTINGS = (
     "lora_alpha",
     "seed",
 )
-"""Settings that a card may show: none of them can name a file or a folder."""
+"""Settings that a card may show. None of them can name a file or a folder."""
 
 OF_PAIRS = ("rlhf_dpo_",)
 OF_OWN_IMAGES = ("rlhf_nft_", "rlhf_group_", "rlhf_prompts_", "rlhf_rollout_")
-"""Beginnings of settings that say nothing where a round learned in the other way."""
+"""Prefixes of settings that are irrelevant if a round learned the other way."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What the author says about an adapter.
+    """The author's information about an adapter.
 
     Args:
-        title: of the adapter.
-        author: as it shall be named; nothing is looked up.
-        description: in a sentence or two; a plain one by default.
-        licence: its short name, as Hugging Face has them.
-        trigger: a phrase that calls the adapter, if there is one.
-        base_name: the base model's public name.
+        title: title of the adapter.
+        author: name to show; nothing is looked up.
+        description: one or two sentences; a simple text by default.
+        licence: its identifier on Hugging Face.
+        trigger: trigger phrase of the adapter, if any.
+        base_name: public name of the base model.
     """
 
     title: str
@@ -64,10 +64,10 @@ class Facts:
     """What the project records about an adapter.
 
     Args:
-        family: the model's family, for people.
-        rounds: a row for each round up to this one.
-        settings: those of ``SHOWN_SETTINGS`` that the last round was trained with.
-        arena: what the votes say; ``None`` without votes.
+        family: displayed name of the model family.
+        rounds: one row for each round up to this one.
+        settings: values of ``SHOWN_SETTINGS`` in the last round's training.
+        arena: result of the votes; ``None`` without votes.
         resolution: ``WIDTHxHEIGHT``.
     """
 
@@ -79,12 +79,12 @@ class Facts:
 
     @property
     def answers(self) -> int:
-        """Of all rounds."""
+        """Number of answers of all rounds."""
         return sum(int(row["answers"]) for row in self.rounds)
 
 
 def describe(about: About, facts: Facts) -> str:
-    """The description: the person's own, or a plain one."""
+    """The author's description, or a simple one."""
     return about.description or (
         f"An adapter for {about.base_name or facts.family}, trained on one person's taste: "
         f"{counted(facts.answers, 'answer')} in {counted(len(facts.rounds), 'round')}."
@@ -92,7 +92,7 @@ def describe(about: About, facts: Facts) -> str:
 
 
 def tags(facts: Facts) -> list[str]:
-    """For the card and the file."""
+    """Tags for the card and the file."""
     kinds = {str(row["method"]) for row in facts.rounds}
     words = {"pairs": "preference-pairs", "taste": "learned-reward"}
     return [
@@ -105,7 +105,7 @@ def tags(facts: Facts) -> list[str]:
 
 
 def spec(about: About, facts: Facts, date: str, thumbnail: str) -> dict[str, str]:
-    """``modelspec.*`` of the file, version 1.0.1."""
+    """The ``modelspec.*`` metadata of the file, version 1.0.1."""
     trigger = {"modelspec.trigger_phrase": about.trigger} if about.trigger else {}
     return {
         "modelspec.sai_model_spec": SPEC,
@@ -123,7 +123,7 @@ def spec(about: About, facts: Facts, date: str, thumbnail: str) -> dict[str, str
 
 
 def usage(about: About) -> str:
-    """How to use it, in a sentence or two."""
+    """How to use it, in one or two sentences."""
     said = "Load it as a LoRA at strength 1; lower strengths keep more of the base model."
     return f"{said} Write {about.trigger!r} into the prompt." if about.trigger else said
 
@@ -159,7 +159,7 @@ def card(about: About, facts: Facts) -> str:
 
 
 def _yaml(value: Any) -> str:
-    # JSON is YAML, and quotes what a person wrote
+    # JSON is valid YAML, and quotes what a person wrote
     return json.dumps(value, ensure_ascii=False)
 
 

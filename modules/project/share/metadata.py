@@ -1,4 +1,4 @@
-"""The metadata of a published adapter file. It contains only the facts that are named here."""
+"""The metadata of a published adapter file. It contains only the facts listed here."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ KEPT = (
     "ss_v2",
     "ss_base_model_version",
 )
-"""Of the trained file: what other programs need to load it, and nothing that names a place."""
+"""Metadata to keep from the trained file: what other programs need to load it, and nothing that reveals a path."""
 
 
 def read_header(path: Path) -> tuple[dict[str, object], int]:
-    """The header of a safetensors file, and where its tensors begin.
+    """Read the header of a safetensors file, and the offset of its tensors.
 
     Raises:
-        DataError: it is not such a file.
+        DataError: it is not a safetensors file.
     """
     try:
         with path.open("rb") as stream:
@@ -56,7 +56,7 @@ def read_header(path: Path) -> tuple[dict[str, object], int]:
 
 
 def copy_with_metadata(source: Path, target: Path, facts: Mapping[str, str]) -> None:
-    """Copy an adapter file, with what ``KEPT`` names of its metadata and these facts instead of all of it.
+    """Copy an adapter file, replacing its metadata by these facts and the keys in ``KEPT``.
 
     Tensors are copied byte by byte.
     """
@@ -65,7 +65,7 @@ def copy_with_metadata(source: Path, target: Path, facts: Mapping[str, str]) -> 
     kept = {name: str(before[name]) for name in KEPT if name in before} if isinstance(before, dict) else {}
     header["__metadata__"] = {**kept, **facts}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    # tensors begin at a multiple of 8
+    # tensors start at a multiple of 8
     text += b" " * (-len(text) % 8)
     with source.open("rb") as reading, target.open("wb") as writing:
         reading.seek(begin)

@@ -36,10 +36,10 @@ def _cell(path: Path) -> Image.Image:
 def before_after(
     pairs: Sequence[tuple[Path, Path]], titles: tuple[str, str] = ("before", "after")
 ) -> Image.Image:
-    """Columns of two images: the same prompt and seed before and after.
+    """Draw columns of two images: the same prompt and seed before and after.
 
     Raises:
-        DataError: an image cannot be read.
+        DataError: an image is unreadable.
     """
     columns = [(_cell(before), _cell(after)) for before, after in pairs]
     high = [max(column[half].height for column in columns) for half in (0, 1)]
@@ -57,7 +57,7 @@ def before_after(
 
 
 def data_url(picture: Image.Image) -> str:
-    """A picture as text for an adapter's metadata, of at most ``THUMBNAIL_LIMIT`` bytes."""
+    """Encode a picture as text for an adapter's metadata, in at most ``THUMBNAIL_LIMIT`` bytes."""
     for side, quality in _TRIES:
         small = picture.copy()
         small.thumbnail((side, side))

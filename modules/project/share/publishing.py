@@ -1,5 +1,5 @@
-"""A folder for sharing an adapter: file, card, picture, figures. Anything that could reveal a path or a name is left
-out.
+"""Makes a folder for sharing an adapter: file, card, picture, figures. Anything that could reveal a path or a
+name is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def publish(
         adapter: ``last`` or ``round-N``.
 
     Raises:
-        UserError: there is something in the folder, no such adapter, or a value is missing; nothing is written then.
+        UserError: the folder is not empty, the adapter does not exist, or a value is missing. Nothing is
+            written then.
     """
     _check(about)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -152,14 +153,14 @@ def _json(facts: Facts) -> str:
 
 
 def upload(folder: Path, name: str, public: bool) -> dict[str, Any]:
-    """Send a folder that ``publish`` wrote, as it is now, to a repository of Hugging Face.
+    """Upload a folder written by ``publish``, in its current state, to a Hugging Face repository.
 
     Args:
-        name: ``owner/name``; made if there is none.
-        public: whether everybody sees a new one.
+        name: ``owner/name``; created if missing.
+        public: whether a new repository is public.
 
     Raises:
-        UserError: the folder has something else in it, there is no token, or the hub refuses.
+        UserError: the folder contains something else, there is no token, or the hub refuses.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

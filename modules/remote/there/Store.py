@@ -1,7 +1,8 @@
-"""Files on the other computer, each kept once under the hash of its content, and trees made of them.
+"""Files on the other computer, each stored once under the hash of its content, and trees of links to them.
 
-A stored file is sealed: it can only be read, and has a date no other file has. One that was changed later has another
-date and is read again before it is used. Trees are hard links: ten runs on one model need its space once.
+A stored file is sealed: it is read-only and has a date that no other file has. A file that was modified later
+has another date, and is read again before it is used. Trees consist of hard links, so that ten runs on one
+model need its space once.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ STORE, PARTIAL = "store", "partial"
 _WAIT = 0.2
 
 Read = Callable[[int], bytes]
-"""Gives this many bytes of what the other side sends, no fewer."""
+"""Reads exactly this many bytes from the other side."""
 
 
 class Store:
     """The stored files below a folder.
 
     Args:
-        root: the folder that the program has on this computer.
+        root: the program's folder on this computer.
     """
 
     def __init__(self, root: Path) -> None:
-        # names come from the person whose account this is; what leads out of the folder is refused
+        # names come from the owner of this account; those that lead out of the folder are refused
         self.owned = Owned(root, local=True)
 
     def has(self, sha256: str, size: int) -> int:
-        """How many bytes of a file are here: ``size`` if it is whole, else fewer, -1 for an empty file."""
+        """How many bytes of a file are here: ``size`` if it is complete, else fewer; -1 for an empty file."""
         return size if self._whole(sha256, size) else min(size - 1, self._received(sha256))
 
     def _received(self, sha256: str) -> int:
-        """How many bytes came before a connection ended."""
+        """How many bytes arrived before a connection ended."""
         try:
             return (self.owned.root / self._partial(sha256)).lstat().st_size
         except FileNotFoundError:
@@ -66,10 +67,10 @@ class Store:
         return True
 
     def take_small(self, wanted: list[tuple[str, int]], read: Read) -> None:
-        """Keep files that come one after the other.
+        """Receive and store files one after the other.
 
         Raises:
-            UserError: one is not what was announced.
+            UserError: a file differs from what was announced.
         """
         for sha256, size in wanted:
             if size > MAX_PIECE:
@@ -83,13 +84,13 @@ class Store:
                 _seal(self.owned.root / self._place(sha256))
 
     def take_large(self, sha256: str, size: int, read: Read, begin: Callable[[int], None]) -> None:
-        """Receive a file from where an earlier attempt ended, and keep it if its hash is right.
+        """Receive a file from where an earlier attempt ended, and store it if its hash is correct.
 
         Args:
-            begin: told the first byte that is wanted before ``read`` is called; ``size`` if none is.
+            begin: called before ``read`` with the offset of the first byte needed; ``size`` if none is.
 
         Raises:
-            UserError: it is not what was announced.
+            UserError: the file differs from what was announced.
         """
         partial = self._partial(sha256)
         with self._alone(sha256):
@@ -111,7 +112,7 @@ class Store:
 
     @contextmanager
     def _alone(self, sha256: str) -> Iterator[None]:
-        """Keep another start that copies the same file waiting until this one is done or gone."""
+        """Make another start that copies the same file wait until this one has finished or ended."""
         name = f"{PARTIAL}/{sha256}.lock"
         self.owned.folder(PARTIAL)
         with self.owned.plain_file(name).open("a+b") as handle:
@@ -121,7 +122,7 @@ class Store:
             self.owned.remove(name)
 
     def plant(self, root: str, files: Mapping[str, tuple[str, int]]) -> list[str]:
-        """Give stored files their names in a folder; the names of those that are not stored.
+        """Link stored files into a folder. Returns the names of files that are not stored.
 
         Args:
             root: the folder, below the program's.
@@ -137,7 +138,7 @@ class Store:
         return missing
 
     def sweep(self) -> int:
-        """Remove stored files that no tree has; the bytes that became free."""
+        """Remove stored files that no tree uses. Returns the number of bytes freed."""
         freed = 0
         base = self.owned.root / STORE
         for path in sorted(base.glob("??/*")) if base.is_dir() else ():

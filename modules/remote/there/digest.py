@@ -9,7 +9,7 @@ from modules.remote.there.limits import MAX_FILE
 
 
 def digest_of(path: Path, size: int | None = None) -> str:
-    """sha256 of a file, or of its first ``size`` bytes."""
+    """SHA-256 of a file, or of its first ``size`` bytes."""
     made, left = hashlib.sha256(), MAX_FILE if size is None else size
     with path.open("rb") as stream:
         while left and (block := stream.read(min(left, 1 << 20))):

@@ -1,4 +1,4 @@
-"""Runs on the other computer: started, watched, read and removed there, by means of ``modules/runner``."""
+"""Runs on the other computer: starting, watching, reading and removing them there, through ``modules/runner``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from modules.util.owned_files import Owned, shown
 RUNS, INPUTS, PROGRAMS = "runs", "inputs", "programs"
 BEAT_SECONDS, POLL_SECONDS = 5.0, 0.2
 OWN = ("commands", "run.lock", "process.json", "launch.json", "config.json")
-"""What only means something on the computer that trains."""
+"""Settings that only have a meaning on the computer that trains."""
 LOG_BYTES = 4000
 
 Send = Callable[[Mapping[str, Any], bytes], None]
-"""Sends an object, and bytes that come with it."""
+"""Sends an object, and the bytes that belong to it."""
 
 
 def open_run(root: Path, name: object) -> RunDirectory:
-    """A run below the program's folder.
+    """Open a run below the program's folder.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: the run does not exist.
     """
     if not isinstance(name, str) or not RUN_ID.fullmatch(name):
         raise UserError(f"{shown(str(name))} is not the name of a run")
@@ -44,11 +44,11 @@ def open_run(root: Path, name: object) -> RunDirectory:
 
 
 def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[str], alongside: bool) -> int:
-    """Start a trainer that outlives the connection; its process number.
+    """Start a trainer that outlives the connection. Returns its process number.
 
     Args:
-        command: the interpreter and the script; config and folder of the run are added.
-        alongside: even where another run uses the device.
+        command: the interpreter and the script; config and folder of the run are appended.
+        alongside: whether to start even if another run uses the device.
 
     Raises:
         UserError: another run uses the device, or this one is running.
@@ -69,12 +69,12 @@ def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[st
 
 
 def is_live(run: RunDirectory) -> bool:
-    """Whether a trainer works there, or is on its way."""
+    """Whether a trainer is working there or starting."""
     return run.trainer() is not None or run.launched() is not None
 
 
 def describe(root: Path, name: str) -> dict[str, Any]:
-    """What ``runctl.py status`` knows of a run, and the end of its output if it failed."""
+    """What ``runctl.py status`` reports about a run, and the end of its output if it failed."""
     run = open_run(root, name)
     if not is_live(run):
         settle(run)
@@ -92,14 +92,14 @@ def names_of_runs(root: Path) -> list[str]:
 
 
 def tail(root: Path, name: str, offset: int, sha256: str, send: Send) -> dict[str, Any]:
-    """Send the events of a run from a byte on, as they come, until the run has ended.
+    """Send the events of a run from an offset on, as they are written, until the run has ended.
 
     Args:
-        offset: how many bytes the other side has.
-        sha256: of these bytes. If the file begins with others, it is sent from its start.
+        offset: number of bytes the other side has.
+        sha256: hash of these bytes. If the file begins with others, it is sent from its start.
 
     Returns:
-        The state it ended in.
+        The final state.
     """
     run = open_run(root, name)
     path = run.events_path
@@ -123,7 +123,7 @@ def tail(root: Path, name: str, offset: int, sha256: str, send: Send) -> dict[st
 
 
 def digest_of_events(path: Path, size: int) -> str:
-    """sha256 of the first ``size`` bytes; of nothing where there is no file."""
+    """SHA-256 of the first ``size`` bytes; of no bytes if the file does not exist."""
     return digest_of(path if path.exists() else Path(os.devnull), size)
 
 
@@ -138,10 +138,10 @@ def _blocks(path: Path, offset: int) -> Iterator[bytes]:
 
 
 def contents(root: Path, name: str) -> list[tuple[str, int]]:
-    """Files that a run left, below its folder, with their sizes. Links and devices are left out.
+    """Files in a run's folder with their sizes, except links and devices.
 
     Raises:
-        UserError: there is no such run, or it has too many files.
+        UserError: the run does not exist, or has too many files.
     """
     run = open_run(root, name)
     found: list[tuple[str, int]] = []
@@ -159,7 +159,7 @@ def contents(root: Path, name: str) -> list[tuple[str, int]]:
 
 
 def digests(root: Path, name: str, wanted: Mapping[str, int]) -> dict[str, str]:
-    """sha256 of the first bytes of files of a run; those that are gone are left out."""
+    """SHA-256 of the first bytes of files of a run. Missing files are left out."""
     owned = Owned(open_run(root, name).path, local=True)
     made = {}
     for one, size in wanted.items():
@@ -170,7 +170,7 @@ def digests(root: Path, name: str, wanted: Mapping[str, int]) -> dict[str, str]:
 
 
 def piece(root: Path, name: str, file: str, offset: int, size: int) -> bytes:
-    """Bytes of a file of a run; fewer at its end."""
+    """Read bytes of a file of a run; fewer at its end."""
     path = Owned(open_run(root, name).path, local=True).plain_file(file)
     with path.open("rb") as stream:
         stream.seek(offset)
@@ -178,16 +178,16 @@ def piece(root: Path, name: str, file: str, offset: int, size: int) -> bytes:
 
 
 def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
-    """Remove a run that has ended with its copies of data; files that were not fetched stay.
+    """Remove an ended run with its copies of data. Files that were not fetched stay.
 
     Args:
         fetched: files that the other side has, with their hashes.
 
     Returns:
-        What stayed of the run.
+        The files that stayed.
 
     Raises:
-        UserError: it is running.
+        UserError: the run is active.
     """
     run = open_run(root, name)
     with run.undisturbed() as alone:
@@ -198,7 +198,7 @@ def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
         owned, stays = Owned(run.path, local=True), []
         for one, _ in contents(root, name):
             same = fetched.get(one) == digest_of(owned.plain_file(one))
-            # events say how the run ended: they stay as long as anything does
+            # events say how the run ended, so they stay as long as anything does
             if same and one not in GROWING:
                 owned.remove(one)
             elif not same and not one.rpartition("/")[2].startswith(".tastemaker-"):
@@ -211,7 +211,7 @@ def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
 
 
 def programs_in_use(root: Path) -> set[str]:
-    """Copies of the program that runs which are still here were started with."""
+    """Copies of the program with which existing runs were started."""
     found = set()
     for name in names_of_runs(root):
         command = open_run(root, name).launch_record().get("command")

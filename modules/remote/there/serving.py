@@ -1,8 +1,8 @@
-"""The program's end of a connection on the other computer, which answers one request after the other.
+"""The program's end of a connection on the other computer. It answers one request after the other.
 
-It needs Python alone and is sent as one file (``helper_file.py``). Requests are lines of JSON on its input, answers are
-lines of JSON on its output; ``bytes`` says how many bytes follow a line. It ends when its input does. The trainers it
-starts continue without it.
+It needs only Python and is sent as one file (``helper_file.py``). Requests are lines of JSON on its input,
+answers lines of JSON on its output; ``bytes`` is the number of bytes that follow a line. It ends when its
+input closes. The trainers it started continue without it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from modules.util.jsonio import parse_json
 from modules.util.owned_files import Owned
 
 SILENCE = 900.0
-"""Seconds of silence after which the other side is gone."""
+"""Seconds of silence after which the other side is considered gone."""
 COMMAND_SECONDS = 660.0
 INSTALLED = ".tastemaker-install"
 Request = Mapping[str, Any]
 
 
 class Gone(Exception):
-    """Nobody is at the other end any more."""
+    """The other side is gone."""
 
 
 class Wire:
@@ -49,7 +49,7 @@ class Wire:
         self._rest += block
 
     def exactly(self, size: int) -> bytes:
-        """The next bytes."""
+        """Read exactly the next ``size`` bytes."""
         parts, left = [], size
         while left > len(self._rest):
             parts.append(self._rest)
@@ -61,7 +61,7 @@ class Wire:
         return b"".join(parts)
 
     def request(self) -> dict[str, Any]:
-        """The next line."""
+        """Read the next line."""
         while b"\n" not in self._rest:
             if len(self._rest) > limits.MAX_MESSAGE:
                 raise Gone
@@ -73,7 +73,7 @@ class Wire:
         return data
 
     def send(self, message: Mapping[str, Any], data: bytes = b"") -> None:
-        """A line, and bytes that come with it."""
+        """Send a line, and the bytes that belong to it."""
         more = {"bytes": len(data)} if data else {}
         line = memoryview(json.dumps({**message, **more}).encode("ascii") + b"\n" + data)
         while line:
@@ -84,7 +84,7 @@ class FarSide:
     """Answers requests.
 
     Args:
-        root: the folder that the program has here.
+        root: the program's folder here.
         wire: the other side.
     """
 
@@ -117,7 +117,7 @@ class FarSide:
     # --- copying there ---
 
     def look(self, request: Request) -> dict[str, Any]:
-        """What a start needs to know."""
+        """Facts needed for a start."""
         return {
             "directory": str(self.root),
             "free": shutil.disk_usage(self.root).free,
@@ -144,7 +144,7 @@ class FarSide:
     # --- starting ---
 
     def environment(self, request: Request) -> str:
-        """Set up the program's environment, telling what happens; its interpreter."""
+        """Set up the program's environment, reporting progress. Returns its interpreter."""
         place = Owned(self.root, local=True).folder(request["into"])
         script = self.root / request["program"] / "scripts" / "bootstrap.py"
         card = ["--gpu"] if shutil.which("nvidia-smi") else []
@@ -160,10 +160,10 @@ class FarSide:
         return str(place / ".venv" / "bin" / "python")
 
     def packages(self, request: Request) -> dict[str, str | None]:
-        """Versions of packages that an interpreter has.
+        """Versions of the packages of an interpreter.
 
         Raises:
-            UserError: it cannot be run.
+            UserError: the interpreter cannot be run.
         """
         code = (
             "import importlib.metadata as m, json, sys\n"
@@ -192,7 +192,7 @@ class FarSide:
         return runs.tail(self.root, request["run"], request["offset"], request["sha256"], self.wire.send)
 
     def control(self, request: Request) -> dict[str, Any]:
-        """Carry out ``scripts/runctl.py`` here: its exit status and what it printed."""
+        """Run ``scripts/runctl.py`` here. Returns its exit status and output."""
         run = runs.open_run(self.root, request["run"])
         python, script = self._started_with(run.launch_record().get("command"))
         wait = ["--wait", "--timeout", str(int(COMMAND_SECONDS - 60))] if request["wait"] else []
@@ -244,7 +244,7 @@ ANSWERS: Mapping[str, Callable[[FarSide, Request], Any]] = {
     "piece": FarSide.piece,
     "clean": FarSide.clean,
 }
-"""What can be asked for."""
+"""The supported requests."""
 WITH_DATA = ("small", "large")
 
 
@@ -261,7 +261,7 @@ def _run(line: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve the folder that is named, over standard input and output."""
+    """Serve the given folder over standard input and output."""
     (root,) = sys.argv[1:] if arguments is None else arguments
     wire = Wire(0, 1)
     os.write(1, limits.MARK + b"\n")

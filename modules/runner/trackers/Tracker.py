@@ -1,4 +1,6 @@
-"""What brings the events of a run to a service: it reads events.jsonl in a separate process and writes nothing."""
+"""Base of trackers, which send the events of a run to a service. They read events.jsonl in a separate process
+and write nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ Event = Mapping[str, Any]
 
 
 class Tracker(ABC):
-    """A service that shows runs. One file for each; none knows another."""
+    """A service that shows runs. Each has a file of its own and knows no other."""
 
     @abstractmethod
     def take(self, event: Event) -> None:
-        """Hand an event on.
+        """Send an event to the service.
 
         Raises:
             UserError: the service refuses it.
@@ -32,11 +34,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """The run has ended, or nobody follows it any more."""
+        """End tracking, because the run has ended or is no longer followed."""
 
 
 def package(name: str) -> Any:
-    """An optional package. ``UserError`` if it is not installed."""
+    """Import an optional package. Raises ``UserError`` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -44,7 +46,7 @@ def package(name: str) -> Any:
 
 
 def metrics_of(event: Event) -> dict[str, float]:
-    """The finite numbers of a step or a validation."""
+    """The finite metrics of a step or a validation."""
     found = event.get("metrics")
     if not isinstance(found, Mapping):
         return {}
@@ -52,7 +54,7 @@ def metrics_of(event: Event) -> dict[str, float]:
 
 
 def step_of(event: Event) -> int:
-    """The optimizer step an event belongs to; 0 if it does not say."""
+    """The optimizer step an event belongs to; 0 if unknown."""
     progress = event.get("progress")
     step = progress.get("global_step") if isinstance(progress, Mapping) else None
     return step if isinstance(step, int) else 0
@@ -61,10 +63,10 @@ def step_of(event: Event) -> int:
 def follow_run(
     folder: Path, tracker: Tracker, wait: Callable[[], None] = lambda: time.sleep(POLL_SECONDS)
 ) -> int:
-    """Hand on all events of a run until it ends; how many there were.
+    """Send all events of a run until it ends. Returns their number.
 
     Args:
-        wait: called when there is nothing new.
+        wait: called if there is nothing new.
 
     Raises:
         UserError: there is no run in this folder, or the service refuses an event.
@@ -89,5 +91,5 @@ def follow_run(
 
 
 def _is_over(run: RunDirectory) -> bool:
-    """Whether no process works on the run; one that waits to begin counts as one."""
+    """Whether no process is working on the run. A starting process counts as working."""
     return run.trainer() is None

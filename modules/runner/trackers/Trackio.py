@@ -1,4 +1,4 @@
-"""trackio: curves on this computer, or in a space of Hugging Face."""
+"""trackio: curves on this computer, or in a Hugging Face space."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package,
 
 
 class Trackio(Tracker):
-    """Numbers of steps and validations.
+    """Sends metrics of steps and validations.
 
     Args:
-        project, name: as trackio shows them.
+        project, name: names shown in trackio.
     """
 
     def __init__(self, project: str, name: str) -> None:

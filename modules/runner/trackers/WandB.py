@@ -1,4 +1,4 @@
-"""Weights & Biases. Its own login counts (``wandb login``); nothing of it is kept here."""
+"""Weights & Biases. It uses its own login (``wandb login``), of which nothing is stored here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package,
 
 
 class WandB(Tracker):
-    """Numbers of steps and validations.
+    """Sends metrics of steps and validations.
 
     Args:
-        project, name: as the service shows them.
+        project, name: names shown by the service.
     """
 
     def __init__(self, project: str, name: str) -> None:
-        # settings and code of this folder stay here
+        # keep settings and code of this folder private
         self._run = package("wandb").init(project=project, name=name, save_code=False)
         self._status = 0
 

@@ -1,4 +1,4 @@
-"""A message to an address of one's own when a run ends."""
+"""Sends a message to an address of one's own when a run ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ TRIES = 3
 
 
 class Webhook(Tracker):
-    """Sends one JSON object at the end: ``run``, ``status``, ``step``, ``message``; ``text`` and ``content`` for chats.
+    """Sends one JSON object at the end: ``run``, ``status``, ``step``, ``message``; ``text`` and ``content``
+    for chats.
 
     Args:
-        url: where it goes.
-        name: how the run is called in it; no path of this computer is sent.
+        url: the address.
+        name: name of the run in the message; no local path is sent.
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -60,8 +61,8 @@ class Webhook(Tracker):
             said = f"status {answer.status_code}"
             if answer.status_code < 500:
                 break
-        # an address may hold a secret; it is not repeated
+        # an address may contain a secret, so it is not repeated
         raise UserError(f"the webhook was not reached: {said}", "--url", "check the address")
 
     def finish(self) -> None:
-        """The message goes out with the last event."""
+        """Do nothing: the message was sent with the last event."""

@@ -1,7 +1,7 @@
-"""What a run asked a person about its images, and what the person said, in one file that is only appended to.
+"""Questions of a run about its images and the answers of a person, in one append-only file.
 
-The trainer appends questions, watchers append votes; both flush a line to the disk before they do anything else. A
-vote is therefore kept whether or not the trainer lives, and counts when the trainer reads it.
+The trainer appends questions, watchers append votes. Both flush a line to disk before they do anything else.
+A vote is therefore kept whether or not the trainer is alive, and counts when the trainer reads it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KEY = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Vote:
-    """What was said of the images of one prompt so far.
+    """The vote on the images of one prompt so far.
 
     Args:
-        likes, dislikes: numbers of images, from 0.
-        best: the one preferred to all others.
-        done: nothing more is to be said.
+        likes, dislikes: indices of images, from 0.
+        best: the image preferred to all others.
+        done: whether the vote is final.
     """
 
     likes: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Vote:
     done: bool = False
 
     def levels(self, count: int) -> tuple[int, ...]:
-        """How each image was received: 2 the best, 1 liked, 0 seen, -1 disliked."""
+        """The level of each image: 2 best, 1 liked, 0 seen, -1 disliked."""
         made = [0] * count
         for number in self.likes:
             made[number] = 1
@@ -54,14 +54,14 @@ class Vote:
 
 @dataclass
 class Question:
-    """Images of one prompt that a person is asked about.
+    """A question about the images of one prompt.
 
     Args:
-        key: digest of the images, by which votes find them.
+        key: digest of the images, which votes refer to.
         place: ``<epoch>-<group>``, name of the folder of the images.
-        images: how many; their files are ``0.png`` and so on.
-        open: a trainer waits for an answer.
-        dropped: nobody answered in time.
+        images: number of images; their files are ``0.png`` and so on.
+        open: whether a trainer is waiting for an answer.
+        dropped: whether nobody answered in time.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Question:
 
     @property
     def answered(self) -> bool:
-        """Whether the trainer need not wait any more."""
+        """Whether the trainer no longer needs to wait."""
         return self.vote.done or self.dropped
 
 
@@ -99,7 +99,7 @@ class VoteBook:
         self._read = 0
 
     def refresh(self) -> bool:
-        """Read what was appended since the last call; whether there was anything."""
+        """Read what was appended since the last call. Returns whether there was anything."""
         path = self.folder / RECORDS
         try:
             if path.stat().st_size == self._read:
@@ -117,7 +117,7 @@ class VoteBook:
         return bool(whole)
 
     def open_questions(self) -> list[Question]:
-        """Those a trainer waits for, in the order in which they were asked."""
+        """The questions a trainer is waiting for, in the order asked."""
         return [one for one in self.questions.values() if one.open and not one.answered]
 
     def at(self, place: str) -> Question | None:
@@ -131,25 +131,25 @@ class VoteBook:
     # -- the trainer's side ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A trainer begins: it waits for none of the questions of an earlier one."""
+        """Start a trainer: questions of an earlier one are no longer open."""
         self._append({"begun": True})
 
     def ask(self, key: str, place: str, prompt: str, images: int) -> Question:
-        """Ask about images that are on the disk."""
+        """Ask about images that are on disk."""
         self._append({"asked": key, "place": place, "prompt": prompt, "images": images})
         return self.questions[key]
 
     def drop(self, key: str) -> None:
-        """Wait no longer for an answer."""
+        """Stop waiting for an answer."""
         self._append({"dropped": key})
 
     # -- the person's side -------------------------------------------------------------------------------------
 
     def give(self, key: str, vote: Vote) -> Question:
-        """Keep a vote; it is on the disk when this returns. A later vote replaces an earlier one until it is done.
+        """Save a vote to disk. A later vote replaces an earlier one until it is done.
 
         Raises:
-            UserError: there is no such question, it was answered already, or the vote contradicts itself.
+            UserError: the question does not exist or was already answered, or the vote contradicts itself.
         """
         self.refresh()
         question = self.questions.get(key)
@@ -176,7 +176,7 @@ class VoteBook:
     # -- the file ----------------------------------------------------------------------------------------------
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        # a line break first: a process that died while writing may have left half a line
+        # a line break first, because a process that died while writing may have left an incomplete line
         line = b"\n" + json.dumps(record, allow_nan=False).encode("ascii") + b"\n"
         try:
             Owned(self.folder, local=True).append(RECORDS, line)
@@ -188,7 +188,7 @@ class VoteBook:
         self.refresh()
 
     def _take(self, line: bytes) -> None:
-        """Add a record; what is not one is left out."""
+        """Add a record. Anything else is skipped."""
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -237,7 +237,7 @@ def _vote(record: Mapping[str, Any]) -> Vote | None:
 
 
 def fault_of(vote: Vote, images: int) -> str | None:
-    """What is wrong with a vote on ``images`` images, or ``None``."""
+    """The fault of a vote on ``images`` images, or ``None``."""
     numbers: Sequence[object] = (*vote.likes, *vote.dislikes, *(() if vote.best is None else (vote.best,)))
     for one in numbers:
         if type(one) is not int or not 0 <= one < images:

@@ -102,9 +102,7 @@ class Notes:
         self._found.append(Note(place, "", why, "", changes_weights))
 
     def moved(self, place: str, value: Any, ours: str, why: str) -> None:
-        """Note a setting that means the same elsewhere. It is no loss, and shown only in a comparison of both
-        files.
-        """
+        """Note a setting that means the same elsewhere. It loses nothing, and is shown only in a comparison."""
         self._moved.append(Note(place, _short(value), why, ours, False))
 
     def extend(self, notes: Iterable[Note]) -> None:

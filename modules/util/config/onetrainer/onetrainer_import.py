@@ -103,11 +103,10 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
 
     Args:
         path: the file.
-        lenient: replace unsupported values by the nearest supported ones instead of refusing them.
+        lenient: replace unsupported values by the nearest supported ones.
 
     Returns:
-        The config, and notes on what is not carried over unchanged (only values that differ from OneTrainer's
-        defaults).
+        The config, and notes on values that differ from OneTrainer's defaults and were not carried over.
 
     Raises:
         UserError: the file cannot be read, is not a OneTrainer config, or asks for an unsupported model
