@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
+from modules.model.libraries import BITSANDBYTES, unseen
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
 from modules.util.rng import digest64
@@ -235,7 +237,18 @@ def _is_tuned(module: nn.Module) -> bool:
     return isinstance(module, BaseTunerLayer)
 
 
+@cache
+def _prepare_peft() -> None:
+    """Let peft look for its own kinds of layers only once, and not find those that no model here has."""
+    with unseen(BITSANDBYTES):
+        from peft.import_utils import is_bnb_4bit_available, is_bnb_available
+
+        is_bnb_available()
+        is_bnb_4bit_available()
+
+
 def _inject(module: nn.Module, settings: PeftConfig) -> None:
+    _prepare_peft()
     from peft import inject_adapter_in_model
 
     # peft draws initial values that are replaced below; the global stream must not notice

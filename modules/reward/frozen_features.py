@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
+from modules.model.libraries import prepare_diffusers
 from modules.reward.clip import ClipFeatures
 from modules.reward.denoiser_features import BLOCK, FAMILY, TIMESTEP, DenoiserFeatures
 from modules.reward.picture_features import VERSION, PictureFeatures
@@ -171,6 +172,7 @@ class FrozenFeatures:
 
 
 def _load_vae(source: str) -> Any:
+    prepare_diffusers()
     from diffusers import AutoencoderKL
 
     folder = Path(source) / "vae" if (Path(source) / "vae").is_dir() else Path(source)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
+from modules.model.libraries import prepare_denoisers
 from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors, list_offenders
@@ -464,6 +465,8 @@ def _read_processor(place: Path) -> Any:
 
 def part_class(part: PartSpec) -> Any:
     """The class a part is loaded with."""
+    if not part.of_transformers:
+        prepare_denoisers()
     return getattr(importlib.import_module(part.module), part.classes[0])
 
 

@@ -158,9 +158,13 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 
-def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path) -> None:
+def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     made = train(write_config(tmp_path), "--dry-run")
     assert made.returncode == 0, made.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in made.stderr.splitlines()}
+    assert {"peft.tuners.lora.model", "diffusers.models.unets.unet_2d_condition"} <= loaded
+    assert "bitsandbytes.functional" not in loaded, "it takes two seconds of every start"
     lines = made.stdout.splitlines()
     first = next(place for place, line in enumerate(lines) if line.startswith("predicted GPU memory at "))
     assert "6 pairs to train on" in "".join(lines[:first])
@@ -221,7 +225,7 @@ def _check_tensorboard(folder: Path) -> None:
     assert log.Tags()["images"]
 
 
-def test_commands_reach_a_run(tmp_path: Path) -> None:
+def test_commands_reach_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(
         tmp_path,
         epochs=100_000,
@@ -246,8 +250,9 @@ def test_commands_reach_a_run(tmp_path: Path) -> None:
         order = run.post("resume")
         wait_for(run, process, lambda es, order=order: answered(es, order))
         wait_for(run, process, lambda es: len([e for e in es if e["kind"] == "step"]) > len(paused))
-        refused = train(config)
-        assert refused.returncode == 2 and "another process is training" in refused.stderr
+        capsys.readouterr()
+        assert main(["--config-path", str(config)]) == 2
+        assert "another process is training" in capsys.readouterr().err
         run.post("stop")
         assert process.wait(60) == 0
     finally:
