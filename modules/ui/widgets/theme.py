@@ -9,6 +9,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from tkinter import font as tkfont
 from tkinter import ttk
 from typing import Any
@@ -20,6 +21,8 @@ APPEARANCES = ("System", "Dark", "Light")
 _OVERSAMPLE = 4
 _Layout = list[tuple[str, Any]]
 """Layout of a widget in ttk's format: elements and, each in a table, their options and children."""
+_Box = tuple[str, str, str, int, int, int, int, tuple[int, int]]
+"""The arguments of ``_drawn_box``."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class _StyleMaker:
     def __init__(self, theme: Theme) -> None:
         self.theme, self.style, self.palette, self.px = theme, theme.style, theme.palette, theme.px
         self.images: list[ImageTk.PhotoImage] = []
+        self._boxes: dict[_Box, ImageTk.PhotoImage] = {}
 
     def make(self) -> list[ImageTk.PhotoImage]:
         p, fonts = self.palette, self.theme.fonts
@@ -175,16 +179,12 @@ class _StyleMaker:
     def _box(
         self, fill: str, edge: str, under: str, width: float = 1, radius: float = 5
     ) -> ImageTk.PhotoImage:
-        """A rounded box, stretched between its corners."""
-        side, many = self.px(18), _OVERSAMPLE
-        image = Image.new("RGB", (side * many, side * many), under)
-        edge_px = max(1, self.px(width)) * many
-        ImageDraw.Draw(image).rounded_rectangle(
-            (0, 0, side * many - 1, side * many - 1), self.px(radius) * many, fill, edge, edge_px
-        )
-        small = image.resize((side, side), Image.Resampling.LANCZOS)
-        # Tk fills a widget by tiling the middle, so a wide middle means a few copies instead of hundreds.
-        return self._image(_stretched(small, self.px(7), (self.px(320), self.px(48))))
+        """A rounded box, stretched between its corners. Equal boxes share one image."""
+        px = self.px
+        look = (fill, edge, under, px(width), px(radius), px(18), px(7), (px(320), px(48)))
+        if look not in self._boxes:
+            self._boxes[look] = self._image(_drawn_box(*look))
+        return self._boxes[look]
 
     def _image(self, image: Image.Image) -> ImageTk.PhotoImage:
         made = ImageTk.PhotoImage(image, master=self.theme.root)
@@ -374,6 +374,22 @@ class _StyleMaker:
             bordercolor=p.panel, lightcolor=p.panel, darkcolor=p.panel, padding=(px(6), px(4)),
         )  # fmt: skip
         self.style.map("Treeview.Heading", background=[("active", p.hover)])
+
+
+@lru_cache(maxsize=128)
+def _drawn_box(
+    fill: str, edge: str, under: str, width: int, radius: int, side: int, corner: int, size: tuple[int, int]
+) -> Image.Image:
+    """A rounded box on a colour, with edges of ``width`` pixels, drawn with a side of ``side`` pixels and stretched
+    to ``size`` between corners of ``corner`` pixels.
+    """
+    many = _OVERSAMPLE
+    image = Image.new("RGB", (side * many, side * many), under)
+    place = (0, 0, side * many - 1, side * many - 1)
+    ImageDraw.Draw(image).rounded_rectangle(place, radius * many, fill, edge, width * many)
+    small = image.resize((side, side), Image.Resampling.LANCZOS)
+    # Tk fills a widget by tiling the middle, so a wide middle means a few copies instead of hundreds.
+    return _stretched(small, corner, size)
 
 
 def _stretched(image: Image.Image, edge: int, size: tuple[int, int]) -> Image.Image:
