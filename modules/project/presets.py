@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,28 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
 
 def _of_pairs(path: Path) -> TrainConfig | None:
     """Load a preset that learns from pairs; ``None`` for other presets and files."""
-    try:
-        config: TrainConfig = load_layered(path, None, check=False)
-    except UserError:
-        return None
-    return config if config.trains_pairs else None
+    config = _read(path)
+    return config if config is not None and config.trains_pairs else None
 
 
 def _of_own_images(path: Path) -> TrainConfig | None:
     """Load a preset that learns from the model's own images without likelihoods of denoising steps; else ``None``."""
     if OWN_IMAGES not in path.stem.lstrip("#").lower().split():
         return None
+    return _read(path)
+
+
+def _read(path: Path) -> TrainConfig | None:
+    """Load a preset that is only looked at. A round looks at all presets several times."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return _read_once(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read_once(path: Path, _changed: int, _size: int) -> TrainConfig | None:
     try:
         config: TrainConfig = load_layered(path, None, check=False)
     except UserError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from modules.project import presets
 from modules.project.presets import find_preset, round_config
 from modules.project.ProjectFile import CARDS, ProjectFile
 from modules.spec.registry import FAMILIES
@@ -88,3 +91,18 @@ def test_what_follows_from_the_data():
     assert round_config(project(image={"width": 768, "height": 512}), {}, 60, []).resolution == "640"
     assert round_config(project(), {}, 60, ["epochs=3"]).epochs == 3
     assert round_config(project(card=24), {}, 2, []).batch_size == 2
+
+
+def test_a_preset_that_changes_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+    (tmp_path / "family").mkdir()
+    path = tmp_path / "family" / "#mine.json"
+    kept = {"__version": 1, "model_type": "STABLE_DIFFUSION_15", "base_model_name": "a/model"}
+    path.write_text(json.dumps({**kept, "rlhf_enabled": False}))
+    with pytest.raises(UserError, match="no preset"):
+        find_preset(project())
+    path.write_text(json.dumps({**kept, "rlhf_enabled": True}))
+    assert find_preset(project()) == path
+    path.write_text("{")
+    with pytest.raises(UserError, match="no preset"):
+        find_preset(project())
