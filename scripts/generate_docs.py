@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.util.config.reference import settings_page, train_config_schema  # noqa: E402
+from modules.util.config.reference import optimizers_page, settings_page, train_config_schema  # noqa: E402
 from modules.util.jsonio import write_text  # noqa: E402
 
 
@@ -55,6 +55,7 @@ DOCUMENTS = {
     "resources/schema/catalog.json": catalog,
     "resources/schema/train_config.json": train_config_schema,
     "docs/config.md": settings_page,
+    "docs/optimizers.md": optimizers_page,
 }
 
 

@@ -62,7 +62,7 @@ from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DataType, EMAMode, Optimizer, Scaler
+from modules.util.enum.choices import DataType, EMAMode, Scaler
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
 from modules.util.TrainProgress import TrainProgress
@@ -262,7 +262,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
         LearningRateSchedule.from_config(config, UNKNOWN_STEPS, TRIED_STEPS)
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     own = config.optimizer.model_copy()
-    if own.optimizer is Optimizer.MUON:
+    if own.optimizer.of_matrices:
         # which layers it takes is looked at by itself; its other numbers are tried with one that it takes
         named = {name: own.params[name] for name in MUON_LAYERS if name in own.params}
         hidden_layers(str(named.get(MUON_LAYERS[0], HIDDEN)), named.get(MUON_LAYERS[1]) is True)

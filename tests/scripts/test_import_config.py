@@ -87,8 +87,8 @@ def test_notes_are_short_joined_and_without_lists_of_choices(
         ({"model_type": "HUNYUAN_VIDEO"}, ("model_type", "FLUX_DEV_1")),
         ({"training_method": "EMBEDDING", "model_type": "QWEN"}, ("training_method", "LORA")),
         ({"training_method": "FINE_TUNE_VAE"}, ("training_method", "FINE_TUNE")),
-        ({"optimizer": {"optimizer": "PRODIGY_ADV"}, "learning_rate": 1.0}, ("optimizer", "PRODIGY")),
-        ({"optimizer": {"optimizer": "ADAMW_ADV"}, "learning_rate": 1.0}, ("optimizer", "ADAMW")),
+        ({"optimizer": {"optimizer": "PRODIGY_NEW"}, "learning_rate": 1.0}, ("optimizer", "PRODIGY")),
+        ({"optimizer": {"optimizer": "ADAMW_ADV_8BIT"}, "learning_rate": 1.0}, ("optimizer", "ADAMW")),
     ],
     ids=str,
 )

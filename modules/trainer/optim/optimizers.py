@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +13,19 @@ import torch
 from modules.trainer.optim.Adafactor import Adafactor
 from modules.trainer.optim.ema import kept
 from modules.trainer.optim.muon import MUON_ARGUMENTS, muon_groups
+from modules.util.config.optimizer.tables import CLASS_NAMES, unknown_parameter
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, DataError
 
 TORCH, EXTRA, EIGHT_BIT = "torch.optim", "pytorch_optimizer", "bitsandbytes.optim"
+PRODIGY_PLUS, ADVANCED = "prodigyplus", "adv_optm"
+REQUIREMENTS: Mapping[str, str] = {
+    EIGHT_BIT: "requirements-gpu.txt",
+    PRODIGY_PLUS: "requirements-optimizers.txt",
+    ADVANCED: "requirements-optimizers.txt",
+}
+"""Files of packages that are optional."""
 CLASSES: Mapping[Optimizer, tuple[str, str]] = {
     Optimizer.ADAMW: (TORCH, "AdamW"),
     Optimizer.ADAM: (TORCH, "Adam"),
@@ -54,8 +61,43 @@ CLASSES: Mapping[Optimizer, tuple[str, str]] = {
     Optimizer.LARS_8BIT: (EIGHT_BIT, "LARS8bit"),
     Optimizer.RMSPROP_8BIT: (EIGHT_BIT, "RMSprop8bit"),
     Optimizer.SGD_8BIT: (EIGHT_BIT, "SGD8bit"),
+    Optimizer.PRODIGY_PLUS_SCHEDULE_FREE: (PRODIGY_PLUS, "ProdigyPlusScheduleFree"),
+    Optimizer.ADAMW_ADV: (ADVANCED, "AdamW_adv"),
+    Optimizer.ADOPT_ADV: (ADVANCED, "Adopt_adv"),
+    Optimizer.LION_ADV: (ADVANCED, "Lion_adv"),
+    Optimizer.SIGNSGD_ADV: (ADVANCED, "SignSGD_adv"),
+    Optimizer.PRODIGY_ADV: (ADVANCED, "Prodigy_adv"),
+    Optimizer.MUON_ADV: (ADVANCED, "Muon_adv"),
+    Optimizer.ADAMUON_ADV: (ADVANCED, "AdaMuon_adv"),
 }
-NOT_FOR_USERS = ("self", "params", "lr", "capturable", "differentiable", "kwargs", "groups")
+NOT_FOR_USERS = (
+    *(
+        "self",
+        "params",
+        "lr",
+        "capturable",
+        "differentiable",
+        "kwargs",
+        "groups",
+        "fused_back_pass",
+        "fsdp_in_use",
+    ),
+    *("use_muon", "k_logging", "layer_key_fn", "clip_lambda"),
+)
+NOT_RESUMED = (
+    *("stochastic_rounding", "spectral_normalization", "adam_spectral_normalization", "stochastic_sign"),
+    *(
+        "low_rank_ortho",
+        "ortho_rank",
+        "kourkoutas_beta",
+        "beta2_min",
+        "ema_alpha",
+        "tiny_spike",
+        "k_warmup_steps",
+    ),
+)
+"""Arguments whose random numbers or memory the class keeps outside its state: a resumed run would be another one."""
+ROUNDS_ITSELF = (PRODIGY_PLUS, ADVANCED)
 # one kernel for all parameters of a step; same numbers in every run
 NEEDS_MOMENTUM = (Optimizer.LARS_8BIT, Optimizer.SGD_8BIT)
 FUSED = (Optimizer.ADAMW, Optimizer.ADAM)
@@ -74,7 +116,8 @@ def optimizer_class(kind: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     try:
         module = importlib.import_module(package)
     except ImportError as error:
-        where = "pip install -r requirements-gpu.txt" if package == EIGHT_BIT else "install it"
+        file = REQUIREMENTS.get(package)
+        where = f"pip install -r {file}" if file else "install it"
         raise ConfigError(
             f"{kind} needs the package {package.partition('.')[0]}, which cannot be imported: {error}",
             "optimizer.optimizer",
@@ -90,8 +133,10 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
         ConfigError: a setting this optimizer does not have.
     """
     accepted = dict(inspect.signature(optimizer_class(config.optimizer)).parameters)
-    if config.optimizer is Optimizer.MUON:
+    if config.optimizer.of_matrices:
         accepted |= inspect.signature(muon_groups).parameters
+    for name in (*NOT_FOR_USERS, *NOT_RESUMED):
+        accepted.pop(name, None)
     made: dict[str, Any] = {}
     for field, value in (("beta1", config.beta1), ("beta2", config.beta2)):
         if value is not None:
@@ -104,19 +149,16 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
             raise ConfigError(f"{config.optimizer} has no {field}", f"optimizer.{field}", "leave it empty")
         made[field] = value
     for name, argument in config.params.items():
-        if name in NOT_FOR_USERS or name not in accepted:
-            near = difflib.get_close_matches(name, [n for n in accepted if n not in NOT_FOR_USERS], n=1)
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "it takes: " + ", ".join(n for n in accepted if n not in NOT_FOR_USERS)
-            )
-            raise ConfigError(f"{config.optimizer} has no argument {name!r}", "optimizer.params", hint)
+        if name not in accepted:
+            what, hint = unknown_parameter(config.optimizer, name)
+            raise ConfigError(what, "optimizer.params", hint)
         made[name] = argument
     if config.optimizer in NEEDS_MOMENTUM:
         made.setdefault("momentum", 0.9)
     if config.optimizer in FUSED:
         made.setdefault("fused", True)
+    if CLASSES[config.optimizer][0] in ROUNDS_ITSELF:
+        made["stochastic_rounding"] = False
     return made
 
 
@@ -129,10 +171,8 @@ def _set_beta(
         betas[index] = value
         made["betas"] = tuple(betas)
         return
-    name = {"ADAFACTOR": ("beta1", ""), "TIGER": ("beta", ""), "RMSPROP": ("", "alpha")}.get(
-        kind.value, ("", "")
-    )[index]
-    if not name:
+    name = CLASS_NAMES.get((kind, field))
+    if name is None:
         raise ConfigError(f"{kind} has no {field}", f"optimizer.{field}", "leave it empty")
     made[name] = value
 
@@ -144,7 +184,7 @@ def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.
         ConfigError: settings it does not take.
     """
     arguments = optimizer_arguments(config)
-    if config.optimizer is Optimizer.MUON:
+    if config.optimizer.of_matrices:
         split = {name: arguments.pop(name) for name in MUON_ARGUMENTS if name in arguments}
         made = muon_groups(groups, **split)
     else:
@@ -238,8 +278,11 @@ def load_optimizer_state(
     if list(state.get("parameter_names", ())) != list(names):
         raise DataError("the optimizer state of the backup belongs to other parameters")
     rates = [group["initial_lr"] for group in optimizer.param_groups]
+    advanced = type(optimizer).__module__.startswith(ADVANCED)
+    # adv_optm's own way fails for states without a number format; what it is for is done below
+    load = torch.optim.Optimizer.load_state_dict if advanced else type(optimizer).load_state_dict
     try:
-        optimizer.load_state_dict({"state": state["state"], "param_groups": state["param_groups"]})
+        load(optimizer, {"state": state["state"], "param_groups": state["param_groups"]})
     except (ValueError, KeyError) as error:
         raise DataError(f"the optimizer state of the backup does not fit: {error}") from error
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -251,3 +294,7 @@ def load_optimizer_state(
                 own[key] = value.to(own[key].device)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["initial_lr"] = rate
+    if advanced and "d_numerator" in optimizer.param_groups[0]:
+        # between steps PRODIGY_ADV has these outside its state
+        optimizer.d_denom = torch.zeros((), device=parameters[0].device)  # type: ignore[attr-defined]
+        optimizer.init_step()  # type: ignore[attr-defined]

@@ -1,24 +1,22 @@
-"""The training page: the form, and a window for optimizer arguments without a row."""
+"""The training page: the form, and a window for all parameters of the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from tkinter import ttk
+from typing import Any
 
 from modules.ui.form.CardBoard import wrap_within
-from modules.ui.items.ParametersWindow import ParametersWindow
+from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
-from modules.ui.state.parameters import Scalar, as_texts
+from modules.ui.state.optimizer_texts import given_by
+from modules.ui.state.parameters import as_texts
 from modules.ui.texts import training as words
+from modules.util.config.optimizer.OptimizerParameter import Value
+from modules.util.config.optimizer.tables import parameters_of
 from modules.util.errors import UserError
 
 FIELD = "optimizer.params"
-OWN_ROWS = {
-    "optimizer.eps": "eps",
-    "optimizer.weight_decay": "weight_decay",
-    "optimizer.momentum": "momentum",
-}
-OTHERS = {"lr": "learning_rate", "betas": "optimizer.beta1", "params": "", "self": ""}
 
 
 class TrainingPage(FormPage):
@@ -47,28 +45,21 @@ class TrainingPage(FormPage):
         shown = ", ".join(f"{one.name} = {one.text or one.kind}" for one in given)
         self.set_now.configure(text=shown or words.NONE_SET)
 
-    def open_parameters(self) -> ParametersWindow:
-        """Edit the further arguments."""
-        state = self.ui.state
-        titles = {path: state.settings[path].title for path in (*OWN_ROWS, *OTHERS.values()) if path}
-        taken = {name: words.HAS_FIELD.format(title=titles[path]) for path, name in OWN_ROWS.items()}
-        for name, path in OTHERS.items():
-            taken[name] = words.HAS_FIELD.format(title=titles[path]) if path else words.SET_BY_PROGRAM
-        window = ParametersWindow(
-            self.ui,
-            state.settings[FIELD].title,
-            words.ABOUT.format(tip=state.settings[FIELD].tip),
-            state.value(FIELD),
-            taken,
-            self._taken_over,
-        )
+    def open_parameters(self) -> OptimizerWindow:
+        """Edit the parameters of the optimizer."""
+        config = self.ui.state.value("optimizer")
+        window = OptimizerWindow(self.ui, config.optimizer, given_by(config), self._taken_over)
         window.open()
         return window
 
-    def _taken_over(self, values: dict[str, Scalar]) -> None:
+    def _taken_over(self, values: dict[str, Value]) -> None:
         self.parameters.focus_set()
+        kind = self.ui.state.value("optimizer").optimizer
+        made: dict[str, Any] = {
+            one.path: values.pop(one.name, None) for one in parameters_of(kind) if one.field
+        }
         try:
-            self.ui.state.set_value(FIELD, values)
+            self.ui.state.set_values({**made, FIELD: values}, words.PARAMETERS_OF.format(name=kind))
         except UserError as error:
             self.ui.error(error)
 

@@ -12,6 +12,15 @@ PAGE = PageSpec(
 )
 
 NONE_SET = "None: the optimizer's own defaults apply"
-HAS_FIELD = "has its own field: {title}"
-SET_BY_PROGRAM = "is set by the program"
-ABOUT = "{tip} Start refuses names that the optimizer does not have."
+
+# the window of the optimizer's parameters
+PARAMETERS_OF = "Parameters of {name}"
+PARAMETERS_ABOUT = (
+    "An empty field is the default. Start uses what is set here, and {name}'s own defaults for the rest."
+)
+ON, OFF, NOTHING = "on", "off", "nothing"
+TO_DEFAULT, TO_DEFAULT_TIP = "Default", "Back to the default"
+ALL_TO_DEFAULT = "All to default"
+ROW_ABOUT = "{about} Default {default}; {allowed}."
+STRANGE = "{name} = {value}: {fault}"
+TAKE_OUT = "Remove"

@@ -7,10 +7,12 @@ from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.optimizer.tables import parameters_of
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.settings import Setting, iter_settings
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
+from modules.util.enum.choices import Optimizer
 
 _HEAD = """# Settings
 
@@ -153,3 +155,29 @@ def _values(setting: Setting) -> str:
     limits = setting.limits.text()
     words = f"{words}, {limits}" if limits else words
     return f"{words}; may be null" if setting.optional else words
+
+
+_OPTIMIZERS = """# Optimizers
+
+Generated from `modules/util/config/optimizer` by `scripts/generate_docs.py`; do not edit by hand.
+
+What `optimizer.optimizer` can be, and the parameters of each update rule. `beta1`, `beta2`, `eps`, `weight_decay` and
+`momentum` are settings of their own (`optimizer.beta1`). The others are entries of `optimizer.params`. What is left
+out keeps the default. A name that the optimizer does not have is refused before a model is loaded, and so is a value
+outside its range. The button **Parameters** on the page Training shows the same tables and edits them.
+
+Those with 8BIT need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and those with
+ADV need packages of their own: `pip install -r requirements-optimizers.txt`. Of these, parameters are left out whose
+random numbers or memory a backup could not hold. Stochastic rounding in their classes is off.
+"""
+
+
+def optimizers_page() -> str:
+    """``docs/optimizers.md``: a table of parameters for every update rule."""
+    lines: list[str] = [_OPTIMIZERS]
+    for kind in Optimizer:
+        lines += [f"\n## {kind}\n", "| Parameter | Default | Values | |", "| --- | --- | --- | --- |"]
+        for one in parameters_of(kind):
+            default = json.dumps(one.default).replace("Infinity", '"inf"')
+            lines.append(f"| `{one.name}` | `{default}` | {one.allowed()} | {one.about} |")
+    return "\n".join(lines).rstrip() + "\n"

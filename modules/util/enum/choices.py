@@ -176,11 +176,24 @@ class Optimizer(BaseEnum):
     RMSPROP_8BIT = "RMSPROP_8BIT"
     SGD_8BIT = "SGD_8BIT"
     YOGI = "YOGI"
+    PRODIGY_PLUS_SCHEDULE_FREE = "PRODIGY_PLUS_SCHEDULE_FREE"
+    ADAMW_ADV = "ADAMW_ADV"
+    ADOPT_ADV = "ADOPT_ADV"
+    LION_ADV = "LION_ADV"
+    SIGNSGD_ADV = "SIGNSGD_ADV"
+    PRODIGY_ADV = "PRODIGY_ADV"
+    MUON_ADV = "MUON_ADV"
+    ADAMUON_ADV = "ADAMUON_ADV"
 
     @property
     def adapts_its_rate(self) -> bool:
         """Whether it finds its own step size, which the learning rate (1) multiplies."""
-        return self.value == "PRODIGY" or self.value.startswith("DADAPT_")
+        return self.value.startswith(("PRODIGY", "DADAPT_"))
+
+    @property
+    def of_matrices(self) -> bool:
+        """Whether it moves matrices inside blocks alone, and leaves the rest to ADAMW."""
+        return self.value in ("MUON", "MUON_ADV", "ADAMUON_ADV")
 
 
 class LearningRateScheduler(BaseEnum):

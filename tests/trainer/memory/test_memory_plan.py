@@ -31,6 +31,7 @@ from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
 from tests.trainer.builders import run_here, settings, write_config
+from tests.trainer.optim.kinds import KINDS
 
 USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
 """Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
@@ -196,7 +197,7 @@ def test_offloaded_weights_are_not_on_the_device() -> None:
     assert there.part_bytes("transformer") < 0.5 * here.part_bytes("transformer")
 
 
-@pytest.mark.parametrize("kind", list(Optimizer))
+@pytest.mark.parametrize("kind", KINDS)
 def test_state_of_large_parameters_follows_from_small_ones(
     kind: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

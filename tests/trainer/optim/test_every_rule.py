@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from typing import Any
 
 import pytest
@@ -10,12 +11,19 @@ import torch
 
 from modules.trainer.assembly import check_settings
 from modules.trainer.optim.muon import muon_groups
-from modules.trainer.optim.optimizers import CLASSES, create_optimizer, effective_rate
+from modules.trainer.optim.optimizers import (
+    CLASSES,
+    create_optimizer,
+    effective_rate,
+    load_optimizer_state,
+    optimizer_state,
+)
 from modules.util.config.load import find_problems
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError
+from tests.trainer.optim.kinds import KINDS
 
 STEPS = 30
 DIRECT: dict[Optimizer, dict[str, Any]] = {
@@ -40,18 +48,39 @@ def rate_of(kind: Optimizer) -> float:
     return 1.0 if kind.adapts_its_rate else 1e-2
 
 
-@pytest.mark.parametrize("kind", list(Optimizer))
+@pytest.mark.parametrize("kind", KINDS)
 def test_thirty_steps_are_those_of_the_class(kind: Optimizer) -> None:
     ours, theirs, rate = start(), start(), rate_of(kind)
     descend(create_optimizer(OptimizerConfig(optimizer=kind), [("all", rate, [("block", ours)])]), ours)
     module, name = CLASSES[kind]
-    group = {"params": [theirs], "lr": rate, **({"use_muon": True} if kind is Optimizer.MUON else {})}
+    group = {"params": [theirs], "lr": rate, **({"use_muon": True} if kind.of_matrices else {})}
     direct = getattr(importlib.import_module(module), name)([group], lr=rate, **DIRECT.get(kind, {}))
     if hasattr(direct, "train"):
         direct.train()
     descend(direct, theirs)
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
     assert not torch.equal(ours, start())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_halfway_down_the_quadratic_changes_no_bit(kind: Optimizer) -> None:
+    def made(parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+        return create_optimizer(
+            OptimizerConfig(optimizer=kind), [("all", rate_of(kind), [("block", parameter)])]
+        )
+
+    straight = start()
+    optimizer = made(straight)
+    descend(optimizer, straight, STEPS // 2)
+    stream = io.BytesIO()
+    torch.save(optimizer_state(optimizer, ["block"]), stream)
+    resumed = torch.nn.Parameter(straight.detach().clone())
+    descend(optimizer, straight, STEPS - STEPS // 2)
+    stream.seek(0)
+    second = made(resumed)
+    load_optimizer_state(second, torch.load(stream, weights_only=True), ["block"])
+    descend(second, resumed, STEPS - STEPS // 2)
+    assert torch.equal(straight, resumed)
 
 
 def test_an_update_of_muon_is_nearly_orthogonal() -> None:

@@ -21,6 +21,7 @@ from modules.util.enum.choices import Optimizer
 from modules.util.errors import DataError
 from modules.util.TrainProgress import TrainProgress
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.trainer.optim.kinds import KINDS
 from tests.trainer.optim.test_every_rule import CURVATURE, rate_of, start
 
 AFTER_ONE = {"train": True, "stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
@@ -196,7 +197,7 @@ def test_pairs_read_their_prompts_with_both_encoders_to_the_end(
     assert not same(of("unet", seen.weights[1]), of("unet", seen.weights[-1]))
 
 
-@pytest.mark.parametrize("kind", list(Optimizer))
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_optimizer_moves_or_decays_what_has_no_gradient(kind: Optimizer) -> None:
     moving, frozen, rate = start(), start(), rate_of(kind)
     config = OptimizerConfig(optimizer=kind)

@@ -1,9 +1,10 @@
-"""Further arguments of the optimizer: typed values, faults at their field, all by keys."""
+"""Names with typed values: faults at their field, all by keys."""
 
 from __future__ import annotations
 
 import json
 import math
+from tkinter import ttk
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from modules.ui.items.ParametersWindow import ParametersWindow
 from modules.ui.pages.TrainingPage import TrainingPage
 from modules.ui.state.parameters import ParameterText, as_texts, read_texts
-from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.drivers import Hands
 
 SCALARS = st.one_of(
@@ -67,19 +67,26 @@ def training_page(hands: Hands) -> TrainingPage:
     return page
 
 
-def opened(hands: Hands) -> ParametersWindow:
-    page = training_page(hands)
-    hands.focus(page.parameters)
-    hands.keys("<Return>")
-    window = hands.dialog()
-    assert isinstance(window, ParametersWindow)
+Values = dict[str, object]
+
+
+def opened(hands: Hands, values: Values, got: list[Values]) -> ParametersWindow:
+    """The window of names and values, as rewards and accelerators open it."""
+    ui, taken = training_page(hands).ui, {"eps": "has its own field: Epsilon"}
+    window = ParametersWindow(ui, "Parameters", "Arguments by name.", values, taken, got.append)  # type: ignore[arg-type]
+    window.open()
+    hands.rest()
     hands.wait(lambda: hands.window.focus_get() is window.rows[0].name, "the name has no focus")
     return window
 
 
 def choose(hands: Hands, window: ParametersWindow, index: int, kind: str) -> None:
     """In the list of kinds, by the arrow keys."""
-    combo = window.rows[index].kind
+    pick(hands, window.rows[index].kind, kind)
+
+
+def pick(hands: Hands, combo: ttk.Combobox, kind: str) -> None:
+    """In the list of the field with the focus, by the arrow keys."""
     hands.expect_focus(combo)
     hands.keys("<Down>")
     popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
@@ -94,13 +101,10 @@ def choose(hands: Hands, window: ParametersWindow, index: int, kind: str) -> Non
     hands.focus(combo)
 
 
-def params(hands: Hands) -> dict[str, object]:
-    return dict(hands.window.state_.config.optimizer.params)
-
-
 @pytest.mark.gui
 def test_values_of_every_kind_by_keys(hands: Hands) -> None:
-    window = opened(hands)
+    got: list[Values] = []
+    window = opened(hands, {}, got)
     typed = (
         ("d_coef", "number", "2"),
         ("steps", "whole number", "3"),
@@ -122,20 +126,13 @@ def test_values_of_every_kind_by_keys(hands: Hands) -> None:
     hands.keys("<Control-Return>")
     assert not window.winfo_exists()
     wanted = {"d_coef": 2.0, "steps": 3, "amsgrad": True, "mode": "true", "nothing": None}
-    assert json.dumps(params(hands)) == json.dumps(wanted)
-    page = training_page(hands)
-    assert "d_coef = 2.0, steps = 3, amsgrad = on" in str(page.set_now.cget("text"))
-    hands.keys("<Control-z>", to=hands.window)
-    assert params(hands) == {} and "None" in str(page.set_now.cget("text"))
-    hands.keys("<Control-y>", to=hands.window)
-    assert json.dumps(params(hands)) == json.dumps(wanted)
-    assert hands.window.state_.config.copy_of().optimizer.params == wanted
-    assert TrainConfig.from_dict(hands.window.state_.config.to_dict()).optimizer.params == wanted
+    assert json.dumps(got) == json.dumps([wanted])
 
 
 @pytest.mark.gui
 def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
-    window = opened(hands)
+    got: list[Values] = []
+    window = opened(hands, {}, got)
     hands.type("d_coef")
     hands.keys("<Tab>", "<Tab>")
     hands.type("two")
@@ -157,13 +154,13 @@ def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
     hands.expect_focus(row.name)
     assert "Epsilon" in str(row.faults["name"].cget("text"))
     hands.keys("<Escape>")
-    assert not window.winfo_exists() and params(hands) == {}
+    assert not window.winfo_exists() and got == []
 
 
 @pytest.mark.gui
 def test_what_is_there_can_be_changed_and_taken_out(hands: Hands) -> None:
-    hands.window.state_.set_value("optimizer.params", {"a": 1, "b": True, "c": math.inf})
-    window = opened(hands)
+    got: list[Values] = []
+    window = opened(hands, {"a": 1, "b": True, "c": math.inf}, got)
     assert [row.text() for row in window.rows] == [
         ParameterText("a", "whole number", "1"),
         ParameterText("b", "on / off", "on"),
@@ -175,14 +172,14 @@ def test_what_is_there_can_be_changed_and_taken_out(hands: Hands) -> None:
     hands.focus(window.rows[0].kind)
     choose(hands, window, 0, "number")
     hands.keys("<Control-Return>")
-    assert repr(params(hands)) == "{'a': 1.0, 'c': inf}"
-    window = opened(hands)
+    assert repr(got) == "[{'a': 1.0, 'c': inf}]"
+    window = opened(hands, got[0], got)
     for _ in range(2):
         hands.focus(window.rows[0].drop)
         hands.keys("<space>")
     hands.expect_focus(window.more)
     hands.keys("<Control-Return>")
-    assert params(hands) == {}
+    assert got[1] == {}
 
 
 @pytest.mark.gui

@@ -18,7 +18,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, Data]] = {
     "dadaptation": ("DADAPT_ADAM", {}),
     "dadaptadampreprint": ("DADAPT_ADAM", {}),
     "sgdnesterov": ("SGD", {"nesterov": True}),
-    "sgdnesterov8bit": ("SGD_8BIT", {"nesterov": True}),
+    "sgdnesterov8bit": ("SGD_8BIT", {}),  # its class does not use nesterov
     "pagedadamw8bit": ("ADAMW_8BIT", {"is_paged": True}),
     "pagedlion8bit": ("LION_8BIT", {"is_paged": True}),
     "adamwschedulefree": ("SCHEDULE_FREE_ADAMW", {}),
@@ -28,7 +28,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, Data]] = {
 _MOMENTUM = ("SGD", "SGD_8BIT")
 _PACKAGES = (
     "torch.optim", "bitsandbytes.optim", "pytorch_optimizer", "prodigyopt", "lion_pytorch", "dadaptation",
-    "schedulefree", "transformers",
+    "schedulefree", "transformers", "prodigyplus", "adv_optm",
 )  # fmt: skip
 """Packages in which classes of these names have the same update rule as ours of that name."""
 _SCHEDULES = {

@@ -31,12 +31,59 @@ _NUMBERS = {
     "LARS": ("weight_decay", "momentum"),
     "LARS_8BIT": ("weight_decay", "momentum"),
     "MUON": ("weight_decay", "momentum"),
-    "RMSPROP_8BIT": ("eps", "weight_decay", "momentum"),
+    "RMSPROP_8BIT": ("eps", "weight_decay"),
     "SGD_8BIT": ("weight_decay", "momentum"),
     "TIGER": ("beta1", "weight_decay"),
+    "LION_ADV": ("beta1", "beta2", "weight_decay"),
+    "SIGNSGD_ADV": ("weight_decay", "momentum"),
+    "MUON_ADV": ("beta1", "weight_decay"),
 }
 """The optimizer fields of ours that an update rule uses, if they are not the usual ones."""
+_DECAYING = ("cautious_wd", "nnmf_factor")
+_LIKE_ADAM = (*_DECAYING, "use_atan2", "nesterov")
+_LIKE_MUON = (
+    *_DECAYING, "nesterov", "ns_steps", "rms_rescaling", "normuon_variant", "accelerated_ns", "approx_mars",
+    "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr",
+)  # fmt: skip
 _PARAMS = {
+    "ADAMW_ADV": (*_LIKE_ADAM, "use_bias_correction"),
+    "ADOPT_ADV": _LIKE_ADAM,
+    "LION_ADV": (*_DECAYING, "auto_kappa_p"),
+    "SIGNSGD_ADV": (*_DECAYING, "nesterov"),
+    "PRODIGY_ADV": (
+        *_LIKE_ADAM,
+        "beta3",
+        "d0",
+        "d_coef",
+        "growth_rate",
+        "safeguard_warmup",
+        "slice_p",
+        "prodigy_steps",
+        "d_limiter",
+    ),
+    "MUON_ADV": (*_LIKE_MUON, "beta2_normuon"),
+    "ADAMUON_ADV": (*_LIKE_MUON, "use_atan2"),
+    "PRODIGY_PLUS_SCHEDULE_FREE": (
+        "beta3",
+        "weight_decay_by_lr",
+        "d0",
+        "d_coef",
+        "d_limiter",
+        "prodigy_steps",
+        "schedulefree_c",
+        "split_groups",
+        "split_groups_mean",
+        "factored",
+        "factored_fp32",
+        "use_bias_correction",
+        "use_stableadamw",
+        "use_schedulefree",
+        "use_speed",
+        "use_cautious",
+        "use_grams",
+        "use_adopt",
+        "use_orthograd",
+    ),
     "ADAFACTOR": (
         "eps2",
         "clip_threshold",
@@ -46,7 +93,7 @@ _PARAMS = {
         "warmup_init",
     ),
     "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
-    "ADAGRAD_8BIT": ("lr_decay", "initial_accumulator_value", "min_8bit_size"),
+    "ADAGRAD_8BIT": ("min_8bit_size",),
     "ADAM": ("amsgrad",),
     "ADEMAMIX": ("alpha",),
     "ADEMAMIX_8BIT": ("alpha", "min_8bit_size"),
@@ -60,10 +107,10 @@ _PARAMS = {
     "DADAPT_SGD": ("d0", "growth_rate"),
     "LAMB_8BIT": ("min_8bit_size",),
     "LARS": ("nesterov", "dampening"),
-    "LARS_8BIT": ("nesterov", "dampening", "min_8bit_size"),
+    "LARS_8BIT": ("min_8bit_size",),
     "MUON": ("nesterov", "ns_steps", "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr"),
     "RMSPROP_8BIT": ("alpha", "min_8bit_size"),
-    "SGD_8BIT": ("nesterov", "dampening", "min_8bit_size"),
+    "SGD_8BIT": ("min_8bit_size",),
     "YOGI": ("initial_accumulator",),
     "ADAM_8BIT": ("min_8bit_size", "is_paged"),
     "ADAMW": ("amsgrad",),
@@ -80,19 +127,21 @@ _RENAMED = {
     "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
 }
 """Switches of OneTrainer: our name, and what our class does without it."""
-_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
+_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton", "compile")
 """Arguments that only affect memory or messages, and stochastic rounding, which is handled separately."""
-_ALWAYS = {"ADAFACTOR": ("scale_parameter", "relative_step")}
+_ALWAYS = {
+    "ADAFACTOR": ("scale_parameter", "relative_step"),
+    "ADAMW_ADV": ("use_bias_correction",),
+    "PRODIGY_ADV": ("d_limiter",),
+    "MUON_ADV": ("nesterov",),
+    "ADAMUON_ADV": ("nesterov",),
+    "PRODIGY_PLUS_SCHEDULE_FREE": ("split_groups_mean",),
+}
 """Arguments that are carried over even at their default, because ours differs."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
 """What our update rules do anyway."""
 
 
-_NEAREST = {
-    "SIGNSGD_ADV": "LION",
-    "ADAMUON_ADV": "ADAMW",
-}
-"""Unsupported update rules, and the nearest of their kind where the name does not tell."""
 _HIGHEST_RATE = 1e-2
 _USUAL_RATE = 1e-4
 
@@ -192,7 +241,7 @@ def _renamed(name: str, given: Mapping[str, Any], notes: Notes) -> Data:
 
 def _nearest(theirs: str, full: Mapping[str, Any], notes: Notes, lenient: bool) -> Data:
     plain = theirs.removesuffix("_8BIT").removesuffix("_ADV")
-    near = "PRODIGY" if "PRODIGY" in theirs else _NEAREST.get(theirs, plain)
+    near = "PRODIGY" if "PRODIGY" in theirs else plain
     if near not in Optimizer.__members__:
         near = ""
     if not lenient or not near:

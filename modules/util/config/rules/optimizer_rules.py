@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import DENOISERS, TEXT_ENCODERS
+from modules.util.config.optimizer.tables import faults_of
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
@@ -39,6 +40,12 @@ _MOVES_BY_THE_RATE = (
     Optimizer.ADEMAMIX_8BIT,
     Optimizer.AIDA,
     Optimizer.YOGI,
+    Optimizer.ADAMW_ADV,
+    Optimizer.ADOPT_ADV,
+    Optimizer.LION_ADV,
+    Optimizer.SIGNSGD_ADV,
+    Optimizer.MUON_ADV,
+    Optimizer.ADAMUON_ADV,
 )
 """Optimizers that move every weight by about the learning rate per step, whatever the size of the gradient."""
 
@@ -76,7 +83,10 @@ def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-_HARDLY_SCALED = (*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.PRODIGY, Optimizer.MUON)
+_HARDLY_SCALED = (
+    *(*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.MUON),
+    *(Optimizer.PRODIGY, Optimizer.PRODIGY_ADV, Optimizer.PRODIGY_PLUS_SCHEDULE_FREE),
+)
 """Optimizers whose steps do not depend on the overall size of the gradients."""
 
 
@@ -102,6 +112,12 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
             "rate for all",
             rates[-1][0],
         )
+
+
+@rule("optimizer")
+def _parameters_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
+    for place, what, hint in faults_of(c.optimizer):
+        yield ConfigError(what, place, hint)
 
 
 def trained_dtypes(c: TrainConfig) -> dict[str, str]:

@@ -23,7 +23,8 @@ class OptimizerConfig(BaseConfig):
         tip=(
             "The update rule. ADAMW is the safe choice; PRODIGY and DADAPT find their own step "
             "size from a learning rate of 1. MUON updates the matrices inside blocks and leaves "
-            "the rest to ADAMW (at 3e-4). The 8BIT variants need less memory."
+            "the rest to ADAMW (at 3e-4). The 8BIT variants need less memory. The ADV variants and "
+            "PRODIGY_PLUS_SCHEDULE_FREE need packages of their own (requirements-optimizers.txt)."
         ),
     )
     beta1: Float | None = setting(
@@ -103,9 +104,9 @@ class OptimizerConfig(BaseConfig):
         hidden=True,
         cost="value",
         free=False,
-        title="Further parameters",
+        title="Parameters",
         group="Optimizer",
-        tip="Other arguments of the optimizer's class, by name.",
+        tip="The optimizer's other parameters, by name; docs/optimizers.md lists them.",
     )
 
     @field_validator("params", mode="before")

@@ -21,10 +21,7 @@ LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
     "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO",
 )  # fmt: skip
-THEIR_OPTIMIZERS = (
-    "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV",
-    "PRODIGY_PLUS_SCHEDULE_FREE",
-)  # fmt: skip
+THEIR_OPTIMIZERS = ("LION_ADV_8BIT", "PRODIGY_NEW", "SOMETHING")
 
 
 def load(folder: Path, **data: Any) -> tuple[TrainConfig, list[Note]]:
@@ -72,13 +69,13 @@ def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
             tmp_path,
             model_type="HUNYUAN_VIDEO",
             training_method="FINE_TUNE_VAE",
-            optimizer={"optimizer": "PRODIGY_ADV"},
+            optimizer={"optimizer": "PRODIGY_NEW"},
         )
     text = str(caught.value)
     assert "asks for 3 things" in text
     assert '"HUNYUAN_VIDEO"' in text
     assert '"FINE_TUNE_VAE"' in text
-    assert '"PRODIGY_ADV"' in text
+    assert '"PRODIGY_NEW"' in text
     assert "nearest: PRODIGY;" in text
 
 
@@ -466,6 +463,22 @@ def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path
         ("CAME", {"clip_threshold": 2.0}, {"clip_threshold": 2.0}),
         ("LARS_8BIT", {"min_8bit_size": 8192}, {"min_8bit_size": 8192}),
         ("YOGI", {"initial_accumulator": 1e-3}, {"initial_accumulator": 1e-3}),
+        (
+            "PRODIGY_PLUS_SCHEDULE_FREE",
+            {"prodigy_steps": 40, "factored": False, "schedulefree_c": 8.0},
+            {"prodigy_steps": 40, "schedulefree_c": 8.0, "split_groups_mean": True, "factored": False},
+        ),
+        ("ADAMW_ADV", {"use_atan2": True}, {"use_atan2": True, "use_bias_correction": False}),
+        ("ADOPT_ADV", {"cautious_wd": True}, {"cautious_wd": True}),
+        ("LION_ADV", {"auto_kappa_p": True}, {"auto_kappa_p": True}),
+        ("SIGNSGD_ADV", {"cautious_wd": True}, {"cautious_wd": True}),
+        ("PRODIGY_ADV", {"d_coef": 2.0}, {"d_coef": 2.0, "d_limiter": True}),
+        ("MUON_ADV", {"nesterov": True, "ns_steps": 4}, {"nesterov": True, "ns_steps": 4}),
+        (
+            "ADAMUON_ADV",
+            {"normuon_variant": True, "muon_adam_lr": 1e-3},
+            {"nesterov": False, "normuon_variant": True, "muon_adam_lr": 1e-3},
+        ),
     ],
 )
 def test_numbers_of_further_optimizers_are_carried(
