@@ -33,8 +33,9 @@ class _Row:
         theme, px = window.ui.theme, window.ui.theme.px
         self.parameter = parameter
         self.frame = ttk.Frame(parent, padding=(px(10), px(6)))
+        self.frame.columnconfigure(0, minsize=px(220))
         self.frame.columnconfigure(1, weight=1)
-        self.name = ttk.Label(self.frame, text=parameter.name, width=24)
+        self.name = ttk.Label(self.frame, text=parameter.name)
         self.input = self._input(window)
         self.reset = ttk.Button(self.frame, text=words.TO_DEFAULT, command=self.to_default)
         press_by_return(self.reset)

@@ -192,7 +192,7 @@ def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
         (
             {"optimizer": "PRODIGY", "params": {"d_coef": 0.0}},
             "optimizer.params",
-            "d_coef must be number, above 0",
+            "d_coef must be a number, above 0",
         ),
         (
             {"optimizer": "SGD", "params": {"nesterov": 1}},
@@ -202,7 +202,7 @@ def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
         (
             {"optimizer": "MUON", "params": {"ns_steps": 2.5}},
             "optimizer.params",
-            "ns_steps must be whole number",
+            "ns_steps must be a whole number",
         ),
         ({"optimizer": "ADOPT", "params": {"eps": None}}, "optimizer.params", "not null"),
         (

@@ -39,7 +39,7 @@ def test_defaults_can_be_typed_and_are_empty_fields() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "text", "said"),
     [
-        ("PRODIGY", "d_coef", "0", "must be number, above 0, not 0.0"),
+        ("PRODIGY", "d_coef", "0", "must be a number, above 0, not 0.0"),
         ("PRODIGY", "beta3", "1", "0 to below 1; may be null"),
         ("ADAMW", "eps", "tiny", "'tiny' is not a number"),
         ("MUON", "ns_steps", "2.5", "not a whole number"),

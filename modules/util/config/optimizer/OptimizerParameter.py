@@ -57,7 +57,7 @@ class OptimizerParameter:
     def fault(self, value: Value) -> str:
         """Why it cannot be this; empty if it can."""
         if value is None:
-            return "" if self.optional or self.default is None else f"must be {self.allowed()}, not null"
+            return "" if self.optional or self.default is None else f"must be {self._wanted()}, not null"
         fits = {
             "switch": isinstance(value, bool),
             "whole": isinstance(value, int) and not isinstance(value, bool),
@@ -65,8 +65,13 @@ class OptimizerParameter:
             "text": isinstance(value, str) and (not self.choices or value in self.choices),
         }[self.kind]
         if not fits or (isinstance(value, (int, float)) and not self._inside(value)):
-            return f"must be {self.allowed()}, not {value!r}"
+            return f"must be {self._wanted()}, not {value!r}"
         return ""
+
+    def _wanted(self) -> str:
+        """The values it may have, after "must be"."""
+        article = {"switch": "", "whole": "a ", "number": "a ", "text": "" if self.choices else "a "}[self.kind]
+        return article + self.allowed()
 
     def _inside(self, value: float) -> bool:
         own = self.limits
