@@ -1,1 +1,1 @@
-"""Ways to make rollouts (and the training forward) cheaper, and the rules that keep them honest."""
+"""Ways to make rollouts (and the training forward pass) cheaper, and the rules that keep results correct."""

@@ -1,4 +1,4 @@
-"""Another attention kernel for the denoiser, and for nothing else in the process."""
+"""Another attention kernel for the denoiser only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def keep_global_backend() -> Iterator[None]:
-    """Puts the backend of the whole process back, whatever happens inside.
+    """Restore the global backend of the process after the block, whatever happens inside.
 
     ``set_attention_backend`` of one model also changes it for every other model without a choice of its own
     (the VAE, reward models).
@@ -31,7 +31,7 @@ def keep_global_backend() -> Iterator[None]:
 
 
 def switchable_processors(model: nn.Module) -> list[Any]:
-    """The attention processors that take a backend; those of SD3 and of the UNets do not."""
+    """The attention processors that accept a backend; those of SD3 and of the UNets do not."""
     from diffusers.models.attention import AttentionModuleMixin
     from diffusers.models.attention_processor import Attention, MochiAttention
 
@@ -98,7 +98,7 @@ class AttentionBackend(Accelerator):
                 ) from error
 
     def _probe(self, model: nn.Module) -> None:
-        """One small attention with gradients: some kernels (quantised ones) have no backward."""
+        """Run a small attention with gradients, because some kernels (quantised ones) have no backward pass."""
         import torch
         from diffusers.models.attention_dispatch import AttentionBackendName, dispatch_attention_fn
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Safety = Literal["lossless", "lossy"]
-"""``lossless``: the rollout and the training forward of equal inputs are equal to the last bit."""
+"""``lossless``: rollout and training forward pass of equal inputs agree to the last bit."""
 
 Stage = Literal["both", "rollout"]
 """``both``: acts in the rollout and in the training forward; ``rollout``: only while images are made."""
@@ -24,16 +24,16 @@ ACCELERATORS: Registry[type[Accelerator]] = Registry("accelerator", "modules.acc
 
 
 def register(cls: type[Accelerator]) -> type[Accelerator]:
-    """File an accelerator under its name."""
+    """Register an accelerator under its name."""
     return ACCELERATORS.register(cls.name)(cls)
 
 
 class Params:
-    """Reads the parameters of one accelerator; what is left over or wrong is a ``ConfigError``.
+    """Reads the parameters of one accelerator. Unknown or invalid ones raise ``ConfigError``.
 
     Args:
         values: the mapping from the config.
-        field: its place in the config (``acceleration.shared[0].params``).
+        field: its location in the config (``acceleration.shared[0].params``).
     """
 
     def __init__(self, values: Mapping[str, Any], field: str) -> None:
@@ -74,11 +74,11 @@ class Params:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The parameters that were asked for by name."""
+        """The parameters that were requested by name."""
         return tuple(self._known)
 
     def rest(self) -> dict[str, Any]:
-        """Everything not asked for by name; the caller checks it."""
+        """All parameters that were not requested by name, to be checked by the caller."""
         left, self._left = self._left, {}
         return left
 
@@ -90,7 +90,7 @@ class Params:
 
 
 def asked_parameters(kind: type[Accelerator]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the parameters an accelerator reads, and of those among them it does not work without."""
+    """The names of the parameters an accelerator reads, and of the required ones among them."""
     params = Params({}, kind.name)
     try:
         kind(params)
@@ -109,21 +109,21 @@ class Accelerator(ABC):
 
     The first line of a subclass's docstring describes it in the window.
 
-    ``setup`` runs once, when the weights are final (resume, EMA and reference are ready); ``teardown`` takes
-    everything back and may be called twice, and after a ``setup`` that failed half-way.
+    ``setup`` runs once the weights are final (resume, EMA and reference are ready). ``teardown`` reverts
+    everything. It may be called twice, and after a ``setup`` that failed half-way.
     """
 
     name: ClassVar[str]
     safety: ClassVar[Safety]
     stage: ClassVar[Stage]
     requires_grad_rollout: ClassVar[bool] = False
-    """Whether rollouts have to run with gradients on to use the program the training forward uses."""
+    """Whether rollouts must run with gradients enabled, to use the same program as the training forward pass."""
 
     def __init__(self, params: Params) -> None:
         """Read the parameters.
 
         Raises:
-            ConfigError: an unknown parameter or a value out of range.
+            ConfigError: a parameter is unknown or out of range.
         """
         params.finish()
         self.warnings: list[str] = []
@@ -140,18 +140,20 @@ class Accelerator(ABC):
         """
 
     def rollout_context(self) -> AbstractContextManager[None]:
-        """Around the making of one batch of images."""
+        """Entered around the making of one batch of images."""
         return nullcontext()
 
     def reset(self) -> None:  # noqa: B027 - most have nothing to forget
-        """Inside the rollout context: other images follow."""
+        """Called inside the rollout context before other images."""
 
     def branch(self, name: str, timestep: float | None = None) -> AbstractContextManager[None]:
-        """Around one call of the denoiser; ``name`` tells the conditional from the unconditional call."""
+        """Entered around one call of the denoiser; ``name`` distinguishes the conditional from the
+        unconditional call.
+        """
         return nullcontext()
 
     def advice(self, num_inference_steps: int | None) -> Iterator[str]:
-        """Warnings about this setting for the user, before the run."""
+        """Warnings about these settings for the user, before the run."""
         yield from ()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The caches of diffusers that fit a rollout, their parameters, and how their configs are made."""
+"""The diffusers caches suitable for rollouts, with their parameters and configs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CALLBACK = "current_timestep_callback"
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value is checked: what it has to be, in words, and the check."""
+    """How a value is checked: a description of valid values, and the check."""
 
     words: str
     accepts: Callable[[Any], bool]
@@ -56,9 +56,9 @@ class CacheMethod:
 
     Attributes:
         kinds: parameter to the kind of value it takes.
-        defaults: where ours differ from those of diffusers.
-        hook: start of the names of its hooks on blocks or attentions.
-        asks_for_timestep: whether it decides by the timestep of the call.
+        defaults: our defaults that differ from those of diffusers.
+        hook: prefix of the names of its hooks on blocks or attentions.
+        asks_for_timestep: whether it depends on the timestep of the call.
     """
 
     kinds: dict[str, Kind]
@@ -127,10 +127,10 @@ METHODS = {
 
 
 def read_settings(method: str, params: Params) -> dict[str, Any]:
-    """The parameters of a method, checked.
+    """Check the parameters of a method.
 
     Raises:
-        ConfigError: an unknown parameter, or a value of the wrong kind.
+        ConfigError: a parameter is unknown, or its value is of the wrong kind.
     """
     kinds = METHODS[method].kinds
     settings = dict(METHODS[method].defaults)
@@ -150,7 +150,7 @@ def read_settings(method: str, params: Params) -> dict[str, Any]:
 
 
 def make_config(method: str, settings: dict[str, Any], timestep: Callable[[], float]) -> Any:
-    """The config object of diffusers for one rollout (a new one each time: enabling may write to it)."""
+    """Make the diffusers config of one rollout (a new one each time, because enabling may modify it)."""
     import diffusers
     import torch
 

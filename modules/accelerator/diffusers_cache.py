@@ -1,4 +1,4 @@
-"""Reuses the work of earlier denoising steps while images are made, by the caches of diffusers."""
+"""Reuses the work of earlier denoising steps in rollouts, through the caches of diffusers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DiffusersCache(Accelerator):
             yield f"{self.method} is set for {expected} steps, but a rollout has {num_inference_steps}"
 
     def setup(self, models: Mapping[str, nn.Module]) -> None:
-        """Checks every model by enabling the cache once and disabling it again."""
+        """Check every model by enabling the cache once and disabling it again."""
         peeled = {role: peel(model) for role, model in models.items()}
         for role, model in peeled.items():
             self._check_class(role, model)
@@ -133,13 +133,15 @@ class DiffusersCache(Accelerator):
             _forget_stale_registries(model)
             yield
         finally:
-            model._cache_config = config  # so that hooks of an attempt that failed half-way go as well
+            model._cache_config = config  # to remove hooks of an attempt that failed half-way too
             model.disable_cache()
             _forget_stale_registries(model)
 
     @contextmanager
     def rollout_context(self) -> Iterator[None]:
-        """The cache is on, empty, and refuses calls with gradients; off again at the end, whatever happens."""
+        """Inside the block, the cache is on, initially empty, and refuses calls with gradients. It is always
+        disabled at the end.
+        """
         if self._active:
             raise RuntimeError("rollout contexts of diffusers_cache cannot be nested")
         if not self._models:
@@ -162,18 +164,18 @@ class DiffusersCache(Accelerator):
         self._shared_hooks.clear()
 
     def reset(self) -> None:
-        """Forget everything: other images follow."""
+        """Clear the cache before other images."""
         self._states.clear()
         for model in self._models:
             model._reset_stateful_cache()
 
     @contextmanager
     def branch(self, name: str, timestep: float | None = None) -> Iterator[None]:
-        """One call of the denoiser; the work of each ``name`` is kept apart from that of the others.
+        """Wrap one call of the denoiser. Each ``name`` has a cache of its own.
 
         Args:
             name: ``cond``, ``uncond``, or another name for calls that may share work.
-            timestep: 0 to 1000, needed by the methods that decide by it.
+            timestep: 0 to 1000, for methods that depend on it.
         """
         if not self._active:
             yield
@@ -191,7 +193,7 @@ class DiffusersCache(Accelerator):
 
 
 def _forget_stale_registries(model: nn.Module) -> None:
-    """Before diffusers 0.42 the list of hooked parts survives a change of hooks."""
+    """Before diffusers 0.42, the list of hooked parts was not updated when hooks changed."""
     from diffusers.hooks.hooks import HookRegistry
 
     registry = HookRegistry.check_if_exists_or_initialize(model)

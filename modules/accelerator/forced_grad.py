@@ -1,4 +1,4 @@
-"""Runs a denoiser with gradients on inside code that has turned them off.
+"""Runs a denoiser with gradients enabled inside code that has disabled them.
 
 Dynamo compiles one program for calls with gradients and another for calls without; the two may differ in the
 last bits. A rollout that has to give the numbers of the training forward runs the training program.
@@ -28,7 +28,7 @@ def _with_grad(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
-    """An attribute of the instance, put back as it was (absent, if it came from the class)."""
+    """Replace an attribute of the instance, and restore it afterwards (absent, if it came from the class)."""
     own = name in module.__dict__
     before = module.__dict__.get(name)
     object.__setattr__(module, name, value)
@@ -43,7 +43,7 @@ def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def _put_aside(module: nn.Module, name: str) -> Iterator[None]:
-    """For a moment the attribute of the class again."""
+    """Temporarily restore the attribute of the class."""
     forced = module.__dict__.pop(name)
     try:
         yield
@@ -72,10 +72,10 @@ def _force(module: nn.Module, stack: ExitStack) -> None:
 
 @contextmanager
 def forced_grad(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Both entry points of the modules, ``forward`` and the compiled call, run with gradients on.
+    """Run both entry points of the modules, ``forward`` and the compiled call, with gradients enabled.
 
-    What they return stays connected to the graph: detach it where the next step takes it up, otherwise memory
-    grows with every step.
+    Their results stay connected to the graph. Detach them before the next step, otherwise memory grows with
+    every step.
     """
     with ExitStack() as stack:
         for module in dict.fromkeys(modules):

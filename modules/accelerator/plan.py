@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Rollout:
-    """What the code that makes images uses: ``branch`` around each call of the denoiser."""
+    """The interface for code that makes images: ``branch`` around each call of the denoiser."""
 
     def __init__(self, accelerators: list[Accelerator], forced: bool) -> None:
         self._accelerators = accelerators
@@ -22,11 +22,11 @@ class Rollout:
 
     @contextmanager
     def branch(self, name: str = "cond", timestep: float | None = None) -> Iterator[None]:
-        """Around one call of the denoiser.
+        """Entered around one call of the denoiser.
 
         Args:
             name: ``cond`` or ``uncond``; one name for a call with both halves in one batch.
-            timestep: 0 to 1000, for caches that decide by it.
+            timestep: 0 to 1000, for caches that depend on it.
         """
         with ExitStack() as stack:
             for one in self._accelerators:
@@ -43,9 +43,9 @@ class AccelerationPlan:
     """The accelerators of one run.
 
     Attributes:
-        warnings: what to show the user once.
-        lossless: whether training and rollout are equal to the last bit as far as this plan goes.
-        forces_grad: whether the denoiser runs with gradients on in rollouts and evaluation.
+        warnings: warnings to show the user once.
+        lossless: whether training and rollout agree to the last bit under this plan.
+        forces_grad: whether the denoiser runs with gradients enabled in rollouts and evaluation.
     """
 
     def __init__(self, checked: Checked, paradigm: Paradigm) -> None:
@@ -64,13 +64,13 @@ class AccelerationPlan:
         return [one.name for one in [*self._shared, *self._rollout]]
 
     def setup(self, models: Mapping[str, nn.Module]) -> None:
-        """Apply everything in order, after resume, EMA and reference: the weights have to be final.
+        """Apply everything in order, after resume, EMA and reference, because the weights must be final.
 
         Args:
             models: role to the denoiser that is called in rollouts and in training.
 
         Raises:
-            UserError: one does not work here; those before it are taken back.
+            UserError: an accelerator does not work here. Earlier ones are reverted.
         """
         if self._models is not None:
             raise RuntimeError("the acceleration plan is already set up")
@@ -87,22 +87,22 @@ class AccelerationPlan:
 
     @contextmanager
     def rollout(self) -> Iterator[Rollout]:
-        """Around the making of one batch of images: no gradients, except inside the denoiser if forced."""
+        """Entered around the making of one batch of images: no gradients, except inside the denoiser if forced."""
         with self._stage([*self._shared, *self._rollout]) as rollout:
             yield rollout
 
     @contextmanager
     def evaluation(self) -> Iterator[Rollout]:
-        """Like ``rollout``, without what acts in rollouts only: the images of the model as it is."""
+        """Like ``rollout``, without accelerators of rollouts only: the images of the model as it is."""
         with self._stage(list(self._shared)) as rollout:
             yield rollout
 
     @contextmanager
     def branch(self, name: str = "cond", timestep: float | None = None) -> Iterator[None]:
-        """Around one call of the denoiser, in a rollout as ``Rollout.branch``.
+        """Entered around one call of the denoiser; in a rollout, as ``Rollout.branch``.
 
-        In training it changes nothing, except that a plan which forces gradients forces them here as well: the
-        unconditional half, computed without gradients, then runs the program it ran in the rollout.
+        In training it changes nothing, except that a plan that forces gradients forces them here too. The
+        unconditional half, computed without gradients, then runs the same program as in the rollout.
         """
         from modules.accelerator.forced_grad import forced_grad
 
@@ -128,7 +128,7 @@ class AccelerationPlan:
         with ExitStack() as stack:
             self._current = Rollout(accelerators, self.forces_grad)
             stack.callback(setattr, self, "_current", None)
-            # The VAE and the sampler's own arithmetic need no graph even where the denoiser has to have one.
+            # The VAE and the sampler's own arithmetic need no graph, even if the denoiser must have one.
             stack.enter_context(torch.no_grad())
             for one in accelerators:
                 stack.enter_context(one.rollout_context())
@@ -137,7 +137,7 @@ class AccelerationPlan:
             yield self._current
 
     def teardown(self) -> None:
-        """Undo everything, the last first, even if one fails. May be called twice."""
+        """Undo everything in reverse order, even if one fails. May be called twice."""
         self._models = None
         self._undo.close()
 
@@ -149,16 +149,16 @@ def build_plan(
     swaps_weights: bool = False,
     num_inference_steps: int | None = None,
 ) -> AccelerationPlan:
-    """The plan for the ``acceleration`` section of a config; checks it without loading torch.
+    """Make the plan for the ``acceleration`` section of a config, and check it without loading torch.
 
     Args:
         value: ``{shared: [...], rollout: [...]}`` or ``None``.
         paradigm: how the mode uses its rollouts.
-        swaps_weights: whether the reference or an old policy puts other weights in place by pointer.
+        swaps_weights: whether the reference or an old policy swaps weights by pointer.
         num_inference_steps: denoising steps of a rollout.
 
     Raises:
-        ConfigError | UserErrors: what is wrong with the section.
+        ConfigError | UserErrors: the faults of the section.
     """
     checked = check_slots(
         parse_slots(value), paradigm, swaps_weights=swaps_weights, num_inference_steps=num_inference_steps

@@ -1,6 +1,6 @@
 """Reads ``acceleration: {shared: [...], rollout: [...]}`` and checks it against the way of training.
 
-Nothing here loads torch, so that a start-up check can ask before a model is read.
+Nothing here loads torch, so that a check can run before a model is read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Slots:
 
 @dataclass
 class Checked:
-    """Accelerators ready to set up, and what to tell the user."""
+    """Accelerators ready to set up, and messages for the user."""
 
     shared: list[Accelerator] = field(default_factory=list)
     rollout: list[Accelerator] = field(default_factory=list)
@@ -88,10 +88,10 @@ def _slot(value: Any, slot: str) -> Iterator[Entry | UserError]:
 
 
 def parse_slots(value: Mapping[str, Any] | None) -> Slots:
-    """The section of the config; a slot may hold a list, one entry, or a bare name.
+    """Parse the section of the config. A slot may hold a list, one entry, or a bare name.
 
     Raises:
-        UserErrors: everything that is not an accelerator entry.
+        UserErrors: the invalid entries.
     """
     if value is None:
         return Slots()
@@ -165,7 +165,7 @@ def check_slots(
     Args:
         slots: from ``parse_slots``.
         paradigm: how the mode uses its rollouts.
-        swaps_weights: whether other weights are put in place by pointer: the reference's or an old policy's.
+        swaps_weights: whether weights of the reference or an old policy are swapped by pointer.
         num_inference_steps: denoising steps of a rollout, for advice.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Compiles the denoiser in place: its repeated blocks (quick to compile) or the whole of it."""
+"""Compiles the denoiser in place: its repeated blocks (quick to compile) or all of it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TorchCompile(Accelerator):
         return blocks
 
     def teardown(self) -> None:
-        """Back to eager; the graphs compiled so far stay in Dynamo's own caches."""
+        """Return to eager mode. Compiled graphs stay in Dynamo's own caches."""
         for module, before in reversed(self._before):
             module._compiled_call_impl = before
         self._before.clear()

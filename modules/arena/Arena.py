@@ -1,5 +1,5 @@
-"""Which two images are compared next, and what an answer does. It is blind: which contestant made which image stays
-hidden until the end.
+"""Chooses which two images are compared next, and processes answers. It is blind: which contestant made which
+image stays hidden until the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USUAL_VOTES = 200
 
 
 class Ending(Enum):
-    """Why there is no further question."""
+    """The reason why there is no further question."""
 
     DECIDED = "decided"
     ENOUGH_VOTES = "votes"
@@ -45,10 +45,10 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Voted:
-    """A vote that was given.
+    """A past vote.
 
     Args:
-        first, second: the two images, in the order of the contestants.
+        first, second: the two images, in contestant order.
         best: 0 or 1 for the preferred one, ``None`` for a tie.
     """
 
@@ -59,15 +59,15 @@ class Voted:
 
 
 class Arena:
-    """Asks about images of contestants until it is decided who is preferred.
+    """Asks about images of contestants until it is decided which is preferred.
 
-    Every answer is on the disk before the method returns, and the open question follows from the votes and the seed
-    alone: an arena that was killed asks the question it had asked.
+    Every answer is on disk before the method returns. The open question depends only on the votes and the
+    seed, so that a killed arena asks the same question again.
 
     Args:
-        store: the open store; also keeps the neutral names of what is shown.
+        store: the open store; also holds the neutral names of shown images.
         contestants: two or more, with images of the same prompts and seeds.
-        seed: of sides and orders.
+        seed: seed of sides and orders.
         most_votes: stop undecided after this many votes among these contestants.
         may_ask: prompts that may be used for judging; all by default.
 
@@ -121,7 +121,7 @@ class Arena:
         self.ballot = None if self.ending is not None else self._next(prompts)
 
     def voted(self) -> list[Voted]:
-        """The votes among these contestants, in order, without what was skipped; they tell who made which image."""
+        """The votes among these contestants, in order, without skips. They reveal who made which image."""
         found = []
         for vote in self.store.votes():
             if vote.skipped or vote.left not in self._keys or vote.right not in self._keys:
@@ -136,12 +136,12 @@ class Arena:
 
     @property
     def left(self) -> int:
-        """How many questions could still be asked."""
+        """Number of questions that can still be asked."""
         return sum(len(questions) for questions in self._left.values())
 
     @property
     def ending(self) -> Ending | None:
-        """Why there is no further question; ``None`` while there is one."""
+        """The reason why there is no further question; ``None`` while there is one."""
         if self.tally.winner is not None:
             return Ending.DECIDED
         if self.tally.votes >= self._most_votes:
@@ -152,7 +152,7 @@ class Arena:
         return [pair for pair, questions in self._left.items() if questions and self.tally.is_open(pair)]
 
     def _next(self, prompts: Counter[str]) -> Ballot:
-        """The question after ``self._asked`` votes: the chosen pair, with one of the prompts that were used least."""
+        """The question after ``self._asked`` votes: the chosen pair, with one of the least used prompts."""
         rng = python_random("arena-question", self._seed, self._asked)
         pair = self.tally.next_pair(self._askable())
         fewest = min(prompts[prompt] for prompt, _ in self._left[pair])
@@ -168,11 +168,11 @@ class Arena:
         return Ballot(left, right, prompt, seed, (show[0], show[1]))
 
     def answer(self, side: int | None, skipped: bool = False) -> None:
-        """Say which image is preferred.
+        """Answer the open question.
 
         Args:
-            side: 0 for the left one, 1 for the right one, ``None`` for a tie.
-            skipped: neither; it counts for nothing and is not asked again.
+            side: 0 for left, 1 for right, ``None`` for a tie.
+            skipped: whether to skip the question, which then does not count and is not asked again.
 
         Raises:
             UserError: there is no open question.
@@ -186,10 +186,10 @@ class Arena:
         self._state()
 
     def undo(self) -> None:
-        """Take the last vote back.
+        """Undo the last vote.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no vote.
         """
         if self.store.undo_last() is None:
             raise UserError("there is nothing to undo")

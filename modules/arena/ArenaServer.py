@@ -12,7 +12,8 @@ from modules.util.errors import UserError
 
 
 class ArenaServer(LineServer):
-    """Answers requests one by one. Names come with the last question answered, and with the last line.
+    """Answers requests one by one. Names are included once the last question is answered, and in the last
+    line.
 
     Args:
         arena: with the store open.

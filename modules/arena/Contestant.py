@@ -17,11 +17,11 @@ Question = tuple[str, int]
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of those that are compared.
+    """A contestant of an arena.
 
     Args:
-        name: for people; hidden until the end.
-        key: identifies in the votes the model and adapter that made the images; another adapter has another one.
+        name: displayed name, hidden until the end.
+        key: identifies the model and adapter of the images in the votes.
         images: an image file for each prompt and seed.
     """
 
@@ -31,10 +31,10 @@ class Contestant:
 
     @classmethod
     def of_folder(cls, name: str, key: str, folder: Path) -> Contestant:
-        """The images of a folder and the folders in it, by the prompt and seed that their metadata name.
+        """The images of a folder and its subfolders, by the prompt and seed in their metadata.
 
         Raises:
-            DataError: there is no such folder, or no image in it that names both.
+            DataError: the folder does not exist, or no image in it has both.
         """
         if not folder.is_dir():
             raise DataError(f"there is no folder {shown(folder)}", "--between", "check the path")

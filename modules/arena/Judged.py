@@ -1,4 +1,4 @@
-"""The results of automatic judges on two contestants, in figures and in sentences that name losses."""
+"""Results of automatic judges on two contestants, as figures and as sentences that point out losses."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from modules.arena.sequential import interval
 from modules.util.counted import counted
 
 LEAST_VARIETY = 0.8
-"""Below this share of the other's distance between two seeds of a prompt, variety is lost."""
+"""Variety is lost below this share of the other contestant's distance between two seeds of a prompt."""
 NAMES = {"taste": "your learned taste", "pickscore": "PickScore", "clip": "CLIP"}
 MEASURES = {"clip": "CLIP features", "vae": "the VAE's latents"}
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The judges' results on images of two contestants, made from the same prompts and seeds.
+    """Results of the judges on images of two contestants, made from the same prompts and seeds.
 
     Args:
         first, second: names of the contestants.
         scores: by judge, for each contestant one number for each image, in the same order.
-        spread: for each contestant, by prompt, how far two of its images are apart.
-        measure: what tells images apart: a key of ``MEASURES``, empty where nothing does.
-        missing: judges that could not be asked, and why.
-        about_taste: how well the learned taste is known, for people; empty if unknown.
+        spread: for each contestant, by prompt, the distance of two of its images.
+        measure: the distance measure, a key of ``MEASURES``; empty if there is none.
+        missing: judges that are unavailable, with the reason.
+        about_taste: how well the learned taste is known, as text; empty if unknown.
     """
 
     first: str
@@ -41,7 +41,7 @@ class Judged:
     about_taste: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures and sentences; ``automatic`` is always true, so that nobody takes them for votes."""
+        """Figures and sentences. ``automatic`` is always true, so that nobody mistakes them for votes."""
         win_rates = [self._win_rate(name) for name in ("taste", "pickscore") if name in self.scores]
         fidelity, diversity = self._fidelity(), self._diversity()
         sentences = [one["sentence"] for one in win_rates]
@@ -77,7 +77,7 @@ class Judged:
         }
 
     def _fidelity(self) -> dict[str, Any]:
-        """The change of the CLIP score, pair by pair; a loss where all of its interval is below 0."""
+        """The change of the CLIP score, image by image. It is a loss if its whole interval is below 0."""
         if "clip" not in self.scores:
             reason = self.missing.get("clip", "CLIP was not used")
             said = f"How well images follow their prompts was not measured: {reason}."
@@ -100,7 +100,7 @@ class Judged:
         return {"change": mean, "interval": between_, "loss": loss, "sentence": said}
 
     def _diversity(self) -> dict[str, Any]:
-        """How far two seeds of a prompt are apart, as a share of what they are with the other contestant."""
+        """The distance of two seeds of a prompt, relative to that of the other contestant."""
         first, second = self.spread
         prompts = sorted(first.keys() & second.keys())
         before = float(np.mean([second[one] for one in prompts])) if prompts else 0.0

@@ -1,4 +1,4 @@
-"""The votes of an arena, in one SQLite file: append-only, and on the disk before they are shown."""
+"""The votes of an arena in an append-only SQLite file. They are on disk before they are shown."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Vote:
 
     Args:
         left, right: keys of the contestants.
-        best: the key of the preferred one; ``None`` for a tie, and where the question was skipped.
-        skipped: no information; the question is not asked again.
+        best: key of the preferred contestant; ``None`` for a tie or a skipped question.
+        skipped: whether the question was skipped; it is not asked again.
     """
 
     left: str
@@ -36,10 +36,10 @@ class Vote:
 
 
 class VoteStore(EventLog):
-    """The arena folder. Opening takes a lock: a second window is refused with a ``UserError``.
+    """The arena folder. Opening takes a lock; a second window gets a ``UserError``.
 
     Args:
-        folder: made if missing.
+        folder: the folder, created if missing.
     """
 
     FILE = "votes.sqlite"

@@ -29,7 +29,7 @@ class Strengths:
     Args:
         mean: strengths (N,) in logits; their mean is about 0.
         covariance: (N + 1, N + 1), the readiness to call a tie last.
-        tie: that readiness.
+        tie: the readiness to call a tie.
     """
 
     mean: Floats
@@ -38,11 +38,11 @@ class Strengths:
 
     @property
     def leader(self) -> int:
-        """The strongest; the first of equals."""
+        """The strongest contestant, or the first of equals."""
         return int(np.argmax(self.mean))
 
     def interval(self, contestant: int) -> tuple[float, float]:
-        """Of a contestant's strength against the mean of all, with 95 %."""
+        """95 % interval of a contestant's strength relative to the mean of all."""
         against = self._against_mean(contestant)
         middle = float(against[:-1] @ self.mean)
         half = NORMAL_95 * float(against @ self.covariance @ against) ** 0.5
@@ -55,7 +55,7 @@ class Strengths:
         return against
 
     def most_useful(self, pairs: list[tuple[int, int]]) -> tuple[int, int]:
-        """The pair whose next vote is expected to shrink the leader's interval most; the first of equals."""
+        """The pair whose next vote is expected to shrink the leader's interval most, or the first of equals."""
         against = self._against_mean(self.leader)
         information = np.linalg.inv(self.covariance)
 
@@ -67,7 +67,7 @@ class Strengths:
 
 
 def _outcomes(count: int, first: int, second: int) -> Floats:
-    """(3, N + 1): what the first's win, the second's win and a tie say of each parameter."""
+    """(3, N + 1): effect of a win of the first, a win of the second, and a tie on each parameter."""
     rows = np.zeros((3, count + 1))
     rows[0, first] = rows[1, second] = 1.0
     rows[2, [first, second]] = 0.5
@@ -86,7 +86,7 @@ def _expected(mean: Floats, tie: float, first: int, second: int) -> tuple[Floats
 
 
 def fit(count: int, counts: Counts) -> Strengths:
-    """The strengths of ``count`` contestants after these votes."""
+    """Fit the strengths of ``count`` contestants to these votes."""
     prior = np.append(np.full(count, PRIOR_STD**-2), TIE_PRIOR_STD**-2)
     found = np.zeros(count + 1)
     hessian = np.diag(prior)

@@ -12,13 +12,13 @@ from modules.arena.Arena import Voted
 
 CELL, GAP, FRAME, HEAD = 128, 8, 4, 24
 ACROSS = 5
-"""Votes side by side."""
+"""Number of votes per row."""
 MOST = 200
 GREEN, GREY, PAPER, INK = "#2e9e57", "#9a9a9a", "#ffffff", "#202020"
 
 
 def picture_of_votes(voted: Sequence[Voted], sentence: str) -> bytes:
-    """A PNG file of the newest ``MOST`` votes, the result above them. A tie has two grey frames."""
+    """Draw the newest ``MOST`` votes as a PNG file, below the result. A tie has two grey frames."""
     shown = voted[-MOST:]
     columns = max(1, min(ACROSS, len(shown)))
     rows = max(1, -(-len(shown) // columns))

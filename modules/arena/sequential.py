@@ -1,9 +1,9 @@
-"""Is one of two really preferred? A test and an interval that may be looked at after every vote.
+"""Tests whether one of two is really preferred. Test and interval may be evaluated after every vote.
 
-The test is a bet against "each is preferred half of the time": the likelihood of the votes under every share from 0 to
-1, weighted equally (Beta(1, 1)), over their likelihood under one half. While both are equally good this ratio reaches
-``DECISIVE`` with a probability of at most 1/20 at any time (Ville's inequality), however often one looks and whenever
-one stops. The interval holds every share against which the same bet has not won.
+The test is a bet against "each is preferred half of the time": the likelihood of the votes under every share
+from 0 to 1, weighted equally (Beta(1, 1)), over their likelihood under one half. While both are equally good
+this ratio reaches ``DECISIVE`` with a probability of at most 1/20 at any time (Ville's inequality), however
+often one looks and whenever one stops. The interval holds every share against which the same bet has not won.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def evidence(wins: int, losses: int) -> float:
 
 
 def interval(wins: int, losses: int, ties: int = 0) -> tuple[float, float]:
-    """Between which shares the truth lies, at any time with 95 %.
+    """The interval that contains the true share with 95 % at any time.
 
     Args:
-        ties: count as half for either side: the bounds for votes that are not ties are moved towards one half by the
-            part of the votes that are.
+        ties: count as half for either side: the bounds for votes that are not ties are moved towards one half
+            by the part of the votes that are.
     """
     count = wins + losses
     if count == 0:

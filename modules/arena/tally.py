@@ -1,4 +1,4 @@
-"""The result of the votes, in figures and in a sentence."""
+"""The result of the votes, as figures and as a sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.util.counted import counted
 
 @dataclass(frozen=True)
 class Comparison:
-    """The votes on two contestants, for the first one of them."""
+    """The votes on two contestants, from the view of the first."""
 
     first: str
     second: str
@@ -32,11 +32,11 @@ class Comparison:
 
     @property
     def evidence(self) -> float:
-        """Against both being equally good."""
+        """Evidence against both being equally good."""
         return evidence(self.wins, self.losses)
 
     def of_better(self) -> Comparison:
-        """The same, for the one with more votes; as it is if they are equal."""
+        """The same comparison from the view of the one with more votes; unchanged if they are equal."""
         if self.wins >= self.losses:
             return self
         return Comparison(self.second, self.first, self.losses, self.wins, self.ties)
@@ -49,13 +49,14 @@ class Comparison:
 class Tally:
     """The votes among some contestants.
 
-    Two are compared by the test and interval of ``sequential``. Of several the strengths are fitted, and the leader is
-    decided once the test says so against every other one, with a limit that allows for the number of pairs.
+    Two are compared by the test and interval of ``sequential``. Of several the strengths are fitted, and the
+    leader is decided once the test says so against every other one, with a limit that allows for the number
+    of pairs.
 
     Args:
-        names: of the contestants, for people.
-        keys: in the same order, as the votes have them.
-        votes: those between other contestants do not count.
+        names: displayed names of the contestants.
+        keys: keys of the contestants in the votes, in the same order.
+        votes: the votes; those between other contestants are ignored.
     """
 
     def __init__(self, names: Sequence[str], keys: Sequence[str], votes: Iterable[Vote]) -> None:
@@ -72,7 +73,7 @@ class Tally:
 
     @property
     def limit(self) -> float:
-        """The evidence that decides: the false alarms of all pairs together stay at 1/20."""
+        """The evidence that decides, chosen so that the false alarms of all pairs together stay at 1/20."""
         return DECISIVE * len(self._counts)
 
     def comparison(self, first: int, second: int) -> Comparison:
@@ -89,12 +90,12 @@ class Tally:
         return sum(sum(numbers) for numbers in self._counts.values())
 
     def is_open(self, pair: tuple[int, int]) -> bool:
-        """Whether the test has not decided on this pair."""
+        """Whether the test has not decided this pair yet."""
         return self.comparison(*pair).evidence < self.limit
 
     @property
     def winner(self) -> int | None:
-        """The one that is better than every other, as far as the votes decide."""
+        """The contestant that is better than every other, as far as the votes decide."""
         for one in range(len(self.names)):
             others = [self.comparison(one, other) for other in range(len(self.names)) if other != one]
             if all(c.wins > c.losses and c.evidence >= self.limit for c in others):
@@ -102,13 +103,13 @@ class Tally:
         return None
 
     def next_pair(self, askable: list[tuple[int, int]]) -> tuple[int, int]:
-        """Of these pairs the one to ask about."""
+        """The pair to ask about next, among these."""
         return askable[0] if len(self.names) == 2 else self.strengths.most_useful(askable)
 
     # --- for people ---
 
     def sentence(self) -> str:
-        """The result in words."""
+        """The result as a sentence."""
         if not self.votes:
             return "There are no votes yet."
         return self._of_two() if len(self.names) == 2 else self._of_several()
@@ -136,7 +137,7 @@ class Tally:
         return said if self.winner is not None else f"{said} That is not decided; perhaps some are equal."
 
     def blind_sentence(self) -> str:
-        """The state so far, without names, for somebody who is still voting."""
+        """The current standing without names, for somebody who is still voting."""
         if not self.votes:
             return "There are no votes yet."
         votes, decided = counted(self.votes, "vote"), self.winner is not None
@@ -150,7 +151,7 @@ class Tally:
         return said + ("decided." if decided else "not decided; perhaps they are equal.")
 
     def to_dict(self) -> dict[str, object]:
-        """The result as JSON; figures are for the first contestant."""
+        """The result as JSON. Figures are for the first contestant."""
         pairs = [self.comparison(*pair).to_dict() for pair in self._counts]
         made: dict[str, object] = {
             "contestants": list(self.names),

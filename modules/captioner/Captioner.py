@@ -1,4 +1,4 @@
-"""What turns images into words."""
+"""The interface of captioners."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Captioner(Protocol):
     """A model or a server that describes images."""
 
     def describe(self, images: Sequence[Image.Image]) -> Sequence[str | UserError]:
-        """One text for each RGB image, in their order: empty where there is nothing to say, or why one could not be
-        described.
+        """Return one text for each RGB image, in order: empty if there is nothing to say, or the error of an
+        image that could not be described.
 
         Raises:
-            UserError: none can be.
+            UserError: no image can be described.
         """
         ...

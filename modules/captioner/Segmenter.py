@@ -1,4 +1,4 @@
-"""The part of an image that words name, by a CLIPSeg model of transformers."""
+"""Selects the part of an image described by words, with a CLIPSeg model of transformers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def check_words(prompt: str, threshold: float) -> None:
 
 
 class Segmenter:
-    """The same image always gets the same part.
+    """Selects parts of images deterministically.
 
     Args:
-        source: a folder, or a repository of the hub.
-        prompt: what is looked for.
-        threshold: least probability of a pixel, 0 to 1.
-        device: where the model works.
+        source: a folder, or a hub repository.
+        prompt: what to look for.
+        threshold: minimum probability of a pixel, 0 to 1.
+        device: device of the model.
 
     Raises:
-        ConfigError: the threshold is out of range, or the words are too many or none.
-        DataError: there is no such model, or it is of another kind.
+        ConfigError: the threshold is out of range, or there are no words or too many.
+        DataError: the model does not exist, or is of another kind.
     """
 
     def __init__(self, source: str, prompt: str, threshold: float, device: torch.device) -> None:
@@ -45,13 +45,13 @@ class Segmenter:
         check_words(prompt, threshold)
         self._source, self._threshold, self._device = source, threshold, device
         try:
-            # code that comes with a model is not run
+            # code that comes with a model is not executed
             self._processor = fetched(AutoImageProcessor, source, trust_remote_code=False)
             tokenizer = fetched(AutoTokenizer, source, trust_remote_code=False)
             if fetched(AutoConfig, source, trust_remote_code=False).model_type != KIND:
                 raise ValueError(f"it is not of the kind {KIND}")
             model, read = fetched(CLIPSegForImageSegmentation, source, output_loading_info=True)
-            # what the files lack would be random
+            # weights missing from the files would be random
             if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
                 raise ValueError(f"it has no weights for {lacking[0]} and {len(lacking) - 1} others")
             self._words = tokenizer([prompt], return_tensors="pt").to(device)
@@ -65,10 +65,10 @@ class Segmenter:
         self._model = model.requires_grad_(False).eval().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:
-        """Where the words are at least as probable as the threshold: booleans (height, width).
+        """The pixels at which the words are at least as probable as the threshold: booleans (height, width).
 
         Raises:
-            UserError: the model cannot do it, whatever the image.
+            UserError: the model fails for any image.
         """
         try:
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]

@@ -1,4 +1,4 @@
-"""Captions by a server with the chat protocol of OpenAI (LM Studio, llama.cpp, Ollama, vLLM)."""
+"""Captions from a server with OpenAI's chat protocol (LM Studio, llama.cpp, Ollama, vLLM)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 class ServerCaptioner:
-    """Sends the pixels of each image and a question; nothing else of the file leaves the computer. All images of a call
-    are asked about at once.
+    """Sends the pixels of each image and a question; nothing else of the file leaves the computer. All images
+    of a call are sent in parallel.
 
     Args:
-        url: of its interface, for example ``http://127.0.0.1:1234/v1``.
-        model: its name there.
-        remote: it may be outside this computer and its network.
-        seconds: how long an answer may take.
+        url: address of the server, for example ``http://127.0.0.1:1234/v1``.
+        model: name of the model there.
+        remote: whether it may be outside this computer and its network.
+        seconds: timeout of an answer.
 
     Raises:
-        UserError: the address is not one, or too far away.
+        UserError: the address is invalid, or outside this network.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ServerCaptioner:
         self._client()
 
     def describe(self, images: Sequence[Image.Image]) -> list[str | UserError]:
-        """One answer for each image, or why there is none; a failure is tried three times in all."""
+        """Return one answer for each image, or why there is none. A failure is tried three times in total."""
         found: list[str | UserError] = [UserError("not asked")] * len(images)
 
         def ask(place: int) -> None:
@@ -54,7 +54,7 @@ class ServerCaptioner:
             except UserError as error:
                 found[place] = error
 
-        # threads that end with the program, so that it can be stopped while a server is silent
+        # threads that end with the program, so that it can be stopped while a server does not answer
         threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(len(images))]
         for one in threads:
             one.start()
@@ -93,7 +93,7 @@ class ServerCaptioner:
 
 
 def data_url(image: Image.Image) -> str:
-    """The pixels of an RGB image as a PNG of at most 1024 pixels a side, without metadata."""
+    """The pixels of an RGB image as a PNG of at most 1024 pixels per side, without metadata."""
     plain = image.copy()
     plain.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     plain.info = {}

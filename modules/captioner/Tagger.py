@@ -1,4 +1,4 @@
-"""Tags by a classifier in the layout of the WD taggers: a model, and ``selected_tags.csv`` with its classes."""
+"""Tags from a classifier in the layout of the WD taggers: a model, and ``selected_tags.csv`` with its classes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FACES = frozenset((
     "0_0", "(o)_(o)", "+_+", "+_-", "._.", "<o>_<o>", "<|>_<|>", "=_=", ">_<", "3_3", "6_9", ">_o", "@_@", "^_^",
     "o_o", "u_u", "x_x", "|_|", "||_||",
 ))  # fmt: skip
-"""Tags that are drawn with their underscore."""
+"""Emoticon tags, which keep their underscore."""
 
 
 @dataclass(frozen=True)
 class TagRules:
-    """Which tags are taken.
+    """Rules for selecting tags.
 
     Args:
-        general: smallest probability of a tag, 0 to 1.
-        character: the same for names of characters.
-        keep_underscores: write ``long_hair`` and not ``long hair``.
+        general: minimum probability of a tag, 0 to 1.
+        character: minimum probability of a character name.
+        keep_underscores: write ``long_hair`` instead of ``long hair``.
         drop: tags that are never written, spelled with spaces or underscores.
     """
 
@@ -51,13 +51,14 @@ class TagRules:
 
 
 class Tagger:
-    """Writes the tags of an image, the most probable first, those of characters before all others.
+    """Returns the tags of an image: characters first, then the others, each most probable first.
 
     Args:
-        folder: with ``selected_tags.csv`` and ``model.onnx``, or a classifier of transformers with as many classes.
+        folder: folder with ``selected_tags.csv`` and ``model.onnx``, or a transformers classifier with as
+            many classes.
 
     Raises:
-        DataError: a part is missing, or they do not fit together.
+        DataError: a part is missing, or they do not match.
         UserError: ``onnxruntime`` is needed and not installed, or cannot use the device.
     """
 
@@ -101,10 +102,10 @@ class Tagger:
 
 
 def read_tags(path: Path) -> list[tuple[str, int]]:
-    """Names and categories of the classes: 0 general, 4 character, 9 rating.
+    """Read names and categories of the classes: 0 general, 4 character, 9 rating.
 
     Raises:
-        DataError: there is no such table, or it has other columns.
+        DataError: the table does not exist, or has other columns.
     """
     text = read_bytes(path, "table of tags", MAX_TAGS_BYTES).decode("utf-8", "replace")
     try:
@@ -122,7 +123,7 @@ Judge = Callable[[Sequence[Image.Image]], "numpy.ndarray[Any, Any]"]
 
 
 def squared(image: Image.Image, side: int) -> Image.Image:
-    """An RGB image on a white square of this side, as the WD taggers were trained."""
+    """Place an RGB image on a white square of this side, as in the training of the WD taggers."""
     scale = side / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     square = Image.new("RGB", (side, side), (255, 255, 255))
@@ -141,7 +142,8 @@ def _onnxruntime(path: Path) -> Any:
 
 
 def can_run_on(folder: Path, device: torch.device) -> bool:
-    """Whether the tagger in a folder can use a device: ONNX files use a graphics card with ``onnxruntime-gpu`` alone.
+    """Whether the tagger in a folder can use a device. ONNX files need ``onnxruntime-gpu`` for a graphics
+    card.
 
     Raises:
         UserError: ``onnxruntime`` is needed and not installed.
@@ -152,7 +154,9 @@ def can_run_on(folder: Path, device: torch.device) -> bool:
 
 
 def _onnx(path: Path, device: torch.device) -> Judge:
-    """Takes (B, side, side, 3) BGR from 0 to 255 and gives probabilities, as all published WD taggers do."""
+    """Load an ONNX model that maps (B, side, side, 3) BGR from 0 to 255 to probabilities, as all published WD
+    taggers do.
+    """
     onnxruntime = _onnxruntime(path)
     if not can_run_on(path.parent, device):
         raise UserError(
@@ -170,7 +174,7 @@ def _onnx(path: Path, device: torch.device) -> Judge:
 
     def judge(images: Sequence[Image.Image]) -> numpy.ndarray[Any, Any]:
         pixels = [numpy.asarray(squared(image, side), numpy.float32)[:, :, ::-1] for image in images]
-        # one after the other: published files differ in whether they take batches
+        # one image at a time, because not all published files support batches
         return numpy.concatenate([session.run(None, {given.name: one[None].copy()})[0] for one in pixels])
 
     return judge

@@ -1,4 +1,4 @@
-"""Captions by a model of transformers: BLIP, BLIP-2, GIT, Qwen-VL, LLaVA and others that turn an image into text."""
+"""Captions from a transformers model: BLIP, BLIP-2, GIT, Qwen-VL, LLaVA and others that turn an image into text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PARTS = "a folder with config.json, the weights, preprocessor_config.json and th
 
 
 class TransformersCaptioner:
-    """Always the most likely words, so the same image gets the same text.
+    """Uses greedy decoding, so that the same image gets the same text.
 
     Args:
-        source: a folder, or a repository of the hub.
-        prompt: what the model is asked, or how its text begins; empty where it needs none.
-        dtype: number format of its weights, ``torch``'s name of it.
-        device: where it works.
-        most_tokens: how long a text may be.
+        source: a folder, or a hub repository.
+        prompt: the question, or the beginning of the text; empty if the model needs none.
+        dtype: number format of its weights, by its name in torch.
+        device: device of the model.
+        most_tokens: maximum length of a text.
 
     Raises:
-        DataError: there is no such model.
+        DataError: the model does not exist.
     """
 
     def __init__(self, source: str, prompt: str, dtype: str, device: torch.device, most_tokens: int) -> None:
@@ -34,7 +34,7 @@ class TransformersCaptioner:
 
         self._source, self._prompt, self._most_tokens, self._device = source, prompt, most_tokens, device
         try:
-            # code that comes with a model is not run
+            # code that comes with a model is not executed
             self._processor = fetched(AutoProcessor, source, trust_remote_code=False)
             model = fetched(
                 AutoModelForImageTextToText, source, dtype=getattr(torch, dtype), trust_remote_code=False
@@ -63,7 +63,7 @@ class TransformersCaptioner:
         inputs = self._inputs(images).to(self._device, self._model.dtype)
         with torch.no_grad():
             tokens_BT = self._model.generate(**inputs, max_new_tokens=self._most_tokens, do_sample=False)
-        # models that continue a prompt give it back before their answer, those with an encoder of their own do not
+        # models that continue a prompt repeat it before their answer; those with an encoder do not
         given = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
         begins = tokens_BT[:, :given]
         again = begins.shape[1] == given and bool((begins == inputs["input_ids"]).all()) if given else False

@@ -14,7 +14,7 @@ class A1111(Remote):
     """One image per request; a LoRA is a tag in the prompt.
 
     Args:
-        settings: of ``Remote``; without ``checkpoint`` the model that is loaded.
+        settings: those of ``Remote``; without ``checkpoint``, the loaded model is used.
     """
 
     WHAT = "A1111"

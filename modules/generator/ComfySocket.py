@@ -1,4 +1,4 @@
-"""What ComfyUI reports while it works: steps and previews, over its WebSocket."""
+"""Reports from ComfyUI over its WebSocket: steps and previews."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_BYTES = 16 << 20
 OPEN_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
 PREVIEW, PREVIEW_WITH_FACTS = 1, 4
-"""Kinds of binary messages: an image behind its kind, and an image behind a length and that much JSON."""
+"""Types of binary messages: an image after its type, or an image after a length and a JSON text of that length."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class News:
     """One message.
 
     Args:
-        prompt_id: whose; empty if it does not say.
-        step, steps: of the sampler, where it says.
-        preview: an image of how far it is, as a JPEG or PNG file.
-        over: nothing more comes of this prompt.
+        prompt_id: id of the prompt; empty if unknown.
+        step, steps: progress of the sampler, if given.
+        preview: an image of the current state, as a JPEG or PNG file.
+        over: whether the prompt has ended.
     """
 
     prompt_id: str = ""
@@ -40,14 +40,15 @@ class News:
 
 
 class ComfySocket:
-    """Listens for one client. A lost connection is opened again under the same name.
+    """Listens for one client. A lost connection is reopened under the same client id.
 
-    Whether an image is finished is read from the history, so without a socket only the progress is missing.
+    Whether an image is finished is read from the history, so that without a socket only the progress is
+    missing.
 
     Args:
-        url: of the server, ``http://...``.
-        client_id: under which prompts are queued.
-        headers: of the login.
+        url: address of the server, ``http://...``.
+        client_id: id under which prompts are queued.
+        headers: login headers.
     """
 
     def __init__(self, url: str, client_id: str, headers: Mapping[str, str]) -> None:
@@ -63,7 +64,7 @@ class ComfySocket:
             return
         self._next_try = time.monotonic() + AGAIN_SECONDS
         with suppress(OSError, WebSocketException):
-            # no proxy: the address is one of this network, as for all other requests
+            # no proxy, because the address is in this network, as for all other requests
             opened = connect(
                 self._address, open_timeout=OPEN_SECONDS, close_timeout=0.5, max_size=MOST_BYTES, proxy=None,
                 additional_headers=self._headers,
@@ -71,7 +72,7 @@ class ComfySocket:
             self._socket = self._opened.enter_context(opened)
 
     def wait(self, seconds: float) -> News | None:
-        """The next message that says something, or ``None`` after this time; also where there is no connection."""
+        """The next relevant message, or ``None`` after this time or without a connection."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.open()
@@ -90,7 +91,7 @@ class ComfySocket:
         return None
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._socket is not None:
             with suppress(OSError, WebSocketException):
                 self._opened.close()

@@ -28,7 +28,8 @@ class ComfyUi(Remote):
     """Queues a graph for each image and fetches what it saved.
 
     Args:
-        settings: of ``Remote``, and ``workflow`` (a graph in API format) and ``slots`` (``{"seed": "3.seed"}``).
+        settings: those of ``Remote``, plus ``workflow`` (a graph in API format) and ``slots`` (``{"seed":
+            "3.seed"}``).
     """
 
     WHAT = "ComfyUI"
@@ -61,7 +62,7 @@ class ComfyUi(Remote):
         )
 
     def refresh_adapters(self) -> None:
-        """Nothing to do: ComfyUI reads its list from the folder on every request."""
+        """Do nothing: ComfyUI reads its list from the folder on every request."""
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
         try:
@@ -78,7 +79,7 @@ class ComfyUi(Remote):
         raise UserError("ComfyUI lost the image several times", hint="look at its window; then call again")
 
     def filled(self, request: ImageRequest, adapter: str) -> Graph:
-        """The graph of one image."""
+        """Fill in the graph of one image."""
         graph = copy.deepcopy(self._graph)
         values = {
             "prompt": request.prompt, "negative": request.negative, "seed": request.seed, "width": request.width,
@@ -94,7 +95,9 @@ class ComfyUi(Remote):
         return graph
 
     def _run(self, graph: Graph) -> Mapping[str, Any] | None:
-        """Queue it and wait; the entry of its history, ``None`` if the server has forgotten it (it was restarted)."""
+        """Queue the graph and wait. Returns its history entry; ``None`` if the server has forgotten it (after
+        a restart).
+        """
         self._socket.open()
         try:
             answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
@@ -107,13 +110,14 @@ class ComfyUi(Remote):
             if entry is not None and entry.get("status", {}).get("status_str") in ("success", "error"):
                 self._running = ""
                 return dict(entry)
-            # first the queue, then the history: what has left the one is in the other, unless the server forgot it
+            # the queue before the history: what has left the one is in the other, unless the server forgot
+            # it
             if entry is None and not waits:
                 return None
             self._listen()
 
     def _listen(self) -> None:
-        """Pass on reports until the image is done, but only for a moment; then the history is read again."""
+        """Forward reports until the image is done, but only briefly; then the history is read again."""
         end = time.monotonic() + POLL_SECONDS
         while (left := end - time.monotonic()) > 0:
             news = self._socket.wait(left)
@@ -148,7 +152,7 @@ class ComfyUi(Remote):
 
 
 def message_of(entry: Mapping[str, Any]) -> str:
-    """Why an entry of the history has no image."""
+    """Why a history entry has no image."""
     for kind, data in reversed(entry["status"].get("messages", [])):
         if kind == "execution_error":
             return f"{data.get('node_type', 'a node')}: {data.get('exception_message', 'unknown')}".strip()
@@ -203,10 +207,10 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
     """Where prompt, seed and the rest belong in a graph: (node, input) by name.
 
     Args:
-        told: ``{"seed": "3.seed"}``; these win.
+        told: ``{"seed": "3.seed"}``; these take precedence.
 
     Raises:
-        ConfigError: the graph is none in API format, or has no place for prompt or seed.
+        ConfigError: the graph is not in API format, or has no place for prompt or seed.
     """
     if not isinstance(graph, Mapping) or not all(
         isinstance(node, Mapping) and isinstance(node.get("inputs"), Mapping) for node in graph.values()
@@ -248,7 +252,7 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
 
 
 def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:
-    """The input with text that a link leads up to."""
+    """Follow a link back to an input that holds text."""
     waiting, seen = [link], set()
     while waiting:
         one = waiting.pop(0)

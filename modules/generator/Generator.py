@@ -1,4 +1,4 @@
-"""The contract of everything that turns prompts into image files."""
+"""The interface of everything that turns prompts into image files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """One image.
+    """A request for one image.
 
     Args:
-        width, height, steps, cfg, sampler: the model's usual ones where ``None``.
+        width, height, steps, cfg, sampler: ``None`` means the model's usual value.
         adapter: an adapter file; ``None`` for the base model.
-        strength: how much of the adapter.
+        strength: strength of the adapter.
     """
 
     prompt: str
@@ -36,8 +36,8 @@ class MadeImage:
     """An image that was made.
 
     Args:
-        number: of its request, from 0.
-        data: the file, with metadata that the pair tool reads.
+        number: index of its request, from 0.
+        data: content of the file, with metadata that the pair tool reads.
     """
 
     number: int
@@ -46,11 +46,11 @@ class MadeImage:
 
 @dataclass(frozen=True)
 class Description:
-    """What a program is and has; an empty list of names means that it does not say.
+    """A program and what it offers. An empty list of names means that it is unknown.
 
     Args:
-        name: of the program.
-        version: empty if it does not say.
+        name: name of the program.
+        version: its version; empty if unknown.
     """
 
     name: str
@@ -65,9 +65,9 @@ class MakingNews:
     """The progress of an image that is being made.
 
     Args:
-        number: of its request.
-        step, steps: of the sampler; ``None`` where it does not say.
-        preview: an image file, empty for none.
+        number: index of its request.
+        step, steps: progress of the sampler; ``None`` if unknown.
+        preview: an image file; empty for none.
     """
 
     number: int
@@ -77,45 +77,47 @@ class MakingNews:
 
 
 class Generator(ABC):
-    """Makes images. One file for each, registered under its key; none knows another.
+    """A program that makes images. Each has a file of its own, is registered under its key, and knows no
+    other.
 
-    ``on_news`` receives steps and previews, from the thread that reads the images; some programs report none.
+    ``on_news`` receives steps and previews, in the thread that reads the images. Some programs report none.
     """
 
     on_news: Callable[[MakingNews], None] = staticmethod(lambda news: None)
 
     @abstractmethod
     def describe(self) -> Description:
-        """What makes the images.
+        """Describe the program.
 
         Raises:
-            UserError: it cannot be reached.
+            UserError: the program cannot be reached.
         """
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop what it is making for us; nothing happens if it is making nothing."""
+        """Stop making images for us. Does nothing if none are being made."""
 
     @abstractmethod
     def refresh_adapters(self) -> None:
-        """Let the program look for new adapters, where it does not do so by itself."""
+        """Make the program look for new adapters, if it does not do so itself."""
 
     def adapter_folder(self) -> Path | None:
-        """The program's folder of adapters, where it is on this computer and the program needs one."""
+        """The program's adapter folder, if it needs one and is on this computer."""
         return None
 
     @abstractmethod
     def check(self, requests: Sequence[ImageRequest]) -> None:
-        """Find every fault that can be found before the first image.
+        """Check everything that can be checked before the first image.
 
         Raises:
-            UserError: it cannot be reached, or lacks something; says what, where and what to do.
+            UserError: the program cannot be reached, or lacks something. The message says what, where and
+                what to do.
         """
 
     @abstractmethod
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
-        """Make the images, in any order, and yield each one as soon as it is there. Closing the stream cancels.
+        """Make the images in any order, and yield each as soon as it is done. Closing the stream cancels.
 
         Raises:
-            UserError: it cannot continue. What was handed on stays good; ask again for what is missing.
+            UserError: it cannot continue. Images yielded so far are valid; request the missing ones again.
         """

@@ -28,10 +28,11 @@ _SETTINGS = {
 
 
 class OwnSampler(Generator):
-    """Images made by ``scripts/sample.py``. The same seed starts from the same noise with and without an adapter.
+    """Images made by ``scripts/sample.py``. The same seed starts from the same noise with and without an
+    adapter.
 
     Args:
-        settings: ``model_type``, ``base`` (a folder, a file or a name of the hub) and ``device``.
+        settings: ``model_type``, ``base`` (a folder, a file or a hub name) and ``device``.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -49,7 +50,7 @@ class OwnSampler(Generator):
             self._process = None
 
     def refresh_adapters(self) -> None:
-        """Adapters are named by their files; there is no list."""
+        """Do nothing: adapters are named by their files, so there is no list."""
 
     def check(self, requests: Sequence[ImageRequest]) -> None:
         looks_like_a_path = Path(self._base).is_absolute() or self._base.endswith(".safetensors")

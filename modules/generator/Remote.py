@@ -1,4 +1,4 @@
-"""What generators in other programs have in common: a server, a folder of adapters, and checked images."""
+"""The common base of generators in other programs: a server, an adapter folder, and checked images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Remote(Generator):
     """A generator behind HTTP.
 
     Args:
-        settings: ``url``; ``checkpoint``: the model's name in that program; ``lora_folder``: its folder of adapters;
-            ``remote``: whether any address will do.
+        settings: ``url``; ``checkpoint``: name of the model in that program; ``lora_folder``: its adapter
+            folder; ``remote``: whether any address is allowed.
     """
 
     WHAT: ClassVar[str]
@@ -42,7 +42,7 @@ class Remote(Generator):
 
     @abstractmethod
     def make(self, request: ImageRequest, adapter: str) -> bytes:
-        """One image; ``adapter`` is its name in the program, empty for none."""
+        """Make one image; ``adapter`` is its name in the program, empty for none."""
 
     def adapter_folder(self) -> Path | None:
         folder = str(self.settings.get("lora_folder", ""))
@@ -64,9 +64,9 @@ class Remote(Generator):
             raise DataError(f"{self.WHAT} has no {what} {name!r}", field, f"it has: {listed or 'none'}")
 
     def _adapter_name(self, file: Path, offer: Description) -> str:
-        """The name of an adapter file in the program; the file is copied there if it is missing.
+        """The name of an adapter file in the program. The file is copied there if it is missing.
 
-        The name follows from the content: a file of another origin is never replaced.
+        The name is derived from the content, so that a file of another origin is never replaced.
         """
         if not file.is_file():
             raise DataError(
@@ -114,7 +114,7 @@ class Remote(Generator):
             yield MadeImage(number, self._checked(request, data))
 
     def _checked(self, request: ImageRequest, data: bytes) -> bytes:
-        """The image with how it was made. ``UserError`` unless it is a whole PNG."""
+        """Add to an image how it was made. Raises ``UserError`` unless it is a complete PNG."""
         if not data.startswith(_PNG) or b"IEND" not in data[-12:]:
             raise UserError(
                 f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
@@ -123,7 +123,7 @@ class Remote(Generator):
 
 
 def _named(stem: str, names: Sequence[str]) -> str:
-    """The name among these that is a file of this stem, in whatever folder."""
+    """The name in this list that belongs to a file of this stem, in whatever folder."""
     return next(
         (name for name in names if Path(name.replace("\\", "/")).name.removesuffix(".safetensors") == stem),
         "",
@@ -131,7 +131,7 @@ def _named(stem: str, names: Sequence[str]) -> str:
 
 
 def parameters(request: ImageRequest, model: str, program: str) -> str:
-    """How an image was made, as the pair tool reads it: a line of settings is one from three settings on."""
+    """How an image was made, in the format the pair tool reads. A line of settings needs at least three settings."""
     facts = {
         "Steps": request.steps,
         "Sampler": request.sampler,
@@ -149,7 +149,7 @@ def parameters(request: ImageRequest, model: str, program: str) -> str:
 
 
 def with_parameters(png: bytes, text: str) -> bytes:
-    """A PNG file whose first text is ``parameters``; the program's own texts stay behind it."""
+    """A PNG file whose first text is ``parameters``. The program's own texts follow it."""
     body = b"iTXt" + b"parameters\0\0\0\0\0" + text.encode()
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", binascii.crc32(body))
     return png[:_HEADER_END] + chunk + png[_HEADER_END:]

@@ -12,10 +12,10 @@ from modules.util.errors import ConfigError, UserError
 
 
 class SwarmUi(Remote):
-    """One image per request. A session that has ended is replaced, and the request is sent once more.
+    """One image per request. An expired session is replaced, and the request is repeated once.
 
     Args:
-        settings: of ``Remote``; ``checkpoint`` is needed.
+        settings: those of ``Remote``; ``checkpoint`` is required.
     """
 
     WHAT = "SwarmUI"

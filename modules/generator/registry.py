@@ -19,11 +19,11 @@ GENERATORS: dict[str, Callable[[Settings], Generator]] = {
     "swarmui": SwarmUi,
     "a1111": A1111,
 }
-"""Key, as in ``project.json``, to what makes the generator from the project's settings."""
+"""Key, as in ``project.json``, to the factory of the generator."""
 
 
 def make_generator(key: str, settings: Settings) -> Generator:
-    """The generator of a project. ``ConfigError`` if there is none of that key."""
+    """Create the generator of a project. Raises ``ConfigError`` for an unknown key."""
     if key not in GENERATORS:
         raise ConfigError(f"there is no generator {key!r}", "--generator", f"known: {', '.join(GENERATORS)}")
     return GENERATORS[key](settings)

@@ -1,4 +1,4 @@
-"""The images of a rollout with everything that training on them needs."""
+"""The images of a rollout with everything needed to train on them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _TEXT = "texts."
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """What generation and training have to agree on to the last bit.
+    """Settings that generation and training must share, to the last bit.
 
     Args:
         plan: the steps.
         size: (height, width) of the images in pixels.
-        cfg: guidance scale; above 1 the unconditional prediction takes part.
-        layout: ``SPLIT`` asks the denoiser twice, the second time without gradients; ``JOINT`` once, for a
+        cfg: guidance scale; above 1 the unconditional prediction is used.
+        layout: ``SPLIT`` calls the denoiser twice, the second time without gradients; ``JOINT`` once, with a
             batch of twice the size.
         reduction, form: of the log-probability, see ``transitions.log_prob``.
-        storage: type trained latents are rounded to: FLOAT_32, BFLOAT_16 or FLOAT_16.
+        storage: type that trained latents are rounded to: FLOAT_32, BFLOAT_16 or FLOAT_16.
     """
 
     plan: RolloutPlan
@@ -59,12 +59,12 @@ class RolloutSettings:
         return STORAGE[self.storage]
 
     def differences(self, other: RolloutSettings) -> list[str]:
-        """What is not the same, one line each."""
+        """The differing settings, one line each."""
         mine, theirs = _flat(self), _flat(other)
         return [f"{name}: {mine[name]!r} and {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
 
     def require_same(self, other: RolloutSettings) -> None:
-        """``RuntimeError`` unless a rollout made with these settings is trained on with the same."""
+        """Raise ``RuntimeError`` unless a rollout with these settings is trained on with the same."""
         if self == other:
             return
         raise RuntimeError(
@@ -73,22 +73,22 @@ class RolloutSettings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Convert to JSON data."""
         return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> RolloutSettings:
-        """The inverse of ``to_dict``, also after JSON made lists of tuples.
+        """The inverse of ``to_dict``, also after JSON turned tuples into lists.
 
         Raises:
-            DataError: something is missing or unknown.
+            DataError: a setting is missing or unknown.
         """
         try:
             plan = dict(data["plan"])
             plan["positions"] = tuple(Position(**one) for one in plan["positions"])
             plan["trained"], plan["stds"] = tuple(plan["trained"]), tuple(plan["stds"])
             height, width = data["size"]
-            # backups of earlier versions name it; it was never on
+            # present in backups of earlier versions; it was never on
             data = {name: value for name, value in data.items() if name != "keep_means"}
             return RolloutSettings(**{**data, "plan": RolloutPlan(**plan), "size": (int(height), int(width))})
         except (KeyError, TypeError, ValueError) as error:
@@ -107,9 +107,9 @@ class Rollouts:
     """N images on the CPU or anywhere, S trained steps each.
 
     Args:
-        prompts, negatives: of each image.
-        seeds: what each image's noise was drawn from.
-        ids: a name of each image, unique in the run.
+        prompts, negatives: prompts of each image.
+        seeds: seed of each image's noise.
+        ids: id of each image, unique in the run.
         group_N: int64, which images belong to one prompt of one epoch.
         texts: conditioning of the U different prompts, negative ones included.
         text_N, negative_N: int64, rows of ``texts``; ``negative_N`` is ``None`` without guidance.
@@ -158,7 +158,7 @@ class Rollouts:
         return self.settings.plan.trained
 
     def column(self, step: int) -> int:
-        """Where a step is in ``logp_NS`` and ``mask_NS``.
+        """The column of a step in ``logp_NS`` and ``mask_NS``.
 
         Raises:
             ValueError: the step is not trained.
@@ -168,12 +168,12 @@ class Rollouts:
         return self.steps.index(step)
 
     def x(self, step: int) -> torch.Tensor:
-        """Where a trained step began, (N, C, h, w), storage type."""
+        """Latents at the start of a trained step, (N, C, h, w), storage type."""
         self.column(step)
         return self.states_NPChw[:, self.settings.plan.points.index(step)]
 
     def x_next(self, step: int) -> torch.Tensor:
-        """Where it ended."""
+        """Latents at its end."""
         self.column(step)
         return self.states_NPChw[:, self.settings.plan.points.index(step + 1)]
 
@@ -182,7 +182,7 @@ class Rollouts:
         return self._rows(self.text_N, device)
 
     def negative(self, device: torch.device | str | None = None) -> Conditioning | None:
-        """The unconditional one, or ``None`` without guidance."""
+        """The unconditional conditioning, or ``None`` without guidance."""
         return None if self.negative_N is None else self._rows(self.negative_N, device)
 
     def _rows(self, row_N: torch.Tensor, device: torch.device | str | None) -> Conditioning:
@@ -190,7 +190,7 @@ class Rollouts:
         return made if device is None else made.to(device)
 
     def select(self, index: Index) -> Rollouts:
-        """The images ``index`` (a slice or positions), in that order; the table of texts is shared."""
+        """The images ``index`` (a slice or positions), in that order. The table of texts is shared."""
         places = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index)]
         picked: dict[str, Any] = {name: [getattr(self, name)[i] for i in places.tolist()] for name in _LISTS}
         for name in (*_TENSORS, *_OPTIONAL):
@@ -199,7 +199,7 @@ class Rollouts:
         return replace(self, **picked)
 
     def to(self, device: torch.device | str) -> Rollouts:
-        """Everything on ``device``."""
+        """A copy with everything on ``device``."""
         moved: dict[str, Any] = {
             name: None if (tensor := getattr(self, name)) is None else tensor.to(device)
             for name in (*_TENSORS, *_OPTIONAL)
@@ -212,7 +212,7 @@ class Rollouts:
 
     @staticmethod
     def cat(parts: Sequence[Rollouts]) -> Rollouts:
-        """One after the other; all made with the same settings."""
+        """Concatenate rollouts made with the same settings."""
         first = parts[0]
         for part in parts[1:]:
             first.settings.require_same(part.settings)
@@ -239,7 +239,7 @@ class Rollouts:
         return {name: tensor for name, tensor in made.items() if tensor is not None}
 
     def metadata(self) -> dict[str, Any]:
-        """All the rest, as JSON takes it."""
+        """Everything else, as JSON data."""
         lists = {name: list(getattr(self, name)) for name in _LISTS}
         return {"format": FORMAT, "settings": self.settings.to_dict(), **lists}
 
@@ -248,7 +248,7 @@ class Rollouts:
         """The inverse of ``to_tensors`` and ``metadata``.
 
         Raises:
-            DataError: missing pieces, or pieces that do not fit together.
+            DataError: pieces are missing or inconsistent.
         """
         if metadata.get("format") != FORMAT:
             raise DataError(

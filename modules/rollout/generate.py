@@ -1,6 +1,6 @@
-"""Making images to learn from, and asking later how likely their steps are.
+"""Makes images to learn from, and later computes how likely their steps are.
 
-Both go through ``guided_prediction`` and ``transitions.step`` with the same numbers in the same layout, so
+Both use ``guided_prediction`` and ``transitions.step`` with the same numbers in the same layout, so that
 right after a rollout the ratio of new to old probability is exactly 1.
 """
 
@@ -45,13 +45,13 @@ NO_HOOKS = RolloutHooks()
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """One image to make.
+    """A request for one image.
 
     Args:
-        group: number of its prompt's place in the epoch; not derived from the prompt, which may occur twice.
-        seed: of all its noise; see ``image_seed``.
-        id: a name unique in the run.
-        start_seed: of its first noise, if that is shared with other images; ``None`` takes ``seed``.
+        group: index of its prompt in the epoch; not derived from the prompt, which may occur twice.
+        seed: seed of all its noise; see ``image_seed``.
+        id: an id that is unique in the run.
+        start_seed: seed of its initial noise, if that is shared with other images; ``None`` means ``seed``.
     """
 
     prompt: str
@@ -69,7 +69,7 @@ def image_seed(seed: int, epoch: int, group: int, member: int) -> int:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A trained step as the model sees it now.
+    """A trained step under the current model.
 
     Args:
         logp_B: log-probability of the step that was taken, float32.
@@ -105,7 +105,7 @@ def guided_prediction(
     """Prediction with guidance, (B, C, h, w) float32; no gradient flows through the unconditional half.
 
     Args:
-        t_B: one level for all, on the CPU.
+        t_B: the same level for all, on the CPU.
         negative: ``None`` for no guidance.
     """
 
@@ -116,7 +116,7 @@ def guided_prediction(
             return to_float32(setup.denoise(model, x, t, texts, settings.size))
 
     x_BChw = x_BChw.to(model.device, model.input_dtype())
-    # asked of the device it would have to be waited for
+    # reading it from the device would have to wait
     level = float(t_B[0])
     t_B = t_B.to(model.device, non_blocking=True)
     if negative is None:
@@ -146,17 +146,17 @@ def generate(
     hooks: RolloutHooks = NO_HOOKS,
     watch: Callable[[Rollouts], None] | None = None,
 ) -> Rollouts:
-    """Make images, kept on the CPU; the model is left in the mode it was in.
+    """Make images, kept on the CPU. The mode of the model is preserved.
 
-    An image's noise depends on its seed alone. Log-probabilities are those of batches of ``batch_size`` in the
-    order of ``requests``; other batches differ from them by rounding.
+    An image's noise depends only on its seed. Log-probabilities are those of batches of ``batch_size`` in the
+    order of ``requests``; in other batches they differ by rounding.
 
     Args:
-        progress: called with (steps done, steps in all); returning ``False`` cancels.
-        watch: called with the images of every batch when they are made.
+        progress: called with (steps done, total steps); returning ``False`` cancels.
+        watch: called with the images of every finished batch.
 
     Raises:
-        SamplingCancelled: ``progress`` said so.
+        SamplingCancelled: ``progress`` cancelled it.
         DataError: an image became NaN or infinite. UnsupportedError: the text encoder is trained.
     """
     if not requests or batch_size < 1:
@@ -201,7 +201,7 @@ def _unfinished(
     settings: RolloutSettings,
     batch_size: int,
 ) -> Rollouts:
-    """The rollouts with their texts encoded and nothing else; every different text is encoded once."""
+    """The rollouts with only their texts encoded. Every different text is encoded once."""
     guided = is_guided(model, settings.cfg)
     prompts, negatives = [r.prompt for r in requests], [r.negative for r in requests]
     row = {text: i for i, text in enumerate(dict.fromkeys([*prompts, *(negatives if guided else ())]))}
@@ -241,7 +241,7 @@ def _roll(
     hooks: RolloutHooks,
     report: Callable[[], None],
 ) -> Rollouts:
-    """One batch from noise to latents."""
+    """Run one batch from noise to latents."""
     settings, plan = chunk.settings, chunk.settings.plan
     cond, negative = chunk.condition(model.device), chunk.negative(model.device)
     shape = chunk.final_NChw.shape[1:]
@@ -304,15 +304,15 @@ def decode(
     batch_size: int,
     progress: Progress | None = None,
 ) -> torch.Tensor:
-    """Finished latents to [0, 1] images (N, 3, H, W), float32 on the CPU.
+    """Decode finished latents to [0, 1] images (N, 3, H, W), float32 on the CPU.
 
-    A batch that does not fit into the memory of the device is halved.
+    A batch that does not fit into the device's memory is halved.
 
     Args:
-        progress: called with (images done, images in all); returning ``False`` cancels.
+        progress: called with (images done, total images); returning ``False`` cancels.
 
     Raises:
-        SamplingCancelled: ``progress`` said so.
+        SamplingCancelled: ``progress`` cancelled it.
     """
     images = []
     with model.borrowed(model.spec.vae):
@@ -336,17 +336,17 @@ def step_log_prob(
     settings: RolloutSettings,
     hooks: RolloutHooks = NO_HOOKS,
 ) -> StepOutput:
-    """The log-probability that a taken step has now, in the current gradient mode. Dropout is off. With the batches
-    the rollout was made in and unchanged weights the result equals the stored log-probability bit for bit.
+    """The current log-probability of a past step, in the current gradient mode. Dropout is off. With the
+    batches of the rollout and unchanged weights, the result equals the stored log-probability bit for bit.
 
     Args:
         rollouts: the images of a micro-batch.
         step: number of a trained step.
-        settings: what training is configured for; the rollout's must be the same.
+        settings: the settings of training, which must be those of the rollout.
         hooks: only ``branch`` is used.
 
     Raises:
-        RuntimeError: they are not. DataError: a log-probability is NaN or infinite.
+        RuntimeError: the settings differ. DataError: a log-probability is NaN or infinite.
     """
     rollouts.settings.require_same(settings)
     model.set_mode("no_dropout")

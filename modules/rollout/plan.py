@@ -1,7 +1,7 @@
-"""Which steps a rollout takes, which of them add noise and which of those are trained on.
+"""The steps of a rollout: which of them add noise, and which of those are trained on.
 
-A plan is a function of the model's schedule, the options, the run's seed and the epoch, so generation and
-training find the same one and it need not be stored.
+A plan is a function of the model's schedule, the options, the run's seed and the epoch. Generation and
+training therefore compute the same one, and it need not be stored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PlanOptions:
 
     Args:
         steps: denoising steps.
-        kind: transition of the trained steps; AUTO is DDIM or FLOW_SDE, ODE trains none (decoupled modes). All
-            other steps are ODE.
-        noise_level: eta; ``None`` takes the transition's default.
+        kind: transition of the trained steps; AUTO is DDIM or FLOW_SDE, ODE trains none (decoupled modes).
+            All other steps are ODE.
+        noise_level: eta; ``None`` means the transition's default.
         temperature: multiplies the standard deviation of the noise, in generation and log-probability alike.
         window: (first, last), inclusive: the steps that may be trained; ``None`` for all but the last.
-        count: how many of them are trained in an epoch; 0 for all.
-        choice: ``RANDOM`` (any subset) or ``CONTIGUOUS`` (neighbours, at a random place).
+        count: how many of them are trained per epoch; 0 for all.
+        choice: ``RANDOM`` (any subset) or ``CONTIGUOUS`` (neighbours, at a random position).
     """
 
     steps: int
@@ -71,8 +71,8 @@ class RolloutPlan:
     """The steps of one epoch's rollout.
 
     Args:
-        positions: one a step, from noise to image.
-        trained: numbers of the steps that add noise and are trained on, rising.
+        positions: one per step, from noise to image.
+        trained: numbers of the steps that add noise and are trained on, ascending.
         stds: standard deviation of each step's noise, with temperature; 0 for those not trained.
     """
 
@@ -88,11 +88,11 @@ class RolloutPlan:
 
     @property
     def points(self) -> tuple[int, ...]:
-        """The places on the path whose latents have to be kept: where trained steps begin and end."""
+        """The points on the path whose latents must be kept: the start and end of each trained step."""
         return tuple(sorted({place for one in self.trained for place in (one, one + 1)}))
 
     def kind_of(self, index: int) -> str:
-        """The transition of step ``index``: the plan's where it is trained, else ODE, which adds no noise."""
+        """The transition of step ``index``: the plan's if it is trained, else ODE, which adds no noise."""
         return self.kind if index in self.trained else transitions.ODE
 
     def timestep(self, index: int, batch: int, schedule: Schedule) -> torch.Tensor:
@@ -107,7 +107,7 @@ def path(schedule: Schedule, sampler: Any) -> tuple[Position, ...]:
     """The steps of a sampler with its timesteps set: DDIM for a discrete schedule, Euler for flow."""
     timesteps = [float(t) for t in sampler.timesteps]
     if isinstance(schedule, DiscreteSchedule):
-        # a run ends at the schedule's first level, not at 0: models have not been trained below it
+        # the path ends at the schedule's first level, not at 0, because models are not trained below it
         places = torch.tensor([*timesteps, 0.0], dtype=torch.float64).long()
         signal, noise = schedule.coefficients(places)
         levels = list(zip(signal.tolist(), noise.tolist(), strict=True))
@@ -115,7 +115,7 @@ def path(schedule: Schedule, sampler: Any) -> tuple[Position, ...]:
         levels = [(1.0 - float(sigma), float(sigma)) for sigma in sampler.sigmas]
     safe = levels[1][1]
     if len(levels) == 2:
-        # a single step has no second level short of 0; half way keeps the Flow-SDE finite
+        # a single step has no second level above 0; half way keeps the Flow-SDE finite
         safe = (levels[0][1] + levels[1][1]) / 2.0
     return tuple(
         Position(timestep, *begin, *end, safe)
@@ -126,7 +126,7 @@ def path(schedule: Schedule, sampler: Any) -> tuple[Position, ...]:
 def plan_for(
     setup: BaseModelSetup, model: Model, options: PlanOptions, size: tuple[int, int], seed: int, epoch: int
 ) -> RolloutPlan:
-    """``make_plan`` for images of ``size`` (height, width), which some models' noise levels depend on."""
+    """``make_plan`` for images of ``size`` (height, width), on which the noise levels of some models depend."""
     name = "DDIM" if isinstance(model.schedule, DiscreteSchedule) else "EULER"
     sampler = setup.make_sampler(model, name, options.steps, size)
     return make_plan(model.schedule, path(model.schedule, sampler), options, seed, epoch)
@@ -135,14 +135,14 @@ def plan_for(
 def make_plan(
     schedule: Schedule, positions: tuple[Position, ...], options: PlanOptions, seed: int, epoch: int
 ) -> RolloutPlan:
-    """The plan of an epoch.
+    """Make the plan of an epoch.
 
     The last step and steps without noise (eta 0, or equal noise levels) are never trained:
     their log-probability does not exist.
 
     Raises:
-        ConfigError: no step is left to train; more are asked for than there are.
-        UnsupportedError: a transition of the other kind of schedule.
+        ConfigError: no step is left to train, or more are requested than exist.
+        UnsupportedError: the transition is for the other kind of schedule.
     """
     kind = transitions.check_kind(options.kind, schedule.prediction)
     default = transitions.DEFAULT_NOISE_LEVEL[kind]

@@ -1,7 +1,7 @@
-"""Which process makes which images of which prompt, in which batches.
+"""Determines which process makes which images of which prompt, in which batches.
 
-An epoch has M prompts with K images each. Every sampler is a function of (seed, epoch): all processes work out
-the same plan and take their share, so nothing is sent between them and an epoch can be repeated or continued at
+An epoch has M prompts with K images each. Every sampler is a function of (seed, epoch): all processes compute
+the same plan and take their share. Nothing is sent between them, and an epoch can be repeated or resumed at
 any batch. Torch is not needed here.
 """
 
@@ -28,7 +28,7 @@ class Slot:
     Args:
         prompt: number of the prompt in the data.
         group: number of the group, unique in the run; the same prompt in another epoch is another group.
-        member: 0 to K - 1 over all processes; with the group it decides the image's noise.
+        member: 0 to K - 1 over all processes; group and member determine the image's noise.
     """
 
     prompt: int
@@ -38,13 +38,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class SamplerLayout:
-    """The numbers of an epoch.
+    """The sizes of an epoch.
 
     Args:
-        prompts: M, different prompts of an epoch.
-        group_size: K, images of a prompt.
-        batch_size: B, images a process makes at once.
-        world_size, rank: processes, and which this is.
+        prompts: M, number of different prompts.
+        group_size: K, images per prompt.
+        batch_size: B, images that a process makes at once.
+        world_size, rank: number of processes, and the index of this one.
     """
 
     prompts: int
@@ -86,7 +86,7 @@ class SamplerLayout:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, rising, found up to the square root."""
+    """All divisors in ascending order, found up to the square root."""
     low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return low + [number // d for d in reversed(low) if d * d != number]
 
@@ -111,13 +111,13 @@ def align_group_size(group_size: int, world_size: int, batch_size: int) -> int:
 
 
 def prompts_step(group_size: int, world_size: int, batch_size: int) -> int:
-    """The number of prompts of an epoch has to be a multiple of this, or batches would be left over."""
+    """The number of prompts per epoch must be a multiple of this, or batches would be left over."""
     whole = world_size * batch_size
     return whole // math.gcd(group_size, whole)
 
 
 def _proposals(layout: SamplerLayout) -> str:
-    """Group and batch sizes near the asked ones that fit."""
+    """Valid group and batch sizes near the requested ones."""
     k, w, b = layout.group_size, layout.world_size, layout.batch_size
     sizes = [w * d for d in divisors(b)]
     near = sorted(
@@ -134,7 +134,9 @@ def _proposals(layout: SamplerLayout) -> str:
 
 
 def check_alignment(layout: SamplerLayout) -> None:
-    """``ConfigError`` unless every global batch holds whole groups, the same share of each in every process."""
+    """Raise ``ConfigError`` unless every global batch holds whole groups, with the same share of each in
+    every process.
+    """
     k, w, b = layout.group_size, layout.world_size, layout.batch_size
     if k > layout.global_batch:
         align_group_size(k, w, b)
@@ -164,10 +166,11 @@ class GroupSampler(ABC):
     """Batches of slots of one process, epoch by epoch.
 
     Args:
-        dataset_size: how many prompts there are.
+        dataset_size: number of prompts.
 
     Raises:
-        ConfigError: the numbers do not fit together; near ones that do are named, none is changed.
+        ConfigError: the numbers are inconsistent. The message suggests near ones that are valid; none is
+            changed.
     """
 
     kind: str
@@ -184,7 +187,7 @@ class GroupSampler(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """``ConfigError`` unless the layout suits this sampler."""
+        """Raise ``ConfigError`` unless the layout suits this sampler."""
 
     @abstractmethod
     def share(self, epoch: int, groups: list[list[Slot]]) -> list[Slot]:
@@ -216,8 +219,8 @@ class GroupSampler(ABC):
 
 
 class GroupDistributedSampler(GroupSampler):
-    """Every process makes K / W images of every prompt, in the same order, so each global batch is made of whole
-    groups. What is made differs by the member number alone.
+    """Every process makes K / W images of every prompt, in the same order, so that each global batch consists
+    of whole groups. Processes differ only in the member numbers.
     """
 
     kind = DISTRIBUTED
@@ -232,8 +235,8 @@ class GroupDistributedSampler(GroupSampler):
 
 
 class DistributedKRepeatSampler(GroupSampler):
-    """The images of a global batch in random order over all processes: groups are whole in a global batch, but
-    which member is made where is left to chance.
+    """The images of a global batch in random order over all processes. Groups are whole in a global batch,
+    but which process makes which member is random.
     """
 
     kind = K_REPEAT
@@ -267,7 +270,7 @@ class DistributedKRepeatSampler(GroupSampler):
 class GroupContiguousSampler(GroupSampler):
     """Every group is made by one process, its images one after the other; a group may span batches.
 
-    For rewards that have to see all of a group, without sending images.
+    For rewards that must see a whole group, without sending images.
     """
 
     kind = CONTIGUOUS
@@ -291,7 +294,7 @@ class GroupContiguousSampler(GroupSampler):
 
 
 def contiguous_step(layout: SamplerLayout) -> int:
-    """What the number of prompts has to be a multiple of for ``GroupContiguousSampler``."""
+    """The number that the prompts must be a multiple of for ``GroupContiguousSampler``."""
     share = layout.batch_size // math.gcd(layout.group_size, layout.batch_size)
     return layout.world_size * share
 
@@ -302,11 +305,11 @@ SAMPLERS: dict[str, type[GroupSampler]] = {
 
 
 def create_sampler(kind: object, layout: SamplerLayout, dataset_size: int, seed: int) -> GroupSampler:
-    """A sampler by name: GROUP_DISTRIBUTED, DISTRIBUTED_K_REPEAT, GROUP_CONTIGUOUS, or AUTO for the first where
-    groups fit into global batches and the last otherwise.
+    """Create a sampler by name: GROUP_DISTRIBUTED, DISTRIBUTED_K_REPEAT, GROUP_CONTIGUOUS, or AUTO for the
+    first if groups fit into global batches and the last otherwise.
 
     Raises:
-        ConfigError: another name, or numbers that do not fit together.
+        ConfigError: the name is unknown, or the numbers are inconsistent.
     """
     name = str(getattr(kind, "value", kind))
     if name == AUTO:

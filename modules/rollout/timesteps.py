@@ -70,11 +70,11 @@ class TimestepOptions:
 
 
 def timestep_count(schedule: Schedule, options: TimestepOptions, rollout_timesteps: Sequence[float]) -> int:
-    """How many timesteps an inner epoch has; errors as ``sample_timesteps`` has."""
+    """Number of timesteps of an inner epoch. Raises as ``sample_timesteps`` does."""
     if options.count:
         return options.count
     low, high = options.interval
-    # a hair more, so that 10 * (0.6 - 0.3) is 3
+    # slightly more, so that 10 * (0.6 - 0.3) is 3
     count = max(1, int(len(rollout_timesteps) * (high - low) + 1e-9))
     if options.sampler in CONTINUOUS_SAMPLERS:
         return count
@@ -89,10 +89,10 @@ def sample_timesteps(
     epoch: int,
     inner_epoch: int = 0,
 ) -> torch.Tensor:
-    """The timesteps of an inner epoch, (T,): int64 for discrete schedules, float32 for flow.
+    """Draw the timesteps of an inner epoch, (T,): int64 for discrete schedules, float32 for flow.
 
     Args:
-        rollout_timesteps: those of the rollout's steps, falling (``Position.timestep``).
+        rollout_timesteps: timesteps of the rollout's steps, descending (``Position.timestep``).
 
     Raises:
         ConfigError: no rollout step lies in the interval, or fewer than are to be drawn.
@@ -109,7 +109,7 @@ def sample_timesteps(
 
 
 def draw_progress(options: TimestepOptions, count: int, source: torch.Generator) -> torch.Tensor:
-    """Stratified places along denoising in a random order, (T,) float64, 0 for noise."""
+    """Stratified positions along denoising in random order, (T,) float64, 0 for noise."""
     low, high = options.interval
     u_T = (torch.arange(count) + torch.rand(count, generator=source, dtype=torch.float64)) / count
     u_T = u_T[torch.randperm(count, generator=source)]
@@ -125,7 +125,7 @@ def _shifted(f: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], train_steps: int) -> list[int]:
-    """Numbers of the rollout steps whose timesteps lie in the interval, rising.
+    """Numbers of the rollout steps whose timesteps are in the interval, ascending.
 
     Raises:
         ConfigError: there are none.
@@ -152,14 +152,14 @@ def draw_steps(
 ) -> list[int]:
     """Which rollout steps are used, in the order of denoising.
 
-    No step is drawn twice and each is drawn equally often: the steps are laid end to end and cut at ``count`` equal
-    distances from a random beginning.
+    No step is drawn twice, and each is drawn equally often: the steps are laid end to end and sampled at
+    ``count`` equal distances from a random start.
 
     Args:
         valid: neighbouring step numbers.
 
     Raises:
-        ConfigError: more are wanted than there are.
+        ConfigError: more are requested than exist.
     """
     if count > len(valid):
         raise ConfigError(
@@ -190,14 +190,15 @@ def group_noise(
     """Training noise of B images, (B, C, h, w) float32 on the CPU; the same in any batch and process.
 
     Args:
-        kind: ``GROUP_FIXED`` (one noise for a group at all timesteps of an inner epoch), ``GROUP_PER_TIMESTEP``
-            (another at each, as the authors of DGPO have it) or ``INDEPENDENT`` (each image and timestep its own).
-        groups, ids: of the images.
+        kind: ``GROUP_FIXED`` (one noise for a group at all timesteps of an inner epoch),
+            ``GROUP_PER_TIMESTEP`` (another at each, as the authors of DGPO have it) or ``INDEPENDENT`` (each
+            image and timestep its own).
+        groups, ids: groups and ids of the images.
         shape: (C, h, w).
-        timestep_index: place in the list of the inner epoch's timesteps.
+        timestep_index: index in the list of the inner epoch's timesteps.
 
     Raises:
-        ConfigError: another kind.
+        ConfigError: the kind is unknown.
     """
     name = name_of(kind)
     if name not in NOISES:

@@ -39,10 +39,11 @@ class Position:
     """One step of a path on which x = signal * x_0 + noise * eps.
 
     Args:
-        timestep: what the denoiser is told.
-        signal, noise: factors where the step begins.
-        signal_next, noise_next: factors where it ends.
-        safe: the noise level the Flow-SDE takes for 1 - sigma; the path's second one where it begins at 1.
+        timestep: the timestep given to the denoiser.
+        signal, noise: factors at the start of the step.
+        signal_next, noise_next: factors at its end.
+        safe: the noise level that the Flow-SDE uses for 1 - sigma; the path's second one if the step begins
+            at 1.
     """
 
     timestep: float
@@ -98,11 +99,11 @@ def name_of(value: object) -> str:
 
 
 def check_kind(kind: object, prediction: Prediction) -> str:
-    """The name of a transition that a model of this parameterisation can take; AUTO is its usual one.
+    """The name of a transition that suits a model of this parameterisation; AUTO is its usual one.
 
     Raises:
-        ConfigError: another name.
-        UnsupportedError: such a model cannot take it.
+        ConfigError: the name is unknown.
+        UnsupportedError: the transition does not suit such a model.
     """
     if name_of(kind) == AUTO:
         return FLOW_SDE if prediction == "flow" else DDIM
@@ -144,8 +145,8 @@ def step(
         prediction: what the denoiser predicts.
 
     Raises:
-        UnsupportedError: a flow transition of a discrete schedule or the other way round.
-        ConfigError: a number out of range; epsilon prediction at pure noise.
+        UnsupportedError: a flow transition with a discrete schedule, or the other way round.
+        ConfigError: a number is out of range, or epsilon prediction is used at pure noise.
     """
     kind = check_kind(kind, prediction)
     std = deviation(kind, position, noise_level, temperature)
@@ -159,7 +160,7 @@ def step(
             hint="use a model that predicts epsilon or v",
         )
     mean = _DISCRETE_MEAN[prediction]
-    # the temperature changes what is drawn, not where from
+    # the temperature changes what is drawn, not the mean
     return Transition(mean(x, predicted, position, _STD[kind](position, noise_level)), std)
 
 
@@ -226,7 +227,7 @@ def _ddim_std(at: Position, eta: float) -> float:
     """eta sqrt((1 - a') / (1 - a) (1 - a / a')) with a = signal^2"""
     a, a_next = at.signal**2, at.signal_next**2
     variance = (1.0 - a_next) / (1.0 - a) * (1.0 - a / a_next)
-    # at a level equal to its successor rounding can fall a hair below 0
+    # at a level equal to its successor, rounding can give a value slightly below 0
     std = eta * math.sqrt(max(variance, 0.0))
     if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
         raise ConfigError(
@@ -254,7 +255,7 @@ def _velocity_mean(x: torch.Tensor, v: torch.Tensor, at: Position, std: float) -
 
 
 def _coefficients_kept(clean: torch.Tensor, noise: torch.Tensor, at: Position, std: float) -> torch.Tensor:
-    """Signal and noise of the next level; of its noise, ``std`` will be drawn again."""
+    """Signal and noise of the next level; ``std`` of its noise is drawn again."""
     return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
 
 
@@ -278,11 +279,12 @@ _FLOW_MEAN: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float],
 
 
 def sample(transition: Transition, normal: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
-    """A draw from a transition, rounded to the type it will be stored in.
+    """Draw from a transition, rounded to the type it will be stored in.
 
     Args:
         normal: standard normal numbers, (B, C, h, w).
-        storage: log-probabilities are of the rounded values, so that training finds the same.
+        storage: storage type; log-probabilities are of the rounded values, so that training computes the
+            same.
     """
     drawn = (
         transition.mean + transition.std * normal.to(transition.mean) if transition.std else transition.mean
@@ -299,11 +301,11 @@ def log_prob(
         x_next: (B, C, h, w), as stored.
         reduction: ``MEAN`` or ``SUM`` over the C*h*w numbers; ratios of the sum are the mean's to the power
             of C*h*w, so clip ranges differ by about that factor.
-        form: ``GAUSSIAN``, or ``SQUARED_ERROR``: -(x' - mean)^2 without standard deviation and constant, which some
-            programs use for CPS. It is not a log-density: ratios are on another scale.
+        form: ``GAUSSIAN``, or ``SQUARED_ERROR``: -(x' - mean)^2 without standard deviation and constant,
+            which some programs use for CPS. It is not a log-density: ratios are on another scale.
 
     Raises:
-        ConfigError: another reduction or form.
+        ConfigError: the reduction or form is unknown.
         ValueError: the step adds no noise.
     """
     if reduction not in REDUCTIONS:

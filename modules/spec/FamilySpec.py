@@ -1,4 +1,4 @@
-"""What a model family is, as data: no tensors, no torch."""
+"""A model family described as data: no tensors, no torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class PartSpec:
 
     @property
     def where_apart(self) -> str:
-        """What to do without a part that models of the family are published without; nothing for other parts."""
+        """What to do if a part is missing because models of the family are published without it; empty for
+        other parts.
+        """
         if not self.apart:
             return ""
         field = f"{self.name.replace('tokenizer', 'text_encoder')}.model_name"
@@ -79,35 +81,35 @@ class PartSpec:
 
     @property
     def denoises(self) -> bool:
-        """Whether it is the denoiser, or another one built like it."""
+        """Whether it is the denoiser, or another one with the same architecture."""
         return self.kind in ("denoiser", "guide")
 
     @property
     def of_transformers(self) -> bool:
-        """Whether its module is one of transformers, not of diffusers."""
+        """Whether its module belongs to transformers rather than diffusers."""
         return self.kind == "text_encoder" and self.library != "diffusers"
 
 
 def block_presets(
     attention: tuple[str, ...], mlp: tuple[str, ...], blocks: tuple[str, ...] = ("transformer_blocks",)
 ) -> dict[str, tuple[str, ...]]:
-    """The layer presets of a transformer, from the names of its attention layers, its other layers and its blocks."""
+    """The layer presets of a transformer, from the names of its attention layers, other layers and blocks."""
     return {"attn-mlp": (*attention, *mlp), "attn-only": attention, "blocks": blocks, "full": ()}
 
 
 @dataclass(frozen=True)
 class Relative:
-    """A model that is built like a family's and cannot be used as one of it.
+    """A model with the same architecture as a family that cannot be used as one of it.
 
     Attributes:
-        message, hint: what to say of a model that is one.
+        message, hint: the error for such a model.
 
     Args:
-        label: its name for people.
-        tensors: what a layer whose width tells it apart is called, in files and in diffusers.
-        width: the inputs of that layer.
-        config: the field of the denoiser's config that holds the same number.
-        key: the family it is of, where that is offered.
+        label: its displayed name.
+        tensors: names of a layer whose width distinguishes it, in files and in diffusers.
+        width: number of inputs of that layer.
+        config: the field of the denoiser's config with the same number.
+        key: its family, if supported.
     """
 
     label: str
@@ -131,22 +133,23 @@ class FamilySpec:
 
     Args:
         key: the model type in configs.
-        label: its name for people.
+        label: its displayed name.
         parts: the components: denoiser first, then text encoders, then the rest.
         pipeline_class: what ``model_index.json`` names, and what a saved folder will name.
         prediction: default parameterisation; the scheduler config of a discrete model may overrule it.
-        prompt_tokens: how many tokens of a prompt the text encoders read, where their tokenizers set no smaller
-            limit; start and end marks included, templates not. The largest limit where there are several encoders.
+        prompt_tokens: how many tokens of a prompt the text encoders read, where their tokenizers set no
+            smaller limit; start and end marks included, templates not. The largest limit where there are
+            several encoders.
         template_tokens: how many more of them the template around a prompt takes.
         length_of: the text encoder whose number of tokens a run may choose; empty where CLIP alone reads.
         most_tokens: the largest number of tokens it may choose, template included.
-        padding: what the denoiser does with the padding behind a prompt: ``seen``, ``masked``, or ``none`` where it is
-            never given any.
+        padding: what the denoiser does with the padding after a prompt: ``seen``, ``masked``, or ``none`` if
+            it is never given any.
         layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
-        onetrainer_presets: presets of OneTrainer that train other layers than ours of the same name, as filters; those
-            that begin with ``^`` are regular expressions.
-        onetrainer_type: the model type that OneTrainer gives it, where that is another family's here; its base model
-            tells them apart.
+        onetrainer_presets: presets of OneTrainer that train other layers than ours of the same name, as
+            filters; those that begin with ``^`` are regular expressions.
+        onetrainer_type: the model type that OneTrainer gives it, where that is another family's here; its
+            base model tells them apart.
         lora_architecture: ``modelspec.architecture`` of its adapters.
         model_architecture: the same for a whole model.
         default_resolution: width and height in pixels of a square sample.
@@ -155,31 +158,34 @@ class FamilySpec:
         key_map: naming scheme of the checkpoints it was published as, see ``modules.weights.keymaps``.
         kohya_original: whether kohya files use those names instead of diffusers' names.
         inpainting: whether the denoiser also sees a mask and the masked image.
-        sources: how many images that are edited the denoiser can see besides the noisy one; 0 for models that make
-            images of prompts alone.
-        edits_only: whether it is trained with such images only.
-        sees_sources: whether the text encoder is shown these images too, so that the states of a prompt depend on them.
+        sources: maximum number of source images that the denoiser sees besides the noisy one; 0 for models
+            without editing.
+        edits_only: whether it is trained only with source images.
+        sees_sources: whether the text encoder is shown these images too, so that the states of a prompt
+            depend on them.
         shown_area: about how many pixels of each it is shown; 0 for those that ``shown_side`` says.
         shown_side: how long the sides of what it is shown are, as a part of those that the denoiser is given.
         keeps_shown: whether the states of a prompt have one for each token of these images.
-        denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
+        denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any
+            number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
-        blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
+        blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they
+            differ.
         skips_layers_of: the CLIP text encoders whose states of an earlier layer can be taken (clip skip).
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
-        embedding_keys: what files of embeddings call each text encoder, in their order; empty where embeddings cannot
-            be used. Such a family reads prompts with the tokenizers and tables that words extend
-            (``BaseModelSetup._tokenizer_of``).
+        embedding_keys: what files of embeddings call each text encoder, in their order; empty where
+            embeddings cannot be used. Such a family reads prompts with the tokenizers and tables that words
+            extend (``BaseModelSetup._tokenizer_of``).
         shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
         lora_metadata: further fields that other programs expect in adapter files.
-        other_prediction: the family that is built alike and has the other parameterisation, if there is one. A model
-            whose scheduler config names that one is of that family.
-        relatives: models that are told apart from the family's, to be named when they are refused.
-        order: position in lists for people; families with equal numbers keep the order of their file.
+        other_prediction: the family that is built alike and has the other parameterisation, if there is one.
+            A model whose scheduler config names that one is of that family.
+        relatives: models that are distinguished from the family's, to be named when they are refused.
+        order: position in displayed lists; families with equal numbers keep the order of their file.
     """
 
     key: str
@@ -240,7 +246,7 @@ class FamilySpec:
 
     @property
     def prompt_length(self) -> int:
-        """How many tokens its text encoders read, template included."""
+        """Number of tokens that its text encoders read, including the template."""
         return self.prompt_tokens + self.template_tokens
 
     @property
@@ -255,7 +261,7 @@ class FamilySpec:
 
     @property
     def trained_encoders(self) -> tuple[str, ...]:
-        """Names of those that can be trained."""
+        """Names of the trainable text encoders."""
         return tuple(part.name for part in self.of_kind("text_encoder") if not part.frozen)
 
     @property
@@ -265,44 +271,44 @@ class FamilySpec:
 
     @property
     def module_parts(self) -> tuple[str, ...]:
-        """Names of the parts that hold weights and that a run needs; settings have a section for each."""
+        """Names of the parts with weights that a run needs. Settings have a section for each."""
         return tuple(p.name for p in self.parts if p.kind in ("denoiser", "text_encoder", "vae"))
 
     @property
     def guide(self) -> str:
-        """Name of the second denoiser that guidance compares with; empty where there is none."""
+        """Name of the second denoiser used for guidance; empty if there is none."""
         return next((part.name for part in self.of_kind("guide")), "")
 
     @property
     def weight_parts(self) -> tuple[str, ...]:
-        """``module_parts`` and, after the denoiser, the parts that are there for samples only."""
+        """``module_parts`` and, after the denoiser, the parts used only for samples."""
         denoiser, *rest = self.module_parts
         return (denoiser, *(part.name for part in self.of_kind("guide")), *rest)
 
     @property
     def parts_of_a_run(self) -> tuple[str, ...]:
-        """Names of all parts but those that are there for samples only."""
+        """Names of all parts except those used only for samples."""
         return tuple(part.name for part in self.parts if part.kind != "guide")
 
     @property
     def reads_negatives(self) -> bool:
-        """Whether guidance compares with the prediction for a negative prompt."""
+        """Whether guidance uses the prediction for a negative prompt."""
         return not self.unread_negatives
 
     @property
     def unread_negatives(self) -> str:
-        """Why negative prompts are never read, for people; empty where guidance reads them."""
+        """Why negative prompts are never read, as text; empty if guidance reads them."""
         if self.embeds_guidance:
             return f"{self.label} takes its guidance scale as an input"
         return f"{self.label} is guided by a network that reads no prompts" if self.guide else ""
 
     @property
     def flow_matching(self) -> bool:
-        """Whether it learns the straight path from noise to image, and has no schedule of noise variances."""
+        """Whether it learns the straight path from noise to image, without a schedule of noise variances."""
         return self.prediction == "flow"
 
     def relative_by_shapes(self, shapes: Mapping[str, Sequence[int]]) -> Relative | None:
-        """The relative that a denoiser with tensors of these shapes is, if it is one."""
+        """The relative to which a denoiser with tensors of these shapes belongs, if any."""
         for relative in self.relatives:
             found = (shapes[name] for name in relative.tensors if name in shapes)
             if any(len(shape) > 1 and shape[1] == relative.width for shape in found):
@@ -310,7 +316,7 @@ class FamilySpec:
         return None
 
     def relative_by_config(self, config: Mapping[str, object]) -> Relative | None:
-        """The same for a config of diffusers."""
+        """As ``relative_by_shapes``, for a diffusers config."""
         return next((one for one in self.relatives if config.get(one.config) == one.width), None)
 
     def for_inpainting(self, key: str, label: str, pipeline_class: str) -> FamilySpec:

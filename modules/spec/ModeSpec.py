@@ -1,4 +1,4 @@
-"""What a mode of preference training is, in words and switches."""
+"""A mode of preference training described as data."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ Paradigm = Literal["offline", "coupled", "decoupled"]
 its images and rewards."""
 
 Condition = Callable[[Any], bool]
-"""A question to the settings of a run, asked of a ``TrainConfig``."""
+"""A question about the settings of a run, as a function of a ``TrainConfig``."""
 
 
 class KlSettings(Protocol):
-    """The setting most modes answer ``needs_reference`` with."""
+    """The setting that most modes use for ``needs_reference``."""
 
     @property
     def rlhf_kl_beta(self) -> float: ...
 
 
 class GuardSettings(KlSettings, Protocol):
-    """The settings that modes with the guard of the norm answer it with."""
+    """The settings that modes with a norm guard use for it."""
 
     @property
     def rlhf_norm_guard(self) -> float: ...
 
 
 def never(_: object) -> bool:
-    """The answer of a mode that has no use for it."""
+    """Never needed."""
     return False
 
 
 def always(_: object) -> bool:
-    """The answer of a mode that always needs it."""
+    """Always needed."""
     return True
 
 
 def with_kl(settings: KlSettings) -> bool:
-    """Needed for the KL to the reference alone."""
+    """Needed only for the KL to the reference."""
     return settings.rlhf_kl_beta > 0
 
 
 def with_kl_or_guard(settings: GuardSettings) -> bool:
-    """Needed for the KL to the reference, or to know its norm."""
+    """Needed for the KL to the reference, or for its norm."""
     return settings.rlhf_kl_beta > 0 or settings.rlhf_norm_guard > 0
 
 
@@ -54,17 +54,17 @@ class ModeSpec:
 
     Args:
         key: its name in configs.
-        label: its name for people.
+        label: its displayed name.
         help: what it learns from, in one line.
-        order: its place in lists of modes; modes with the same place go by key.
-        online: whether images are made and scored while training.
+        order: its position in lists of modes; modes with the same position are sorted by key.
+        online: whether images are made and scored during training.
         coupled: whether the loss compares with log-probabilities of the rollout. Online modes only.
-        whole_groups: whether all images of a prompt have to be in one optimizer step.
+        whole_groups: whether all images of a prompt must be in one optimizer step.
         whole_trajectories: whether the loss takes all trained steps of an image at once. Coupled modes only.
-        groups_in_one_process: whether all images of a prompt have to be made by one process.
+        groups_in_one_process: whether all images of a prompt must be made by one process.
         takes_kl: whether ``rlhf_kl_beta`` adds a KL to the loss; a mode may be anchored in another way.
         rows: groups of settings that are shown for it and act, besides those in ``kinds``.
-        needs_reference: whether the loss compares with the weights the run started from.
+        needs_reference: whether the loss compares with the initial weights of the run.
         needs_old_policy: whether a slowly moving copy of the weights is kept.
     """
 
@@ -97,7 +97,7 @@ class ModeSpec:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Groups of settings that follow from what kind of mode it is."""
+        """Groups of settings implied by the kind of mode."""
         return ("online", self.paradigm) if self.online else ("offline",)
 
     def shows(self, rows: str) -> bool:

@@ -22,7 +22,7 @@ UNET_PRESETS: Mapping[str, tuple[str, ...]] = {
 }
 """The layer presets of Stable Diffusion 1, 2 and XL."""
 CLIP_TOKENS = 77
-"""Tokens that CLIP text encoders have positions for, start and end marks included."""
+"""Number of positions of CLIP text encoders, including start and end marks."""
 CLIP_END = "<|endoftext|>"
 _CLIP = "transformers.models.clip.modeling_clip"
 
@@ -174,10 +174,12 @@ def mistral_tokenizer() -> PartSpec:
 
 
 def qwen_processor(name: str = "processor") -> PartSpec:
-    """How images are shown to Qwen2.5-VL; only its config is read, and as published it is known without."""
+    """The processor that shows images to Qwen2.5-VL. Only its config is read; without one, the published
+    values are used.
+    """
     return PartSpec(name, "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True)
 
 
 def scheduler() -> PartSpec:
-    """Only its config is read."""
+    """The scheduler, of which only the config is read."""
     return PartSpec("scheduler", "scheduler", ())

@@ -1,4 +1,4 @@
-"""What is found in the folders of specs: one file for each new thing, no list to keep."""
+"""Finds the specs in their folders: one file for each new thing, no list to maintain."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _families() -> Mapping[str, FamilySpec]:
 
 
 FAMILIES = _families()
-"""Model type -> spec, in the order people are shown them."""
+"""Model type -> spec, in display order."""
 DENOISERS = tuple(sorted({spec.denoiser for spec in FAMILIES.values()}, reverse=True))
 TEXT_ENCODERS = tuple(sorted({name for spec in FAMILIES.values() for name in spec.text_encoders}))
 PARTS = (*DENOISERS, *TEXT_ENCODERS, *sorted({spec.vae for spec in FAMILIES.values()}))
-"""What the parts with weights are called in any family; a config has a section for each."""
+"""The names of parts with weights in any family. A config has a section for each."""
 
 
 def _modes() -> Mapping[str, ModeSpec]:
@@ -56,7 +56,7 @@ def _modes() -> Mapping[str, ModeSpec]:
 
 
 MODES = _modes()
-"""Value of ``rlhf_mode`` -> spec, in the order people are shown them."""
+"""Value of ``rlhf_mode`` -> spec, in display order."""
 
 
 def modes_with(rows: str) -> tuple[str, ...]:

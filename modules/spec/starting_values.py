@@ -1,4 +1,4 @@
-"""Where to start with beta and learning rate, by what a model predicts; ``docs/methods.md`` explains the values."""
+"""Initial values for beta and learning rate, by the prediction of a model; ``docs/methods.md`` explains them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which weights and biases the distributions of timesteps can have."""
+"""Valid weights and biases of the timestep distributions."""
 
 from __future__ import annotations
 
 
 def fault_of_distribution(name: str, weight: float, bias: float) -> tuple[str, str] | None:
-    """What is wrong with the numbers of a distribution: the field and the reason; ``None`` if nothing is.
+    """The fault of a distribution's numbers: field and reason; ``None`` if they are valid.
 
     Args:
         name: a member of ``TimestepDistribution``.

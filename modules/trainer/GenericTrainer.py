@@ -51,10 +51,10 @@ class GenericTrainer:
     ``run`` does everything; ``start``, ``train`` and ``end`` are its parts.
 
     Args:
-        config: checked; concepts and samples may be in it or in their files.
-        run: where everything goes; the caller holds its lock.
-        callback: told what happens, in the first process.
-        processes: this process among those of the run; a group of one by default.
+        config: a checked config; concepts and samples may be in it or in their own files.
+        run: the run folder for all output; the caller holds its lock.
+        callback: notified of what happens, in the first process.
+        processes: this process within the group of the run; a group of one by default.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GenericTrainer:
 
     @property
     def parts(self) -> Run:
-        """The model, the data and the rest; there after ``start``, unless only the cache was filled."""
+        """The model, the data and the rest. Available after ``start``, unless only the cache was filled."""
         if self._parts is None:
             raise RuntimeError("the run has not been started")
         return self._parts
@@ -93,7 +93,9 @@ class GenericTrainer:
     # -- the run -----------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Start, train, end; returns ``finished`` or ``stopped``. Errors are reported to the callback and raised."""
+        """Start, train and end. Returns ``finished`` or ``stopped``. Errors are reported to the callback and
+        raised.
+        """
         status = FAILED
         try:
             with self._signals:
@@ -130,7 +132,7 @@ class GenericTrainer:
         return status
 
     def close(self) -> None:
-        """Release what the run held; commands that were not carried out are answered."""
+        """Release everything the run holds. Commands that were not executed are answered."""
         for bit in (STOP, BACKUP, SAMPLE, SAVE, PAUSE, RESUME):
             self._commands.failed(bit, "the run has ended")
         if self._parts is not None:
@@ -138,7 +140,7 @@ class GenericTrainer:
         self.callback.close()
 
     def start(self) -> str | None:
-        """Load, encode, restore a backup; returns how the run ended if it ended here."""
+        """Load the model, encode the data and restore a backup. Returns how the run ended if it ended here."""
         config = self.config
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
@@ -176,7 +178,7 @@ class GenericTrainer:
         return None
 
     def train(self) -> str:
-        """Take the remaining optimizer steps; returns ``finished`` or ``stopped``."""
+        """Take the remaining optimizer steps. Returns ``finished`` or ``stopped``."""
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
@@ -193,7 +195,7 @@ class GenericTrainer:
                 self._backup()
                 self._commands.done(STOP)
                 return STOPPED
-            # an epoch may have no step at all, where concepts are repeated less than once in each
+            # an epoch may have no step at all, if concepts are repeated less than once per epoch
             self.progress.epoch = group.epoch
             metrics = self._take_step(group)
             self._advance(group, metrics)
@@ -201,8 +203,8 @@ class GenericTrainer:
         return FINISHED
 
     def _groups(self) -> Generator[AccumulationGroup | None]:
-        """The remaining optimizer steps; ``None`` if the run was stopped during a rollout, or while prompts of text
-        encoders that are trained no longer are cached.
+        """Yield the remaining optimizer steps; ``None`` if the run was stopped during a rollout, or while
+        caching the prompts of text encoders that are no longer trained.
         """
         stops, settled = self.parts.stops, True
         try:
@@ -226,7 +228,7 @@ class GenericTrainer:
         try:
             self.parts.stops.keep_texts(self.progress)
         except UserError:
-            # the disk of the cache may be full; the steps so far are not lost
+            # the cache's disk may be full; the steps so far must not be lost
             self._rescue_backup()
             raise
 
@@ -243,15 +245,16 @@ class GenericTrainer:
             raise fault
         with parts.exported_weights():
             if parts.best is not None and parts.best.step is not None and self.processes.first:
-                # last of all: neither the average nor the optimizer's view may come after it; only where it is saved
+                # last of all, because neither the average nor the optimizer's view may come after it; only
+                # where it is saved
                 parts.best.restore()
                 self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
             self._save(Path(config.output_model_destination))
         self.processes.barrier()
 
     def _check_moved(self) -> None:
-        """``DataError`` where images were made and judged, and not one step had a gradient to learn from."""
-        # what was learned before a backup is not known here
+        """Raise ``DataError`` if images were made and judged but no step had a gradient to learn from."""
+        # whether anything was learned before a backup is unknown here
         whole = self._resumed_from is None and self.progress.global_step > 0
         if self.config.trains_online and whole and not self._moved:
             raise DataError(
@@ -289,7 +292,7 @@ class GenericTrainer:
         elif not (sound and parts.scaler.searching):
             self._undefined(metrics["loss/train_step"], norm)
         if sound:
-            # the loss itself is not scaled: a smaller scale fixes gradients only
+            # the loss itself is not scaled, so a smaller scale fixes only gradients
             parts.scaler.update(finite)
         parts.optimizer.zero_grad(set_to_none=True)
         self._rescue.whole = True
@@ -300,7 +303,7 @@ class GenericTrainer:
         try:
             self.parts.step.forward_backward(group, step, self._backward)
         except UserError:
-            # numbers that are none, or do not fit together: the weights are still those of the step before
+            # invalid or inconsistent values: the weights are still those of the previous step
             self.parts.optimizer.zero_grad(set_to_none=True)
             if self.processes.world_size == 1:
                 self._backup()
@@ -311,7 +314,7 @@ class GenericTrainer:
 
     def _backward(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
-            # prompts without the word that alone is trained
+            # prompts without the only trained word
             return
         scale = self.parts.scaler.scale * self.parts.loss_factor
         (loss if scale == 1.0 else loss * scale).backward()
@@ -328,7 +331,7 @@ class GenericTrainer:
         return float(norm)
 
     def _undefined(self, loss: float, norm: float) -> None:
-        """A NaN or infinite loss or gradient: the weights stay as they are; too many in a row end the run."""
+        """Handle a NaN or infinite loss or gradient: keep the weights, and end the run after too many in a row."""
         self._counters.undefined_steps += 1
         where = f"step {self.progress.global_step}: the loss is {loss:g} and the gradient's norm {norm:g}"
         if self._counters.undefined_steps <= self.config.nan_patience:
@@ -344,7 +347,7 @@ class GenericTrainer:
         )
 
     def _advance(self, group: AccumulationGroup, metrics: dict[str, float]) -> None:
-        """Log the step just done, then advance."""
+        """Log the finished step, then advance."""
         self.progress.advance(group.total)
         self._pace.step()
         left = self._pace.seconds_left(self.total_steps - self.progress.global_step)
@@ -365,7 +368,7 @@ class GenericTrainer:
             )
         )
         wall |= self._tenth_ends() << 3
-        # intervals in time are not due in all processes at once
+        # time intervals are not due in all processes at once
         due = self.processes.agree(wall)
         if due & 1:
             self._validation_interval.restart()
@@ -384,22 +387,22 @@ class GenericTrainer:
             self._backup(must=False)
 
     def _tenth_ends(self) -> bool:
-        """Whether a backup is due in addition to those by time: a kill may cost at most a tenth of the run."""
+        """Whether a backup is due in addition to those by time, so that a kill costs at most a tenth of the run."""
         by_the_clock = self._backup_interval.in_time and self.config.backup_each_tenth
         return by_the_clock and ends_a_tenth(self.progress.global_step, self.total_steps)
 
     def _try(self, act: Callable[[], str]) -> None:
-        """For work that may fail: a full disk costs a sample, not the run."""
+        """Run work that may fail: a full disk costs a sample, not the run."""
         try:
             act()
         except UserError as error:
             self.callback.warning(str(error))
 
     def _obey(self, wishes: int) -> bool:
-        """Carry out the commands; returns whether to stop."""
+        """Execute the commands. Returns whether to stop."""
         if wishes & PAUSE:
             self.callback.phase("paused", 0, 0)
-            # what came with the pause is done while it lasts
+            # commands that came with the pause are executed during it
             wishes = self._commands.wait_while_paused(self._carry_out)
             self._pace.leave_out()
         if wishes & RESUME:
@@ -453,7 +456,7 @@ class GenericTrainer:
         return patience is not None and patience.counter >= patience.value
 
     def _sample(self) -> str:
-        """Make the samples, with the moving average and if asked also without it; returns their paths."""
+        """Make the samples with the moving average and, if requested, also without it. Returns their paths."""
         if not len(self.parts.sampler):
             return "there are no samples to make"
         with self._others_waiting():
@@ -481,7 +484,7 @@ class GenericTrainer:
         return str(path)
 
     def _save(self, path: Path) -> Path:
-        """Write the model with the current weights; in the first process only."""
+        """Write the model with the current weights, in the first process only."""
         parts, config = self.parts, self.config
         if not self.processes.first:
             return path
@@ -506,9 +509,9 @@ class GenericTrainer:
         return made
 
     def _backup(self, must: bool = True) -> str:
-        """Write a backup; one that is due by time may fail, and is tried again at the next interval."""
+        """Write a backup. A backup by time may fail, and is retried at the next interval."""
         path: Path | None = None
-        # every process has images of its own to add
+        # every process adds images of its own
         rollout = self.parts.loader.snapshot(self.progress)
         with self._others_waiting():
             if self.processes.first:
@@ -532,9 +535,9 @@ class GenericTrainer:
         self.parts.optimizer.zero_grad(set_to_none=True)
 
     def _rescue_backup(self) -> None:
-        """A backup before the run ends, if any step was taken since the last one."""
+        """Write a backup before the run ends, if any step was taken since the last one."""
         if self.processes.world_size > 1 or not self.progress.global_step:
-            # the others do not know of this one's error and would be waited for
+            # other processes do not know of this one's error and would be waited for
             return
         known = {path.name.partition("-backup-")[2] for path in list_backups(self.run_directory.backup_dir)}
         if self.progress.label() not in known:
@@ -542,7 +545,7 @@ class GenericTrainer:
 
     @contextmanager
     def _others_waiting(self) -> Iterator[None]:
-        """The other processes wait after the block, even if the first one has an error that the run survives."""
+        """Make the other processes wait after the block, even if the first one has an error that the run survives."""
         try:
             yield
         except UserError:
@@ -573,7 +576,9 @@ class GenericTrainer:
         )
 
     def _tell(self, what: str, done: int, total: int) -> bool:
-        """Progress of long work; ``False`` cancels it. With several processes it continues until the next step."""
+        """Report progress of long work; ``False`` cancels it. With several processes, it continues until the
+        next step.
+        """
         now = time.monotonic()
         if done == total or now - self._last_phase > PHASE_SECONDS:
             self._last_phase = now

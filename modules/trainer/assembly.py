@@ -70,22 +70,22 @@ from modules.util.TrainProgress import TrainProgress
 Named = list[tuple[str, torch.nn.Parameter]]
 Group = tuple[str, float, Named]
 Tell = Callable[[str, int, int], bool | None]
-"""Called with (what is done, done, total); returning ``False`` cancels."""
+"""Called with (name of the work, done, total); returning ``False`` cancels."""
 
 BEST_FOLDER, ROLLOUT_FOLDER = "best", "rollouts"
 
 
 @dataclass
 class Run:
-    """What a run works with.
+    """The components of a run.
 
     Args:
         handle: the adapters of a LORA run.
-        reference: what a preference run compares with.
-        images: ``loader`` again, where it delivers images or pairs on disk.
-        named: names and trained parameters, in the optimizer's order.
-        loss_factor: what every loss is multiplied by before its gradient is taken.
-        best, patience: only where validation on pairs asks for them.
+        reference: the reference of a preference run.
+        images: ``loader`` again, if it delivers images or pairs on disk.
+        named: names and trained parameters, in the order of the optimizer.
+        loss_factor: factor on every loss before its gradient is computed.
+        best, patience: only if validation on pairs uses them.
     """
 
     config: TrainConfig
@@ -122,7 +122,7 @@ class Run:
             self.rounding.begin(progress.global_step)
 
     def update(self) -> None:
-        """The optimizer's step, with the gradients that are there."""
+        """Take the optimizer's step with the current gradients."""
         if self.rounding is None:
             self.optimizer.step()
         else:
@@ -136,21 +136,22 @@ class Run:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What is trained at present; all of it, until the training of a part ends."""
+        """The parameters that are trained now: all of them, until training of a part ends."""
         return [parameter for _, parameter in self.named if parameter.requires_grad]
 
     @contextmanager
     def exported_weights(self, averaged: bool = True) -> Iterator[None]:
-        """Inside the block the weights are those that would be saved: schedule-free weights, or their moving
-        average."""
+        """Inside the block, the weights are those that would be saved: schedule-free weights, or their moving
+        average.
+        """
         with ExitStack() as stack:
             stack.enter_context(evaluation_weights(self.optimizer))
             if averaged and self.ema is not None:
-                # the weights are kept once
+                # the weights are restored once
                 stack.enter_context(self.ema.swapped_in(keep=not trains_elsewhere(self.optimizer)))
             averages = trains_elsewhere(self.optimizer) or (averaged and self.ema is not None)
             if averages and self.model.words is not None:
-                # the average of vectors is shorter than they are
+                # the average of vectors is shorter than the vectors
                 self.model.words.keep_norms(ended=True)
             yield
 
@@ -189,7 +190,7 @@ class Run:
         return facts
 
     def score_pairs(self, progress: ScoreProgress, should_stop: Callable[[], bool]) -> bool:
-        """Compute the reference's scores that are missing from the cache, if there is one; ``False`` if stopped."""
+        """Compute the reference scores missing from the cache, if there is one. Return ``False`` if stopped."""
         if self.reference_scores is None or self.images is None:
             return True
         return self.reference_scores.prepare(self.images, progress, should_stop)
@@ -200,8 +201,8 @@ class Run:
         return said + self.step.warnings() + self.loader.warnings()
 
     def ready(self) -> None:
-        """Called once the weights are final (after a backup is restored): sets up accelerators, and the weights that
-        rollouts use.
+        """Called once the weights are final (after a backup is restored). Sets up accelerators and the
+        weights for rollouts.
         """
         self.acceleration.setup({self.model.spec.denoiser: self.model.denoiser})
         self.said += self.acceleration.warnings
@@ -209,7 +210,7 @@ class Run:
 
     @contextmanager
     def _weights(self, step: int) -> Iterator[None]:
-        """The weights that rollouts use at optimizer step ``step``."""
+        """Inside the block, the model has the weights for rollouts at optimizer step ``step``."""
         config = self.config
         if self.old_policy is not None and step > config.rlhf_switch_ema_ref:
             with self.old_policy.active():
@@ -263,7 +264,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     own = config.optimizer.model_copy()
     if own.optimizer.of_matrices:
-        # which layers it takes is looked at by itself; its other numbers are tried with one that it takes
+        # its layer choice is checked separately; its other numbers are tried with layers that it accepts
         named = {name: own.params[name] for name in MUON_LAYERS if name in own.params}
         hidden_layers(str(named.get(MUON_LAYERS[0], HIDDEN)), named.get(MUON_LAYERS[1]) is True)
         own.params = {name: value for name, value in own.params.items() if name not in named}
@@ -271,7 +272,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
 
 
 def _check_sample_list(config: TrainConfig) -> None:
-    """Samples that are wanted have to be listed somewhere."""
+    """Check that wanted samples are listed somewhere."""
     path = config.sample_definition_file_name
     if are_samples_due(config) and config.samples is None and not Path(path).is_file():
         raise ConfigError(
@@ -287,9 +288,9 @@ def check_model(config: TrainConfig) -> None:
     """Check the model, the adapter, the choice of layers and the noise levels without reading weights.
 
     Raises:
-        UserError: the model or the adapter is not there or of another family, or has no such layers.
+        UserError: the model or the adapter is missing, of another family, or lacks these layers.
     """
-    # what is not on this machine yet is looked at when it is loaded
+    # files that are not on this machine yet are checked when they are loaded
     with suppress(ModelNotLocal):
         setup = create_model_setup(config.model_type)
         model = shape_only_model(setup, config, weights=True)
@@ -299,10 +300,10 @@ def check_model(config: TrainConfig) -> None:
 
 @dataclass(frozen=True)
 class _Basis:
-    """The parts from which the others are built.
+    """The components from which the others are built.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         handle: the adapters of a LORA run.
     """
 
@@ -321,9 +322,9 @@ class _Data:
     """The loaders of training and validation, ready to deliver.
 
     Args:
-        loader: of training; one of the two below it.
-        online: where images are made while training.
-        images: where they are on disk.
+        loader: the training loader, one of the following two.
+        online: the loader if images are made during training.
+        images: the loader if images are on disk.
     """
 
     loader: Loader
@@ -340,15 +341,15 @@ def assemble(
     tell: Tell,
     asking: Asking = NOBODY,
 ) -> Run | None:
-    """Load the model, encode the data and build the run; ``None`` if only the cache was to be filled.
+    """Load the model, encode the data and build the run. Return ``None`` if only the cache was to be filled.
 
     Args:
-        folder: of the run.
-        samples: where sample images go.
-        asking: how a person is asked, where one is the reward.
+        folder: folder of the run.
+        samples: folder of sample images.
+        asking: how to ask a person, if one is the reward.
 
     Raises:
-        UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
+        UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` cancelled it.
     """
     config, said = _in_one_mode(config, processes)
     if said:
@@ -371,10 +372,10 @@ def assemble(
 
 
 def _in_one_mode(config: TrainConfig, processes: Processes) -> tuple[TrainConfig, str]:
-    """The config in the execution mode that AUTO means in every process, and a sentence about it.
+    """Choose the execution mode of AUTO for all processes. Returns the config and a sentence about it.
 
-    Each process sees the free memory of its own card. Modes round differently, so all take the mode that needs the
-    least memory among theirs: it fits everywhere.
+    Each process sees the free memory of its own card. Modes round differently, so all processes use the mode
+    that needs the least memory among their choices, because it fits everywhere.
     """
     config, said = choose_execution_mode(config, processes.device)
     if not said:
@@ -432,7 +433,7 @@ def _run(
 def _fused(
     basis: _Basis, optimizer: torch.optim.Optimizer, rounding: StochasticRounding | None
 ) -> FusedSteps | None:
-    """The steps in the backward pass, if the run takes them there."""
+    """Fused backward steps, if the run uses them."""
     config = basis.config
     if not config.optimizer.fused_back_pass:
         return None
@@ -450,7 +451,7 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
     model = training.load_model(setup, config)
     # before anything is trained
     model.fingerprints()
-    # what encodes computes there, alone; nothing stays yet
+    # encoders alone use the device now; nothing stays yet
     model.place(processes.device, ())
     handle = training.prepare(setup, model, config)
     tell("loading the model", 1, 1)
@@ -459,7 +460,7 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
 
 
 def _sampler(basis: _Basis, samples: Path) -> Sampler:
-    """The sampler; sizes and samplers that the model cannot use are refused here."""
+    """Create the sampler. Sizes and samplers that the model cannot use are refused here."""
     config = basis.config
     made = Sampler(basis.setup, basis.model, config.load_samples(), samples, config.sample_image_format)
     made.check()
@@ -467,14 +468,14 @@ def _sampler(basis: _Basis, samples: Path) -> Sampler:
 
 
 def _place(basis: _Basis) -> None:
-    """Bring what computes in every step to the device; to be called when the data is encoded and nothing holds
-    parameters yet, which moving layers of fewer bits may replace.
+    """Move what every step needs to the device. Called once the data is encoded and before anything holds
+    parameters, because moving quantised layers may replace them.
     """
     basis.model.place(basis.processes.device, parts_of_a_step(basis.config, basis.model))
 
 
 def _groups(basis: _Basis) -> list[Group]:
-    """(name, learning rate, named parameters) of what is trained."""
+    """(name, learning rate, named parameters) of each trained group."""
     config = basis.config
     scale = math.sqrt(_scaled(config.learning_rate_scaler, config, basis.processes))
     return [
@@ -484,12 +485,12 @@ def _groups(basis: _Basis) -> list[Group]:
 
 
 def _scaled(scaler: Scaler, config: TrainConfig, processes: Processes) -> int:
-    """The factor that a scaler stands for in this run."""
+    """The factor of a scaler in this run."""
     return scaler.factor(config.batch_size, config.gradient_accumulation_steps, processes.world_size)
 
 
 def _reference(basis: _Basis) -> Reference | None:
-    """The reference that the policy is compared with, if the run has one."""
+    """The reference of the policy, if the run has one."""
     config = basis.config
     if not online_settings.needs_reference(config):
         return None
@@ -524,7 +525,7 @@ def _average(config: TrainConfig, named: Named, processes: Processes) -> MovingA
 
 
 def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
-    """The prompts of an online run; too few of them are an error before a model is loaded."""
+    """The prompts of an online run. Too few of them raise an error before the model is loaded."""
     if not config.trains_online:
         return []
     prompts = collect_prompts(config)
@@ -533,7 +534,7 @@ def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
 
 
 def _encoded(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
-    """The data of training and validation; everything that is cached is encoded."""
+    """The training and validation data, after everything that is cached has been encoded."""
     data = _online(basis, prompts, acceleration) if prompts else _images(basis)
     if basis.processes.first and are_samples_due(basis.config):
         keep_sample_texts(basis.setup, basis.model, basis.config.load_samples(), basis.tell)
@@ -541,7 +542,7 @@ def _encoded(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) 
 
 
 def _online(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
-    """Images the model makes of ``prompts`` while it trains."""
+    """Data of images that the model makes of ``prompts`` during training."""
     maker = EpochMaker(
         basis.config, basis.setup, basis.model, basis.processes, prompts, basis.folder / ROLLOUT_FOLDER,
         basis.tell, acceleration,
@@ -557,14 +558,14 @@ def _online(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -
 
 
 def _images(basis: _Basis) -> _Data:
-    """Images or pairs on disk."""
+    """Data of images or pairs on disk."""
     trained = _data_loader(basis)
     held_back = None if trained.source.validation is None else _data_loader(basis, trained)
     return _Data(trained, None, trained, held_back)
 
 
 def _data_loader(basis: _Basis, trained: BaseDataLoader | None = None) -> BaseDataLoader:
-    """Of training; of validation where the one of training is given."""
+    """The training loader or, given the training one, the validation loader."""
     processes = basis.processes
     made = create_data_loader(
         basis.config, basis.model, basis.setup, validation=trained is not None, device=processes.device,

@@ -1,4 +1,4 @@
-"""What is reported during a run, and to whom: its event log, TensorBoard, a terminal, and the caller."""
+"""Reports of a run: its event log, TensorBoard, a terminal, and the caller."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from modules.util.TrainProgress import TrainProgress
 
 STEP_EVENTS_PER_SECOND = 5.0
 CONSOLE_SECONDS = {True: 0.2, False: 10.0}
-"""Between progress lines: of a terminal, and of a file."""
+"""Interval between progress lines on a terminal, and in a file."""
 
 
 class Callback:
-    """Override the methods you need. They are called in the first process, between optimizer steps."""
+    """Base of callbacks. Override the methods you need. They are called in the first process, between
+    optimizer steps.
+    """
 
     def started(self, facts: Mapping[str, Any]) -> None:
         """The run is about to take its first step."""
@@ -34,7 +36,7 @@ class Callback:
     def step(
         self, progress: TrainProgress, metrics: Mapping[str, float], total: int, eta: float | None
     ) -> None:
-        """An optimizer step is done; ``total`` steps are in the run, ``eta`` seconds are left."""
+        """An optimizer step is done. ``total`` is the number of steps of the run, ``eta`` the seconds left."""
 
     def validation(self, progress: TrainProgress, metrics: Mapping[str, float]) -> None:
         """A validation is done."""
@@ -54,14 +56,16 @@ class Callback:
     def votes_wanted(
         self, question: str, prompt: str, folder: Path, images: int, open_questions: int
     ) -> None:
-        """A person is asked about images of a prompt; ``open_questions`` wait for an answer, this one included."""
+        """A person is asked about images of a prompt. ``open_questions`` is the number of unanswered
+        questions, including this one.
+        """
 
     def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
-        """Votes of a ``person`` or a ``head`` count, or there were none (``nobody``).
+        """Votes of a ``person`` or a ``head`` were counted, or there were none (``nobody``).
 
         Args:
-            levels: of the person, one for each image: 2 the best, 1 liked, 0 seen, -1 disliked.
-            teaches: whether some images were received better than others.
+            levels: one level per image: 2 best, 1 liked, 0 seen, -1 disliked.
+            teaches: whether the levels differ, so that there is something to learn.
         """
 
     def warning(self, message: str) -> None:
@@ -149,10 +153,11 @@ class Callbacks(Callback):
 
 
 class EventLog(Callback):
-    """Writes ``events.jsonl``. Steps are thinned to a few a second; the last one before anything else is kept.
+    """Writes ``events.jsonl``. Steps are limited to a few per second; the last one before any other event is
+    kept.
 
     Args:
-        writer: of the run's event file.
+        writer: writer of the run's event file.
         root: the run's folder; paths inside it are written relative to it.
     """
 
@@ -241,7 +246,7 @@ class TensorBoardLog(Callback):
     """Curves and samples for TensorBoard, through its own writer.
 
     Args:
-        folder: where the event file goes.
+        folder: folder of the event file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -254,7 +259,7 @@ class TensorBoardLog(Callback):
     def started(self, facts: Mapping[str, Any]) -> None:
         step = int(facts["progress"]["global_step"])
         if step:
-            # what was logged after the backup this run resumes from does not belong to it
+            # logs after the backup this run resumes from do not belong to it
             session = self._event.SessionLog(status=self._event.SessionLog.START)
             self._writer.add_event(
                 self._event.Event(wall_time=time.time(), step=step + 1, session_log=session)
@@ -293,10 +298,10 @@ class TensorBoardLog(Callback):
 
 
 class Console(Callback):
-    """Progress lines: on a terminal one line that is overwritten, in a file one line now and then.
+    """Prints progress: one overwritten line on a terminal, occasional lines in a file.
 
     Args:
-        stream: where to write.
+        stream: the output stream.
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from modules.runner.outcome import explain
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Metrics of the accelerator's memory; none without one."""
+    """Memory metrics of the accelerator; empty without one."""
     if device.type != "cuda":
         return {}
     return {"memory/gpu_peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}

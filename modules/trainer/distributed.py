@@ -1,8 +1,9 @@
-"""Several processes that train one adapter together: the only module that communicates between processes.
+"""Training by several processes. This is the only module that communicates between them.
 
-Weights are replicated. Every process computes the gradient of its share of the step, one flat sum makes them all
-equal, and every process takes the same optimizer step. Started by ``torchrun`` or ``accelerate launch``, both of
-which describe the group in environment variables; without them there is one process and nothing here costs anything.
+Weights are replicated. Every process computes the gradient of its share of the step, one flat sum makes the
+gradients equal, and every process takes the same optimizer step. Processes are started by ``torchrun`` or
+``accelerate launch``, which describe the group in environment variables. Without these there is one process,
+and nothing here has any cost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from modules.trainer.control.PeerWatch import PeerWatch
 from modules.util.errors import ConfigError, UserError
 
-# others wait while the first process makes samples or is paused
+# the others wait while the first process makes samples or is paused
 PATIENCE = timedelta(days=30)
 JOINING = timedelta(minutes=5)
 ROUND = timedelta(seconds=1)
@@ -29,11 +30,7 @@ Found = TypeVar("Found")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device that ``train_device`` means in this process.
-
-    Raises:
-        ConfigError: this machine does not have the device.
-    """
+    """The device for ``train_device`` in this process."""
     if name == "auto":
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     elif name == "cuda":
@@ -56,10 +53,11 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 def where_there_is_room(
     name: str, work: Callable[[torch.device], Found], tell: Callable[[str], object]
 ) -> Found:
-    """Do something on a device; with ``auto`` again on the CPU if the graphics card has too little memory.
+    """Run ``work`` on a device. With ``auto``, repeat it on the CPU if the graphics card has too little
+    memory.
 
     Args:
-        tell: called with a line before it is done again.
+        tell: called with a line before it is repeated.
 
     Raises:
         ConfigError: this machine does not have the device. UserError: it has too little memory.
@@ -74,7 +72,7 @@ def where_there_is_room(
                 "--device",
                 "use --device cpu",
             ) from error
-    # outside of the handler, whose traceback holds what was on the card
+    # outside the handler, whose traceback holds references to the card's memory
     tell("the graphics card has too little memory for this: it is done again on the CPU, which takes longer")
     torch.cuda.empty_cache()
     return work(torch.device("cpu"))
@@ -82,11 +80,11 @@ def where_there_is_room(
 
 @dataclass
 class Processes:
-    """This process among those of the run.
+    """This process within the group of the run.
 
     Args:
-        rank, world_size, local_rank: which one it is, of how many, and which on its machine.
-        device: what it computes on.
+        rank, world_size, local_rank: its index, the number of processes, and its index on its machine.
+        device: its device.
     """
 
     rank: int
@@ -103,7 +101,8 @@ class Processes:
         rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         device = choose_device(train_device, local_rank if world_size > 1 else 0)
         if device.type == "cuda":
-            # what names no device, such as pinned memory, would take some of the first one's
+            # operations without a device, such as pinning memory, would use some of the first card's
+            # memory
             torch.cuda.set_device(device)
         if world_size == 1:
             return cls(0, 1, 0, device)
@@ -115,27 +114,27 @@ class Processes:
         made = cls(rank, world_size, local_rank, device, None, _watching(rank, world_size))
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
-        # decisions travel on the CPU, so that nobody waits for a GPU to hear them
+        # decisions are exchanged on the CPU, so that no process waits for a GPU
         made._control = dist.new_group(backend="gloo", timeout=PATIENCE) if device.type == "cuda" else None
         return made
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Whether this process writes files and communicates with the user."""
         return self.rank == 0
 
     def stop(self) -> None:
-        """Leave the group. After ``PeerLost`` its messages under way are left alone: they would be waited for."""
+        """Leave the group. After ``PeerLost``, pending messages are abandoned, because they would never finish."""
         if self._watch is not None:
             self._watch.leave()
         if self.world_size > 1 and torch.distributed.is_initialized() and not self._is_broken():
             torch.distributed.destroy_process_group()
 
     def barrier(self) -> None:
-        """Wait for all.
+        """Wait for all processes.
 
         Raises:
-            PeerLost: one of them is gone, here and wherever processes wait for each other.
+            PeerLost: a process is gone. All waiting methods raise this.
         """
         if self.world_size > 1:
             self._wait(torch.distributed.barrier(group=self._control, async_op=True))
@@ -149,7 +148,7 @@ class Processes:
         return total
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes in the order of their ranks, in all of them."""
+        """Collect the values of all processes in rank order; all processes get them."""
         if self.world_size == 1:
             return [value]
         own = _packed(value)
@@ -159,13 +158,13 @@ class Processes:
         return [_unpacked(part[: int(size.item())]) for part, size in zip(parts, sizes, strict=True)]
 
     def _gather(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Tensors of one shape from all processes."""
+        """Collect tensors of one shape from all processes."""
         parts = [torch.empty_like(own) for _ in range(self.world_size)]
         self._wait(torch.distributed.all_gather(parts, own, group=self._control, async_op=True))
         return parts
 
     def agree(self, wishes: int) -> int:
-        """The union of bits from all processes, the same in all of them."""
+        """The union of bits of all processes, the same in all of them."""
         if self.world_size == 1:
             return wishes
         bits = torch.tensor([wishes >> shift & 1 for shift in range(32)], dtype=torch.int64)
@@ -174,7 +173,7 @@ class Processes:
         return sum(int(bit) << shift for shift, bit in enumerate(bits.tolist()))
 
     def broadcast(self, value: Any) -> Any:
-        """The value of the first process, in all of them."""
+        """The value of the first process, in all processes."""
         if self.world_size == 1:
             return value
         own = _packed(value)
@@ -185,7 +184,7 @@ class Processes:
         return value if self.first else _unpacked(box)
 
     def _wait(self, message: Any) -> None:
-        """Until a message among the CPUs has arrived everywhere."""
+        """Wait until a message between CPUs has arrived everywhere."""
         while True:
             if self._is_broken():
                 assert self._watch is not None and self._watch.lost is not None
@@ -206,7 +205,7 @@ class Processes:
 
     @torch.no_grad()
     def reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Replace every gradient by its sum over the processes; a process without a share takes part with zeros."""
+        """Replace every gradient by its sum over the processes. A process without a share contributes zeros."""
         if self.world_size == 1:
             return
         for parameter in parameters:
@@ -215,7 +214,7 @@ class Processes:
         for bucket in _buckets(parameters):
             flat = torch.cat([p.grad.reshape(-1) for p in bucket])  # type: ignore[union-attr]
             if flat.is_cuda:
-                # a device waits for it, not this thread
+                # the device waits for it, not this thread
                 torch.distributed.all_reduce(flat)
             else:
                 self._wait(torch.distributed.all_reduce(flat, async_op=True))
@@ -224,7 +223,7 @@ class Processes:
                 parameter.grad.copy_(piece.view_as(parameter))  # type: ignore[union-attr]
 
     def check_same(self, parameters: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
-        """``RuntimeError`` unless all processes start from the same weights."""
+        """Raise ``RuntimeError`` unless all processes start from the same weights."""
         if self.world_size == 1:
             return
         hasher = hashlib.blake2b(digest_size=8)
@@ -236,7 +235,7 @@ class Processes:
 
 
 def _watching(rank: int, world_size: int) -> PeerWatch:
-    """A watch that is under way, over a connection of its own."""
+    """Start a watch over a connection of its own."""
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     client = TCPStore(
@@ -250,7 +249,7 @@ def _watching(rank: int, world_size: int) -> PeerWatch:
 
 
 def _packed(value: Any) -> torch.Tensor:
-    """A value as bytes; read only by the processes of this run."""
+    """A value as bytes. They are read only by processes of this run."""
     return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
 
 
@@ -259,7 +258,7 @@ def _unpacked(data: torch.Tensor) -> Any:
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
-    """Parameters of one type together, all of an adapter in one bucket, whole models in bounded ones."""
+    """Group parameters by type: an adapter in one bucket, whole models in buckets of bounded size."""
     buckets: list[list[torch.nn.Parameter]] = []
     open_bucket: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in parameters:

@@ -34,18 +34,18 @@ from modules.util.rng import digest64
 
 Backward = Callable[[torch.Tensor], None]
 Look = tuple[ModelPairScorer, ReferenceOut | None]
-"""Pairs with their noise, and what the reference says of them if that is known."""
+"""Pairs with their noise, and the reference's output for them if known."""
 
 
 class TrainStep(Protocol):
-    """What the loop needs of a way of training."""
+    """The interface of a way of training."""
 
     def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
         """Add the gradients of one optimizer step, averaged over its items in all processes."""
 
     def metrics(self) -> dict[str, float]:
-        """Averages of the step just done over all processes, by the tag they are logged under. Also the place
-        to learn from them, so it is called exactly once a step. ``loss/train_step`` is always there.
+        """Averages of the last step over all processes, by logged tag. They may also be used for learning, so
+        it must be called exactly once per step. ``loss/train_step`` is always included.
         """
 
     def warnings(self) -> list[str]:
@@ -80,7 +80,7 @@ class SupervisedStep:
             if batch is None:
                 continue
             assert isinstance(batch, ImageBatch)
-            # dropout draws from torch's global stream: pin it to the position, not to what ran before
+            # dropout draws from torch's global stream, so it is seeded by the position
             torch.manual_seed(digest64("dropout", self._seed, step, number, self._processes.rank) >> 1)
             loss_B = self._loss_of(batch)
             backward(loss_B.sum() / group.total)
@@ -108,7 +108,7 @@ class SupervisedStep:
         return loss_B
 
     def _prior(self, batch: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
-        """What the untouched model predicts."""
+        """The prediction of the untouched model."""
         setup, model = self._setup, self._model
         if not self._keeps_model:
             raise UnsupportedError(
@@ -123,7 +123,7 @@ class SupervisedStep:
     def metrics(self) -> dict[str, float]:
         sums = torch.zeros(2, dtype=torch.float64)
         for loss_B in self._losses:
-            # brought to the CPU only now, so that no micro-batch waits for the one before
+            # copied to the CPU only now, so that no micro-batch waits for the previous one
             sums += torch.tensor([float(loss_B.cpu().double().sum()), len(loss_B)], dtype=torch.float64)
         total, count = self._processes.sum(sums).tolist()
         return {"loss/train_step": total / count if count else math.nan}
@@ -140,11 +140,11 @@ class SupervisedStep:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What is known of all pairs of a run.
+    """Facts about all pairs of a run.
 
     Args:
-        certainties: by the id of a pair, how sure the person was of it, where that is known.
-        class_weights: of a like and of a dislike, for objectives of single images.
+        certainties: certainty of the person by pair id, as far as known.
+        class_weights: weights of a like and of a dislike, for single-image objectives.
     """
 
     certainties: Mapping[str, float | None] = field(default_factory=dict)
@@ -155,14 +155,14 @@ class PreferenceStep:
     """Diffusion-DPO and its relatives on pairs (Wallace et al. 2023, arXiv 2311.12908).
 
     Args:
-        reference: the frozen policy the scores are compared with.
-        parameters: what is trained.
+        reference: the frozen policy that scores are compared with.
+        parameters: the trained parameters.
         reference_scores: computed before training; ``None`` computes them in every step.
-        facts: about all pairs of the run.
+        facts: facts about all pairs of the run.
 
-    Objectives of single images compare rewards with a reference point: the mean reward of all images of the optimizer
-    step, in all its micro-batches and processes. It is measured first, in passes without gradients, so it is the same
-    however the images are divided.
+    Single-image objectives compare rewards with a reference point: the mean reward of all images of the
+    optimizer step, over all micro-batches and processes. It is measured first, in passes without gradients,
+    so that it does not depend on how the images are divided.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class PreferenceStep:
         self._step = 0
 
     def _options(self) -> ObjectiveOptions:
-        """The objective's numbers for the next step."""
+        """Options of the objective for the next step."""
         beta = self._config.rlhf_dpo_beta if self._adaptive is None else self._adaptive.beta
         return ObjectiveOptions(
             beta=beta,
@@ -253,7 +253,9 @@ class PreferenceStep:
         return scorer, cached
 
     def _measured(self, looks: Iterable[Look], beta: float) -> tuple[float, list[Look]]:
-        """The reference point of an optimizer step over all processes, and what was learned of the reference."""
+        """The reference point of an optimizer step over all processes, and the looks with the reference's
+        output filled in.
+        """
         together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
         sums = torch.zeros(2, dtype=torch.float64)
         known: list[Look] = []

@@ -1,4 +1,4 @@
-"""Where a run's curves go: one folder for each start from the beginning, the last one when a run is resumed."""
+"""Folders of a run's curves: one for each new start; a resumed run uses the last one."""
 
 from __future__ import annotations
 

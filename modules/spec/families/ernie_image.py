@@ -7,7 +7,7 @@ from modules.spec.parts import autoencoder, language_encoder, scheduler, transfo
 
 TOKENS = 512
 MOST_TOKENS = 2048
-"""What the published tokenizer keeps."""
+"""Maximum length in the published tokenizer."""
 
 ERNIE = FamilySpec(
     key="ERNIE",

@@ -16,12 +16,12 @@ from modules.spec.parts import (
 
 TOKENS = 512
 TEMPLATE_TOKENS = 12
-"""Tokens the chat template puts around a prompt, with thinking that ends at once."""
+"""Tokens of the chat template around a prompt, with thinking that ends immediately."""
 LAYERS = (9, 18, 27)
 """Layers of the text encoder whose states are read."""
 MAX_LAYERS = 64
 SOURCES = 3
-"""Images to edit that are offered; the model has no limit of its own."""
+"""Maximum number of source images; the model has no limit of its own."""
 WIDTH_OF_9B = 4096
 """Hidden width of the text encoder of klein 9B."""
 DEV_TEMPLATE_TOKENS = 32

@@ -16,8 +16,8 @@ from modules.spec.parts import (
 TOKENS = 128
 MOST_TOKENS = 512
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
-"""Where the fourth text encoder is published: the repositories of HiDream-I1 are without it."""
-# the experts that a router chooses between are left out: most tokens never reach them
+"""Where the fourth text encoder is published, because the repositories of HiDream-I1 lack it."""
+# without the experts, because most tokens never reach any given one
 _ATTENTION = ("attn1",)
 _FEED_FORWARD = ("shared_experts", "ff_t")
 
@@ -58,7 +58,7 @@ HI_DREAM_FULL = FamilySpec(
     layer_presets=block_presets(
         _ATTENTION, _FEED_FORWARD, (*_ATTENTION, *_FEED_FORWARD, "block.adaLN_modulation")
     ),
-    # which train the experts too
+    # which also train the experts
     onetrainer_presets={"attn-mlp": "attn1,ff_i", "blocks": "stream_block"},
     lora_architecture="HiDream-I1/lora",
     model_architecture="HiDream-I1",

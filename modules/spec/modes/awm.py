@@ -1,4 +1,4 @@
-"""AWM: the denoising error of each image is weighed by its advantage, with a clipped ratio (arXiv 2509.25050)."""
+"""AWM: the denoising error of each image is weighted by its advantage, with a clipped ratio (arXiv 2509.25050)."""
 
 from modules.spec.ModeSpec import ModeSpec, always, with_kl_or_guard
 

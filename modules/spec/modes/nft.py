@@ -1,4 +1,4 @@
-"""NFT: good images pull, bad ones push their mirror image about the old policy (arXiv 2509.16117)."""
+"""NFT: good images attract, bad ones attract their mirror image about the old policy (arXiv 2509.16117)."""
 
 from modules.spec.ModeSpec import ModeSpec, always, with_kl_or_guard
 

@@ -1,4 +1,4 @@
-"""Commands to a run from outside: files in its folder, and signals of the system."""
+"""Commands to a run from outside: files in its folder, and system signals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PAUSE_SECONDS = 0.2
 
 
 class Commands:
-    """Commands and signals of all processes as one set of bits, the same in all of them.
+    """Commands and signals of all processes, as one set of bits that is the same in all of them.
 
     Args:
-        run: whose commands are taken; by the first process alone.
-        callback: told when a command is taken and done.
+        run: the run whose commands the first process reads.
+        callback: notified when a command is taken and done.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Commands:
         return wishes
 
     def stop_wanted(self) -> bool:
-        """Whether this process was asked to stop, for use during long work; other commands wait."""
+        """Whether this process was asked to stop, for use during long work. Other commands wait."""
         return bool(self._poll() & STOP)
 
     def hear(self) -> int:
-        """All pending commands, the same in every process; each process must call this equally often."""
+        """All pending commands, the same in every process. All processes must call this equally often."""
         return self._processes.agree(self._poll())
 
     def done(self, bit: int, message: str = "") -> None:
-        """Answer the commands behind ``bit``."""
+        """Report the commands behind ``bit`` as done."""
         self._answer(bit, "done", message)
 
     def failed(self, bit: int, message: str) -> None:
-        """Answer the commands behind ``bit`` with the reason they were not carried out."""
+        """Report the commands behind ``bit`` as failed, with the reason."""
         self._answer(bit, "failed", message)
 
     def _answer(self, bit: int, state: str, message: str) -> None:
@@ -65,7 +65,7 @@ class Commands:
             self._callback.command(command, state, message)
 
     def wait_while_paused(self, other: Callable[[int], None]) -> int:
-        """After PAUSE: wait for RESUME or STOP, carrying out other commands; returns the last commands."""
+        """After PAUSE, wait for RESUME or STOP while executing other commands. Returns the last commands."""
         self.done(PAUSE)
         while True:
             wishes = self.hear()

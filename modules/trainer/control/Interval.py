@@ -1,4 +1,4 @@
-"""When something that repeats is due."""
+"""Intervals at which something repeats."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ SECONDS = {TimeUnit.SECOND: 1.0, TimeUnit.MINUTE: 60.0, TimeUnit.HOUR: 3600.0}
 
 
 def ends_a_tenth(step: int, total: int) -> bool:
-    """Whether one of ten equal parts of ``total`` steps ends with this one; not the last, which ends the run."""
+    """Whether one of ten equal parts of ``total`` steps ends with this step, except for the last part, which
+    ends the run.
+    """
     return 0 < step < total and step * 10 // total > (step - 1) * 10 // total
 
 
 @dataclass
 class Interval:
-    """Every ``after`` units.
+    """An event every ``after`` units.
 
-    Intervals in steps and epochs depend only on the position, so a resumed run does everything at the same positions as
-    an uninterrupted one. Intervals in time count from the start of the process.
+    Intervals in steps and epochs depend only on the position, so that a resumed run does everything at the
+    same positions as an uninterrupted one. Time intervals count from the start of the process.
 
     Args:
-        after: how many units; at least 1 unless the unit is NEVER or ALWAYS.
-        unit: of the interval; ALWAYS is after each step.
-        clock: seconds that never go back.
+        after: number of units; at least 1 unless the unit is NEVER or ALWAYS.
+        unit: unit of the interval; ALWAYS means after each step.
+        clock: monotonic time in seconds.
     """
 
     after: int
@@ -39,7 +41,7 @@ class Interval:
         self._last = self.clock()
 
     def due(self, progress: TrainProgress, epoch_ended: bool) -> bool:
-        """Whether it is time, asked once after each step, with the position after that step."""
+        """Whether it is due. Called once after each step, with the position after that step."""
         if self.unit is TimeUnit.NEVER:
             return False
         if self.unit is TimeUnit.ALWAYS:
@@ -52,9 +54,9 @@ class Interval:
 
     @property
     def in_time(self) -> bool:
-        """Whether it is counted by the clock."""
+        """Whether it is measured in time."""
         return self.unit in SECONDS
 
     def restart(self) -> None:
-        """Count time from now on."""
+        """Restart the time interval."""
         self._last = self.clock()

@@ -10,10 +10,10 @@ FIRST_STEPS = 2
 
 
 class Pace:
-    """Average time of a step over about the last ``MEMORY_STEPS``; work between steps counts when it is frequent.
+    """Average time of a step over about the last ``MEMORY_STEPS``. Frequent work between steps is included.
 
     Args:
-        clock: seconds that never go back.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,15 +28,15 @@ class Pace:
         taken, self._last = now - self._last, now
         self._steps += 1
         if self._steps < FIRST_STEPS:
-            # the first one compiles, allocates and reads for the first time
+            # the first step includes compilation, allocation and first reads
             return
         weight = 1.0 / min(self._steps - FIRST_STEPS + 1, MEMORY_STEPS)
         self._average = taken if self._average is None else self._average + weight * (taken - self._average)
 
     def leave_out(self) -> None:
-        """Do not count the time since the last step."""
+        """Exclude the time since the last step."""
         self._last = self._clock()
 
     def seconds_left(self, steps: int) -> float | None:
-        """Seconds for ``steps`` more steps; ``None`` while nothing is known."""
+        """Seconds for ``steps`` more steps; ``None`` while unknown."""
         return None if self._average is None else steps * self._average

@@ -1,7 +1,7 @@
-"""Notices when another process of the run was killed or stopped, so that nobody waits for it for ever.
+"""Detects when another process of the run was killed or stopped, so that no process waits for it forever.
 
-Every process counts up a beat of its own in a store that all can reach, and watches those of the others. One on the
-same machine that no longer exists is noticed within a beat, any other by its silence.
+Every process increments a heartbeat in a shared store and watches those of the others. A process on the same
+machine that no longer exists is detected within a beat, any other by its silence.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from modules.runner.ProcessId import ProcessId
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 300.0
-"""Without a beat of another process, counted while this one runs: a computer may sleep."""
+"""Maximum silence of another process, counted only while this one runs, because a computer may sleep."""
 LEAVING_SECONDS = 20.0
-"""``torchrun`` kills the others 30 seconds after the first has failed."""
+"""``torchrun`` kills the other processes 30 seconds after the first has failed."""
 EXPLAINING_SECONDS = 10.0
 HURRIED_SECONDS = 0.2
 EXIT_STATUS = 2
@@ -30,11 +30,11 @@ HINT = "start all processes again: continue_last_backup resumes from the last ba
 
 
 class PeerLost(Exception):
-    """Another process of the run is gone; says which and why."""
+    """Another process of the run is gone. The message says which and why."""
 
 
 class Store(Protocol):
-    """The part of ``torch.distributed.Store`` that is used here. Every call may raise ``RuntimeError``."""
+    """The part of ``torch.distributed.Store`` used here. Every call may raise ``RuntimeError``."""
 
     def add(self, key: str, amount: int, /) -> int: ...
 
@@ -46,14 +46,14 @@ class Store(Protocol):
 
 
 class PeerWatch:
-    """A thread that beats for this process and listens to the others.
+    """A thread that sends heartbeats of this process and watches the others.
 
-    Once one is lost, ``lost`` says so. A process that does not end by itself then, because it waits in a library for
-    the lost one, is ended.
+    Once a process is lost, ``lost`` is set. If this process then does not end, because it is blocked in a
+    library waiting for the lost one, it is killed.
 
     Args:
-        store: reached by all processes; no other thread may use it.
-        rank, world_size: which process this is, of how many.
+        store: store shared by all processes; no other thread may use it.
+        rank, world_size: index of this process, and number of processes.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
@@ -70,18 +70,20 @@ class PeerWatch:
         self._thread = threading.Thread(target=self._run, name="PeerWatch", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat and to listen."""
+        """Start sending heartbeats and watching."""
         self._store.set(f"who/{self._rank}", json.dumps({"host": _host(), **ProcessId.own().to_dict()}))
         self._thread.start()
 
     def leave(self) -> None:
-        """This process goes of its own accord; its silence means nothing from now on."""
+        """Announce that this process leaves deliberately, so that its silence means nothing."""
         self._leaving.set()
         self._wake.set()
         self._thread.join(EXPLAINING_SECONDS)
 
     def explain(self) -> PeerLost | None:
-        """Why a message to the others failed: which one is gone; ``None`` if all seem to be there after a while."""
+        """Explain why a message to the others failed: which one is gone; ``None`` if all still seem alive
+        after a while.
+        """
         self._asked.set()
         self._wake.set()
         self._told.wait(EXPLAINING_SECONDS)
@@ -104,9 +106,9 @@ class PeerWatch:
             os._exit(EXIT_STATUS)
 
     def _look(self) -> PeerLost | None:
-        """Beat, and find out whether another process is gone."""
+        """Send a heartbeat, and check whether another process is gone."""
         now = time.monotonic()
-        # no more than this process would have waited: it may have been stopped itself
+        # no more than this process would have waited, because it may itself have been stopped
         passed, self._heard_at = min(now - self._heard_at, 2 * BEAT_SECONDS), now
         try:
             self._store.add(f"beat/{self._rank}", 1)
@@ -122,9 +124,9 @@ class PeerWatch:
         return found
 
     def _missing(self) -> PeerLost | None:
-        """One that no longer exists, or has said that it goes where it is needed."""
+        """A process that no longer exists, or has announced its leaving although it is needed."""
         killed = self._killed()
-        # asked last: a process says goodbye before it ends
+        # checked last, because a process announces its leaving before it ends
         if killed is not None and not self._has_left(killed):
             return PeerLost(f"process {killed} was killed")
         if self._asked.is_set():
@@ -138,10 +140,10 @@ class PeerWatch:
         return next((peer for peer, one in self._known.items() if one is not None and not one.alive()), None)
 
     def _silent_one(self, passed: float) -> PeerLost | None:
-        """One whose last beat is long ago.
+        """A process whose last heartbeat is too old.
 
         Args:
-            passed: seconds since it was last asked for.
+            passed: seconds since the last check.
         """
         for peer in self._others:
             beats = self._store.add(f"beat/{peer}", 0)
@@ -161,18 +163,18 @@ class PeerWatch:
 
     def _say_goodbye(self) -> None:
         with contextlib.suppress(RuntimeError):
-            # the store goes first where its process ends first
+            # the store may disappear first, if its process ends first
             self._store.add(f"left/{self._rank}", 1)
 
 
 def _host() -> str:
-    """Names this machine, and where it numbers its processes."""
+    """An identifier of this machine and its process numbering."""
     space = Path("/proc/self/ns/pid").readlink() if sys.platform == "linux" else ""
     return f"{socket.gethostname()} {space}"
 
 
 def _on_this_machine(said: bytes) -> ProcessId | None:
-    """The process that another one says it is, if it can be seen from here."""
+    """The process that another one claims to be, if it is visible from here."""
     data = json.loads(said)
     process = ProcessId.from_dict(data)
     return process if process is not None and data["host"] == _host() and process.alive() else None

@@ -17,10 +17,10 @@ def _stopping() -> list[signal.Signals]:
 
 
 class StopSignals:
-    """While active, SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process.
+    """While active, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process.
 
-    A second SIGINT raises ``KeyboardInterrupt``, for those who do not want to wait. Outside the main thread signals
-    cannot be caught and nothing is changed. SIGHUP stays ignored where it is (``nohup``).
+    A second SIGINT raises ``KeyboardInterrupt``, for those who do not want to wait. Outside the main thread,
+    signals cannot be caught and nothing changes. SIGHUP stays ignored if it already is (``nohup``).
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Images made from the model while it trains."""
+"""Makes sample images during training."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from modules.util.TrainProgress import TrainProgress
 
 _log = logging.getLogger(__name__)
 Tell = Callable[[str, int, int], bool | None]
-"""Called with (what is done, done, total); returning ``False`` cancels."""
+"""Called with (name of the work, done, total); returning ``False`` cancels."""
 
 
 class Sampler:
     """Makes the run's samples.
 
     Args:
-        samples: what to make; those that are not enabled are skipped.
-        folder: each sample gets a folder of its own in it.
+        samples: samples to make; disabled ones are skipped.
+        folder: parent of the samples' folders.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class Sampler:
         return len(self._samples)
 
     def check(self) -> None:
-        """``UserError`` if a sample has a size, a sampler or a source that this model cannot use; settings without
-        effect give a warning."""
+        """Raise ``UserError`` if a sample has a size, a sampler or a source that this model cannot use.
+        Settings without effect give a warning.
+        """
         check_sample_sources(self._model.spec, [sample.config for _, sample in self._samples])
         for _, sample in self._samples:
             check_sample(self._setup, self._model, sample)
@@ -85,15 +86,16 @@ class Sampler:
             )
 
     def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> Iterator[tuple[int, str, Path]]:
-        """Make all samples with the weights as they are: (number, prompt, file) of each as soon as it is there.
+        """Make all samples with the current weights, yielding (number, prompt, file) of each.
 
-        Cancelled, it ends after what is finished.
+        If cancelled, it ends after the finished samples.
 
         Args:
-            suffix: put behind the folders' names (`` - no-ema``).
+            suffix: appended to folder names (`` - no-ema``).
 
         Raises:
-            UserError: one cannot be written; or, after all others are made, some did not fit into memory.
+            UserError: a sample cannot be written or, raised after all others are made, some did not fit into
+                memory.
         """
         too_large: list[FilledSample] = []
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -133,13 +135,13 @@ class Sampler:
     def _image(
         self, sample: FilledSample, seed: int, report: Callable[[int, int], object]
     ) -> torch.Tensor | None:
-        """(1, 3, H, W); ``None`` where the device's memory is too small for it."""
+        """(1, 3, H, W); ``None`` if the device has too little memory for it."""
         try:
             sources = sample_sources(sample, sides_multiple(self._setup, self._model))
             request = SampleRequest.of(sample, seed, sources)
             return sample_images.sample(self._setup, self._model, request, report)
         except torch.OutOfMemoryError as error:
             _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)
-        # only now is what the error held let go of
+        # only now is the memory held by the error released
         give_back(self._model.device)
         return None

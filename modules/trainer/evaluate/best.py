@@ -21,15 +21,15 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 class BestKeeper:
-    """Writes the trained tensors on every new best: highest accuracy, then lowest validation loss.
+    """Writes the trained tensors on every new best result: highest accuracy, then lowest validation loss.
 
-    A file belongs to one step and is never changed, so backups can share it by a hard link and a run that continues
-    from an older backup still has the best it had then.
+    A file belongs to one step and is never changed. Backups can therefore share it by a hard link, and a run
+    resumed from an older backup still has the best weights of that time.
 
     Args:
-        folder: where the file is kept.
+        folder: folder of the file.
         parameters: names and trained parameters.
-        writes: whether this process writes; the others only keep count.
+        writes: whether this process writes; the others only track the results.
     """
 
     def __init__(self, folder: Path, parameters: Named, writes: bool = True) -> None:
@@ -42,14 +42,14 @@ class BestKeeper:
 
     @property
     def path(self) -> Path | None:
-        """The file of the best so far."""
+        """The file of the best weights so far."""
         return None if self.step is None else self._file(self.step)
 
     def offer(self, step: int, accuracy: float, loss: float) -> bool:
-        """Keep the present weights if they are better than the best so far; NaN never is.
+        """Save the current weights if they are better than the best so far. NaN never is.
 
         Raises:
-            UserError: the file cannot be written; the best so far stays.
+            UserError: the file cannot be written. The best so far stays.
         """
         if not math.isfinite(accuracy) or not math.isfinite(loss):
             return False
@@ -66,7 +66,7 @@ class BestKeeper:
         return True
 
     def _remove_replaced(self) -> None:
-        """A file that cannot be removed does not end the run: a warning names it, and the next offer tries again."""
+        """Remove replaced files. If one cannot be removed, a warning names it and the next offer tries again."""
         kept = []
         for path in self._replaced:
             try:
@@ -81,7 +81,7 @@ class BestKeeper:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the parameters the best values.
+        """Set the parameters to the best values.
 
         Raises:
             DataError: the file is missing or damaged, or holds other weights.
@@ -101,14 +101,14 @@ class BestKeeper:
         return {"step": self.step, "accuracy": self.accuracy, "loss": self.loss}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue; the file must be put in place by the caller."""
+        """Restore the state. The caller must put the file in place."""
         if state:
             self.step = int(state["step"])
             self.accuracy, self.loss = float(state["accuracy"]), float(state["loss"])
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) -> None:
-    """Write tensors as safetensors, atomically; ``UserError`` naming ``what`` if that is not possible."""
+    """Write tensors as safetensors, atomically. Raises ``UserError`` with ``what`` if that fails."""
     try:
         with atomic_path(path) as temporary:
             write_safetensors(tensors, temporary, {DIGEST: tensor_hash(tensors)})
@@ -119,7 +119,9 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) ->
 
 
 def read_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:
-    """Read safetensors; ``DataError`` naming ``what`` if that is not possible or they are not what was written."""
+    """Read safetensors. Raises ``DataError`` with ``what`` if that fails, or if the content is not what was
+    written.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

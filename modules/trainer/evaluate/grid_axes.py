@@ -1,4 +1,4 @@
-"""What a grid of samples varies: two axes with values, and the cells that follow."""
+"""The axes of a sample grid with their values, and the resulting cells."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Cell:
     """One image of a grid.
 
     Args:
-        adapters: files, each with a strength.
-        strength: multiplies all of theirs.
+        adapters: adapter files, each with a strength.
+        strength: factor on all of their strengths.
     """
 
     sample: SampleConfig
@@ -35,17 +35,17 @@ class Cell:
     strength: float = 1.0
 
     def chosen(self) -> list[tuple[Path, float]]:
-        """The adapters with the strengths they have here."""
+        """The adapters with their strengths in this cell."""
         return [(path, strength * self.strength) for path, strength in self.adapters]
 
 
 @dataclass(frozen=True)
 class Value:
-    """One column or row.
+    """One value of an axis: a column or row.
 
     Args:
-        label: written at its side.
-        apply: what it makes of a cell.
+        label: label of the column or row.
+        apply: applies the value to a cell.
     """
 
     label: str
@@ -54,10 +54,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Axis:
-    """A direction of a grid.
+    """An axis of a grid.
 
     Args:
-        name: what it varies.
+        name: the varied setting.
         values: at least one.
     """
 
@@ -66,7 +66,7 @@ class Axis:
 
 
 def saves_of(place: Path) -> list[Path]:
-    """The adapter files of a run's folder, or of any folder, the earliest first."""
+    """The adapter files in the folder of a run, or in any folder, oldest first."""
     saved = [*place.glob("*.safetensors"), *(place / "save").glob("*.safetensors")]
     found = sorted(
         (path for path in saved if path.is_file()),
@@ -80,16 +80,16 @@ def saves_of(place: Path) -> list[Path]:
 
 
 def _is_of(place: Path, adapter: Path) -> bool:
-    """Whether a run can have written its adapter: others may have the same file for theirs, and ended before."""
+    """Whether a run can have written its adapter. Another run may have written the same file, and ended before."""
     config = RunDirectory(place).config_path
     return adapter.is_file() and config.is_file() and adapter.stat().st_mtime_ns >= config.stat().st_mtime_ns
 
 
 def last_save(place: Path, field: str) -> Path:
-    """The adapter that a run saved last; a file stands for itself.
+    """The adapter that a run saved last; a file is returned as it is.
 
     Raises:
-        ConfigError: it has saved none yet.
+        ConfigError: the run has not saved an adapter yet.
     """
     if not place.is_dir():
         return place
@@ -100,10 +100,10 @@ def last_save(place: Path, field: str) -> Path:
 
 
 def read_axis(text: str, field: str) -> Axis:
-    """An axis as it is written, ``strength=0,0.5,1``.
+    """Parse an axis such as ``strength=0,0.5,1``.
 
     Raises:
-        ConfigError: an axis there is not, or a value that does not fit it.
+        ConfigError: the axis does not exist, or a value does not fit it.
     """
     name, sign, values = text.partition("=")
     name = name.strip().lower()
@@ -122,7 +122,7 @@ def cells_of(base: Cell, x: Axis | None, y: Axis | None) -> list[list[Cell]]:
     """The cells row by row.
 
     Raises:
-        ConfigError: both axes vary the same, or there are too many cells.
+        ConfigError: both axes vary the same setting, or there are too many cells.
     """
     if x is not None and y is not None and _varied(x) == _varied(y):
         raise ConfigError(f"both axes vary the {x.name}", "--y", "vary something else")
@@ -153,7 +153,7 @@ def _texts(values: str, separator: str) -> list[str]:
 
 
 def _with(field: str, setting: str, text: str, value: Any) -> Value:
-    # says what is wrong with it
+    # reports what is wrong with it
     SampleConfig.from_dict({setting: value.value if isinstance(value, NoiseScheduler) else value})
     return Value(
         text if setting == "prompt" else f"{field} {text}",
@@ -229,7 +229,7 @@ def _adapters(values: str, field: str) -> list[Value]:
 
 
 def _told_apart(paths: Sequence[Path]) -> dict[Path, str]:
-    """What files are called: their names, and as many folders before them as tell those of one name apart."""
+    """Short names of files: their names, preceded by as many folders as needed to distinguish equal names."""
     labels: dict[Path, str] = {}
     places = {path: path.resolve() for path in paths}
     for stem in {path.stem for path in paths}:
@@ -243,7 +243,7 @@ def _told_apart(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _folders(path: Path, count: int) -> tuple[str, ...]:
-    """The names of the last folders that a file lies in."""
+    """The names of the last folders in the path of a file."""
     above = path.parent.parts
     return above[max(0, len(above) - count) :]
 

@@ -1,4 +1,4 @@
-"""A grid of images as one image, its columns and rows labelled."""
+"""Draws a grid of images as one image with labelled columns and rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRENGTH_CELL, STRENGTH_HEAD = 256, 20
 
 
 def wrapped(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
-    """A text in lines of a width, at most ``MOST_LINES``; what does not fit is cut, with an ellipsis."""
+    """Wrap a text to a width, at most ``MOST_LINES`` lines. Longer texts are truncated with an ellipsis."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -41,18 +41,18 @@ def _fitting(line: str, width: float, measure: Callable[[str], float]) -> str:
 
 
 def cell_side(columns: int, rows: int, longest: int) -> int:
-    """The longer side of a cell in pixels, so that the sheet stays within its bounds."""
+    """The longer side of a cell in pixels that keeps the sheet within its limits."""
     room = min((MOST_SIDE - ROW_HEAD) // columns, (MOST_SIDE - MOST_LINES * LINE) // rows)
     area = int((MOST_PIXELS / (columns * rows)) ** 0.5)
     return max(1, min(LARGEST_CELL, longest, room, area))
 
 
 def draw_sheet(rows: Sequence[Sequence[Path]], across: Sequence[str], down: Sequence[str]) -> bytes:
-    """A PNG file.
+    """Draw the sheet as a PNG file.
 
     Args:
-        rows: the images, row by row, all rows of one length.
-        across: a label for each column; empty ones take no room.
+        rows: the images, row by row, all rows of the same length.
+        across: a label for each column; empty labels take no space.
         down: a label for each row.
     """
     sizes = [_size(path) for row in rows for path in row]
@@ -83,7 +83,7 @@ def draw_sheet(rows: Sequence[Sequence[Path]], across: Sequence[str], down: Sequ
 
 
 def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
-    """A PNG file: a row for each image, a column for each strength, which is written above it.
+    """Draw a PNG file with a row for each image and a labelled column for each strength.
 
     Args:
         paths: all images of the first strength, then all of the second, ...

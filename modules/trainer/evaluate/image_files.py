@@ -19,7 +19,7 @@ JPEG_QUALITY = 95
 
 
 def sample_folder(root: Path, number: int, prompt: str, suffix: str = "") -> Path:
-    """``<number> - <prompt>``, safe as the name of a folder on every system."""
+    """``<number> - <prompt>``, valid as a folder name on every system."""
     cleaned = _UNSAFE.sub("", " ".join(prompt.split()))[:60].strip(" .")
     return root / ((f"{number} - {cleaned}" if cleaned else str(number)) + suffix)
 
@@ -44,11 +44,11 @@ def parameters_text(sample: FilledSample, seed: int, model: str = "", adapter: s
 
 
 def encode_image(rgb_CHW: torch.Tensor, ending: str, text: str) -> bytes:
-    """An image with values in [0, 1] as PNG or JPEG.
+    """Encode an image with values in [0, 1] as PNG or JPEG.
 
     Args:
         ending: ``.png``, or anything else for JPEG.
-        text: how it was made: the ``parameters`` of a PNG, the user comment of a JPEG.
+        text: how it was made; stored as ``parameters`` of a PNG or as user comment of a JPEG.
     """
     import torch
     from PIL import Image
@@ -69,5 +69,5 @@ def encode_image(rgb_CHW: torch.Tensor, ending: str, text: str) -> bytes:
 
 
 def save_image(rgb_CHW: torch.Tensor, path: Path, text: str) -> None:
-    """Write an image with values in [0, 1] atomically, as PNG or JPEG by the name's ending; see ``encode_image``."""
+    """Write an image with values in [0, 1] atomically, as PNG or JPEG by its extension; see ``encode_image``."""
     write_bytes(path, encode_image(rgb_CHW, path.suffix, text))

@@ -1,4 +1,6 @@
-"""How hard each image is for a model: its mean loss at fixed noise levels, with the same noise for all of one size."""
+"""How hard each image is for a model: its mean loss at fixed noise levels, with the same noise for all images
+of one size.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,16 @@ from modules.util.jsonio import atomic_path
 
 STREAM = "image losses"
 SAME = "every image"
-"""What keys the noise instead of the image."""
+"""Key of the noise, in place of the image."""
 
 
 class ImageLoss(NamedTuple):
     """One image.
 
     Args:
-        path: where it is.
-        loss: the mean of ``levels``.
-        levels: the loss at each noise level, from little noise to much.
+        path: the file.
+        loss: mean of ``levels``.
+        levels: loss at each noise level, in order of increasing noise.
     """
 
     path: str
@@ -47,7 +49,7 @@ class ImageLoss(NamedTuple):
 
 
 def settings_of(config: TrainConfig, images: Path | None) -> TrainConfig:
-    """The settings to measure with: of a folder, if there is one, or the images the config trains on.
+    """The settings to measure with: the images of a folder if given, or those the config trains on.
 
     Raises:
         ConfigError: the config trains on pairs or on images of its own, and no folder is given.
@@ -73,12 +75,12 @@ def image_losses(
     device: torch.device,
     tell: Callable[[int, int, str], None],
 ) -> list[ImageLoss]:
-    """The images of a config (see ``settings_of``), the hardest first.
+    """Measure the images of a config (see ``settings_of``), hardest first.
 
     Args:
-        adapter: is attached to the model; without one the base model is measured.
-        levels: how many noise levels, equally likely in training.
-        tell: called with how many images are done, how many there are, and the next.
+        adapter: adapter to attach; without one, the base model is measured.
+        levels: number of noise levels, equally likely in training.
+        tell: called with the number of images done, their total, and the next image.
 
     Raises:
         UserError: the model, the adapter or the images cannot be used.

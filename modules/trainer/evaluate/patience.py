@@ -18,8 +18,8 @@ class Verdict:
     """The result of one validation.
 
     Args:
-        stalled: names of the metrics that are no better than their best so far.
-        counter: validations in a row that counted as lost.
+        stalled: names of the metrics that did not improve on their best so far.
+        counter: consecutive validations without progress.
         stop: whether patience has run out.
         undefined: names of the metrics that were NaN or infinite (they are among ``stalled``).
     """
@@ -33,11 +33,11 @@ class Verdict:
 class Patience:
     """Counts validations without progress.
 
-    A metric stalls when, rounded to five decimals, it is no better than its best so far; NaN stalls. EITHER: the
-    counter advances when any metric stalls. BOTH: only when all of them do. Otherwise it starts again from 0.
+    A metric stalls if, rounded to five decimals, it does not improve on its best so far, or is NaN. With
+    EITHER, the counter increases if any metric stalls; with BOTH, only if all do. Otherwise it is reset to 0.
 
     Args:
-        metrics: what is watched.
+        metrics: the watched metrics.
         mode: EITHER or BOTH.
         value: the counter at which training stops.
     """
@@ -73,7 +73,7 @@ class Patience:
         return {"counter": self.counter, "bests": bests}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue; metrics that were not watched before start from zero."""
+        """Restore the state. Metrics that were not watched before start from zero."""
         self.counter = int(state["counter"])
         for name in self.bests:
             if name in state["bests"]:

@@ -1,4 +1,4 @@
-"""The files of a grid of samples: one for each cell, named after all that decides its pixels, and the sheet."""
+"""The files of a sample grid: one per cell, named by everything that determines its pixels, and the sheet."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _UNSAFE = re.compile(r"[^\w ,.()-]+")
 
 @dataclass(frozen=True)
 class GridCell:
-    """A cell and its place on the disk.
+    """A cell and its file.
 
     Args:
-        label: of its column and row.
-        digest: the same for the same settings and files, and for no others.
+        label: label of its column and row.
+        digest: identifies its settings and files.
     """
 
     cell: Cell
@@ -41,18 +41,18 @@ class GridCell:
 
 
 class SampleGrid:
-    """A grid that is made cell by cell; what is on the disk is not made again.
+    """A grid that is made cell by cell. Existing cells are not made again.
 
     Args:
-        base: what the axes vary.
-        x: across, if anything.
-        y: down, if anything.
-        folder: for the sheet; the cells lie in ``cells`` in it.
-        settings: all other things that decide pixels, as plain data.
-        files: of the model, or folders of it; their contents are taken to change with size and time.
+        base: the cell that the axes vary.
+        x: horizontal axis, if any.
+        y: vertical axis, if any.
+        folder: folder of the sheet; the cells are in its subfolder ``cells``.
+        settings: everything else that determines pixels, as plain data.
+        files: files or folders of the model, identified by size and modification time.
 
     Raises:
-        ConfigError: the axes do not go together.
+        ConfigError: the axes cannot be combined.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SampleGrid:
         return self._digests[path]
 
     def _found(self) -> dict[str, Path]:
-        """The cells on the disk, whatever they were called."""
+        """The existing cells, by digest, whatever their names."""
         place = self._folder / CELLS
         files = sorted(place.iterdir()) if place.is_dir() else []
         found = {}
@@ -100,7 +100,7 @@ class SampleGrid:
         return (one for row in self.rows for one in row)
 
     def missing(self) -> list[GridCell]:
-        """The cells that have yet to be made, those of the same adapters together."""
+        """The cells still to be made, grouped by adapters."""
         found = self._found()
         todo: dict[str, GridCell] = {}
         for one in self._all():
@@ -109,11 +109,11 @@ class SampleGrid:
         return sorted(todo.values(), key=lambda one: str(one.cell.chosen()))
 
     def total(self) -> int:
-        """How many images there are in it, each counted once."""
+        """Number of different images in the grid."""
         return len({one.digest for one in self._all()})
 
     def write_sheet(self) -> Path:
-        """Draw the sheet from the cells on the disk, all of which have been made; its file."""
+        """Draw the sheet from the cells, all of which exist. Returns its file."""
         found = self._found()
         images = [[found[one.digest] for one in row] for row in self.rows]
         key = json.dumps([[one.digest for one in row] for row in self.rows] + [self._across, self._down])
@@ -132,7 +132,7 @@ def _whole(path: Path) -> bool:
 
 
 def _state(path: Path) -> list[tuple[str, int, int]]:
-    """The names, sizes and times of a model's files; nothing for a name on the hub."""
+    """Names, sizes and modification times of a model's files; empty for a hub name."""
     files: Iterable[Path] = [path] if path.is_file() else []
     if path.is_dir():
         files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]

@@ -1,4 +1,4 @@
-"""The images that samples of editing models are made from."""
+"""Source images of samples of editing models."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FIELD = "samples.source_path"
 
 
 def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> None:
-    """Look at the headers of the images that samples are made from.
+    """Check the headers of the source images of samples.
 
     Raises:
-        ConfigError: a sample has one and the family takes none, or more than it takes; one cannot be read.
+        ConfigError: a sample has more sources than its family supports, or one is unreadable.
     """
     for path in dict.fromkeys(sample.source_path for sample in samples if sample.enabled):
         if not path:
@@ -48,13 +48,13 @@ def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> N
 
 
 def sample_sources(sample: FilledSample, multiple: int) -> tuple[torch.Tensor, ...]:
-    """The pixels of the images a sample is made from, (3, H, W) in [0, 1] each, scaled for its size.
+    """The pixels of a sample's source images, (3, H, W) in [0, 1] each, scaled to its size.
 
     Args:
-        multiple: pixels the model needs sides to be multiples of.
+        multiple: number of pixels that sides must be a multiple of.
 
     Raises:
-        DataError: one cannot be read any more.
+        DataError: a source is no longer readable.
     """
     if not sample.config.source_path:
         return ()

@@ -25,11 +25,11 @@ def are_samples_due(config: TrainConfig) -> bool:
 def keep_sample_texts(
     setup: BaseModelSetup, model: Model, samples: Sequence[SampleConfig], progress: Progress
 ) -> None:
-    """Encode the prompts of the samples that are enabled, so that making them needs no text encoder; those of a text
-    encoder that is trained change, and are encoded again each time.
+    """Encode the prompts of enabled samples, so that making them needs no text encoder. With a trained text
+    encoder, they change and are encoded again each time.
 
     Raises:
-        LoadingCancelled: ``progress`` said so.
+        LoadingCancelled: ``progress`` cancelled it.
     """
     if model.trains_text:
         return

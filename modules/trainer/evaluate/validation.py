@@ -1,4 +1,4 @@
-"""Measuring on data that is not trained on: eval mode, no gradients, the same draws every time."""
+"""Validation on data that is not trained on: eval mode, no gradients, the same draws every time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAM = "validation"
 
 
 class Validation(ABC):
-    """What the loop needs of a way to validate."""
+    """The interface of a validation."""
 
     @abstractmethod
     def run(self) -> dict[str, float]:
@@ -37,9 +37,9 @@ class Validation(ABC):
 class PairValidation(Validation):
     """``dpo/val_*`` over all validation pairs at R stratified timesteps each, weighted by pairs.
 
-    The draws depend on (seed, pair, r) alone. The loss is the raw one at the configured beta, without smoothing or
-    supervised share, so that values stay comparable over a run. The reference's scores are the same in every
-    validation and are computed in the first one only.
+    The draws depend only on (seed, pair, r). The loss is the raw one at the configured beta, without
+    smoothing or supervised share, so that values stay comparable over a run. Reference scores are the same in
+    every validation and are computed only once.
 
     Args:
         loader: delivers this process's share of the validation pairs.

@@ -1,4 +1,4 @@
-"""How much memory autograd holds for the backward passes to come."""
+"""Measures the memory that autograd holds for pending backward passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class _Held:
-    """A saved tensor; when it is deleted, autograd has released it."""
+    """A saved tensor. Its deletion means that autograd has released it."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -19,10 +19,10 @@ class _Held:
 
 
 class SavedBytes:
-    """Context that counts the bytes saved for backward inside it, now and at most.
+    """A context that counts the bytes saved for backward inside it: current and peak.
 
-    A storage saved several times counts once; storages that belong to parameters (leaves that require a
-    gradient, and those named in ``ignore``) do not count, because they exist anyway.
+    A storage saved several times counts once. Storages of parameters (leaves that require a gradient, and
+    those in ``ignore``) do not count, because they exist anyway.
 
     Args:
         ignore: tensors whose storages are not activations, such as frozen weights.
@@ -32,7 +32,7 @@ class SavedBytes:
         self.current = 0
         self.peak = 0
         self._uses: dict[int, int] = {}
-        # a storage's own address, because tensors without contents have no data
+        # the address of the storage object, because meta tensors have no data
         self._ignored = {tensor.untyped_storage()._cdata for tensor in ignore or []}
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
 

@@ -1,4 +1,4 @@
-"""How many bytes of tensors are alive, counted as an allocator would: for steps on tensors without contents too."""
+"""Counts the bytes of live tensors as an allocator would, on meta tensors too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in the arguments or results of an operation; asked so often that PyTorch's own walk is too slow."""
+    """The tensors in the arguments or results of an operation. Called so often that PyTorch's own traversal
+    is too slow.
+    """
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -23,20 +25,20 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Context that counts the storages made inside it that are still alive, now and at most.
+    """A context that counts the live storages created inside it: current and peak.
 
-    Everything an operation returns is seen, in the backward pass as well: activations, gradients, and what is only
-    alive between two operations. What an operation needs for itself alone is not.
+    All results of operations are counted, in the backward pass too: activations, gradients, and temporaries
+    between operations. Memory used only inside an operation is not.
 
     Args:
-        ignore: tensors that exist already and are not to be counted when they show up.
+        ignore: existing tensors that must not be counted.
     """
 
     def __init__(self, ignore: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.current = 0
         self.peak = 0
-        # keeping the storages of what is ignored keeps their numbers from being given to others
+        # keeping references to ignored storages prevents their addresses from being reused
         self._ignored = [tensor.untyped_storage() for tensor in ignore]
         self._known = {storage._cdata for storage in self._ignored}
 

@@ -1,4 +1,4 @@
-"""Whether a run fits a card, which changes would make it fit, and which execution mode fits."""
+"""Whether a run fits on a card, which changes would make it fit, and which execution mode fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Plan = Callable[[TrainConfig], MemoryPlan]
 
 
 def device_bytes(name: str) -> int | None:
-    """Free bytes of the CUDA device a ``train_device`` means; ``None`` where there is none."""
+    """Free bytes of the CUDA device of a ``train_device``; ``None`` without one."""
     if name not in ("auto", "cuda") and not name.startswith("cuda:"):
         return None
     if not torch.cuda.is_available():
@@ -30,7 +30,7 @@ def device_bytes(name: str) -> int | None:
 
 
 def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """A copy of a config with other values; names of parts take dictionaries."""
+    """A copy of a config with changed values; names of parts take dictionaries."""
     values = config.to_dict()
     for name, value in changes.items():
         values[name] = {**values[name], **value} if isinstance(value, dict) else value
@@ -38,7 +38,7 @@ def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
 
 
 def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
-    """Changes that save memory, the cheapest in time and quality first, each on top of all before it."""
+    """Changes that save memory, cheapest in time and quality first, each on top of all previous ones."""
     part = config.model_type.denoiser
     settings = getattr(config, part)
     frozen = config.training_method.keeps_the_model
@@ -76,9 +76,10 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
 def cheapest_saving(
     config: TrainConfig, limit: int, plan: Plan = plan_memory
 ) -> tuple[dict[str, Any], int] | None:
-    """The first change that brings a run below ``limit`` bytes, and what the run needs then; ``None`` if none does.
+    """The first change that brings a run below ``limit`` bytes, and the memory needed with it; ``None`` if
+    none does.
 
-    Each is tried as it is and, where something that encodes is on the device when it is fullest, with that in 16 bits.
+    Each change is tried alone and, if encoders are on the device at peak memory, with these in 16 bits too.
     """
     for changes in ({}, *savings(config)):
         try:
@@ -88,7 +89,7 @@ def cheapest_saving(
                 changes = {**changes, **halved}
                 found = plan(changed(config, changes))
         except UserError:
-            # not possible together with something else in the config
+            # contradicts another setting of the config
             continue
         if found.total <= limit:
             return changes, found.total
@@ -96,7 +97,7 @@ def cheapest_saving(
 
 
 def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
-    """16 bits for text encoders and VAE, of those that are in float32 and frozen, if any is in the largest phase."""
+    """16 bits for the frozen text encoders and VAE that are in float32, if any of them is in the largest phase."""
     model = config.model_type
     trained = config.trained_parts()
     frozen = [name for name in model.text_encoders if name not in trained] + [model.parts[-1]]
@@ -107,10 +108,10 @@ def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
 
 
 def advise(config: TrainConfig) -> list[str]:
-    """The table of a run's memory and, where there is a CUDA device, whether it fits.
+    """The memory table of a run and, with a CUDA device, whether it fits.
 
     Raises:
-        UserError: the model's configs cannot be had.
+        UserError: the model's configs are not available.
     """
     plan = plan_memory(config)
     free = device_bytes(config.train_device)
@@ -124,9 +125,9 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
     """The memory of a run as plain data, for a window.
 
     Returns:
-        ``needed_bytes``, ``free_bytes`` (``None`` without a CUDA device) and ``saving``: where the run does not fit,
-        ``changes`` (setting to value, parts with a dot) and ``needed_bytes`` with them; ``None`` where no change is
-        enough or needed. Where nothing is known, ``unknown`` alone: the reason.
+        ``needed_bytes``, ``free_bytes`` (``None`` without a CUDA device) and ``saving``: if the run does not
+            fit, ``changes`` (setting to value, parts with a dot) and ``needed_bytes`` with them; ``None`` if
+            no change is needed or none suffices. If nothing is known, only ``unknown``: the reason.
     """
     if config.train_device == "cpu":
         return {"unknown": "on the CPU, training uses the main memory"}
@@ -144,7 +145,7 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
 
 
 def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
-    """What lowers the whole need where encoding takes more than a training step."""
+    """What reduces the total memory if encoding needs more than a training step."""
     halved = _encoders_halved(config, plan)
     if plan.largest.name == "training step" or not halved:
         return []
@@ -184,7 +185,7 @@ def _settings(changes: Mapping[str, Any]) -> str:
 
 
 def _by_setting(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes with the members of parts under their full names."""
+    """Changes by the full names of settings, including members of parts."""
     flat: dict[str, Any] = {}
     for name, value in changes.items():
         inner = value if isinstance(value, dict) else {}
@@ -193,7 +194,7 @@ def _by_setting(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fetch_model(config: TrainConfig) -> None:
-    """Download the files of a run's model that are not on this machine."""
+    """Download the missing files of a run's model."""
     training.fetch(config.model_type.spec, config)
 
 
@@ -201,8 +202,8 @@ def choose_mode(free: int, needed: Mapping[str, int]) -> str:
     """The fastest execution mode whose step fits; the one that needs the least memory if none does.
 
     Args:
-        free: bytes there are for the step.
-        needed: bytes the step takes in each mode.
+        free: bytes available for the step.
+        needed: bytes of the step in each mode.
     """
     return next((mode for mode in MODES if needed[mode] <= free), MODES[-1])
 
@@ -213,13 +214,14 @@ def choose_execution_mode(
     plan: Plan = plan_memory,
     fetch: Callable[[TrainConfig], object] = fetch_model,
 ) -> tuple[TrainConfig, str]:
-    """The config with its execution mode chosen, and a sentence about it; an empty one if the mode was not AUTO.
+    """Choose the execution mode of AUTO. Returns the config and a sentence about it, empty for any other
+    mode.
 
     Args:
-        fetch: brings a model to this machine that nothing is known about yet, as loading would do next.
+        fetch: download an unknown model first, as loading would do next.
 
     Raises:
-        UserError: the model cannot be had, or the config does not fit it.
+        UserError: the model is not available, or the config does not fit it.
     """
     if not config.trains_pairs or config.rlhf_dpo_execution_mode is not DPOExecutionMode.AUTO:
         return config, ""
@@ -249,12 +251,13 @@ def choose_execution_mode(
 
 
 def resumed_mode(config: TrainConfig, state: Mapping[str, Any]) -> TrainConfig:
-    """The config of a run that resumes, with the execution mode that AUTO meant when the run began.
+    """The config of a resumed run, with the execution mode that AUTO meant when the run began.
 
-    Modes round differently: with another one, because there is more memory free today, other weights would come out.
+    Modes round differently, so that another mode, chosen because more memory is free today, would give other
+    weights.
 
     Args:
-        state: of the backup.
+        state: state of the backup.
     """
     began = state.get("execution_mode")
     auto = config.trains_pairs and config.rlhf_dpo_execution_mode is DPOExecutionMode.AUTO

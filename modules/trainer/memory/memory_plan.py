@@ -1,8 +1,8 @@
 """How much GPU memory a run needs, estimated from its config and the configs of its model.
 
-Every phase of a run holds something else; the plan is the largest of them. Weights, adapter, gradients and optimizer
-state are counted exactly, activations by taking the step without contents (``memory_step``). What CUDA and the
-allocator take for themselves is assumed.
+Every phase of a run holds something else; the plan is the largest of them. Weights, adapter, gradients and
+optimizer state are counted exactly, activations by running the step on meta tensors (``memory_step``). The
+overhead of CUDA and the allocator is assumed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from modules.util.errors import UnsupportedError
 
 GIB = 2**30
 CONTEXT_BYTES = 450 << 20
-"""Assumed: kernels and library handles of one process on the GPU."""
+"""Assumed size of kernels and library handles of one process on the GPU."""
 SLACK = 0.05
-"""Assumed: share of the temporary memory that is lost in gaps between the allocator's blocks."""
+"""Assumed share of temporary memory lost to fragmentation of the allocator."""
 _MEASURED_NUMEL = 1 << 20
 _SHARED = "qmap"
-"""Tables of the 8 bit optimizers that all parameters share."""
+"""Tables of the 8-bit optimizers that all parameters share."""
 MODES = ("FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL")
-"""Execution modes of preference steps, the fastest first."""
+"""Execution modes of preference steps, fastest first."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What is on the GPU during one part of a run.
+    """Memory on the GPU during one phase of a run.
 
     Args:
-        name: for people.
-        items: bytes by what they are for.
+        name: displayed name.
+        items: bytes by purpose.
     """
 
     name: str
@@ -69,7 +69,7 @@ class MemoryPlan:
     Args:
         mode: execution mode of preference steps; empty for other runs.
         size: (height, width) of the largest images.
-        notes: what the figures leave out.
+        notes: what the figures do not include.
     """
 
     phases: tuple[Phase, ...]
@@ -97,7 +97,7 @@ class MemoryPlan:
         }
 
     def lines(self) -> list[str]:
-        """A table in GiB, one phase under the other."""
+        """A table in GiB, phase by phase."""
         made = [
             f"predicted GPU memory at {self.size[1]}x{self.size[0]}: {_gib(self.total)} ({self.largest.name})"
         ]
@@ -112,14 +112,14 @@ def _gib(size: int) -> str:
 
 
 def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True) -> MemoryPlan:
-    """Estimate the memory of a run; no weights are read.
+    """Estimate the memory of a run without reading weights.
 
     Args:
         mode: execution mode of preference steps; the config's by default.
-        cuda: for a CUDA device, with what its context and allocator take.
+        cuda: estimate for a CUDA device, including its context and allocator.
 
     Raises:
-        UserError: the model's configs cannot be had.
+        UserError: the model's configs are not available.
     """
     setup = create_model_setup(config.model_type)
     model = shape_only_model(setup, config)
@@ -128,8 +128,8 @@ def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True)
 
 
 def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
-    """The parts that are on the device for as long as a run trains: the denoiser, text encoders that are trained,
-    and where images and prompts of pairs or files are not kept, all that encodes them.
+    """The parts that stay on the device during training: the denoiser, trained text encoders and, if images
+    and prompts are not cached, all encoders.
     """
     online = config.trains_online
     encodes = not online and not config.latent_caching
@@ -138,9 +138,7 @@ def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
 
 
 def fills_the_cache_alone(config: TrainConfig) -> bool:
-    """Whether the run ends with the cache and has no scores of the reference to keep in it, for which it needs the
-    denoiser.
-    """
+    """Whether the run ends with the cache and stores no reference scores in it, which would need the denoiser."""
     return config.only_cache and not (config.trains_pairs and config.rlhf_dpo_reference_cache)
 
 
@@ -148,8 +146,8 @@ class Planner:
     """The phases of one run.
 
     Args:
-        dry_run: knows the model.
-        cuda: whether to add what CUDA takes.
+        dry_run: the model on the meta device.
+        cuda: whether to add the overhead of CUDA.
     """
 
     def __init__(self, config: TrainConfig, dry_run: ShapeDryRun, cuda: bool) -> None:
@@ -176,7 +174,7 @@ class Planner:
         return MemoryPlan(tuple(phases), mode if self.config.trains_pairs else "", self.size, tuple(notes))
 
     def _lasting(self) -> dict[str, int]:
-        """What stays on the device once training has begun, between steps too: the parts every step needs, with
+        """What stays on the device during training, also between steps: the parts every step needs with
         adapters, the optimizer's state and copies.
         """
         made = {**self._weights(*parts_of_a_step(self.config, self.model)), "adapter": self.adapter_bytes()}
@@ -186,8 +184,8 @@ class Planner:
         return {f"weights: {part}": self.part_bytes(part) for part in parts}
 
     def _encoding(self) -> Iterator[Phase]:
-        """What encodes is alone there while the cache is made; without one, and where images to learn from are made,
-        everything else is on the device too.
+        """Phases of encoding. With a cache, encoders are alone on the device; without one, or if images are
+        made during training, everything else is there too.
         """
         config = self.config
         online = config.trains_online
@@ -207,7 +205,7 @@ class Planner:
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
         step = self.dry_run.step(config.batch_size, self.size, mode)
-        # gradients of earlier micro-batches are there before this one starts
+        # gradients of earlier micro-batches exist before this one starts
         peak = step.peak + (gradients if config.gradient_accumulation_steps > 1 else 0)
         moving = max(peak, gradients) - gradients
         items = {**self._lasting(), "gradients": gradients, "activations and working memory": moving}
@@ -218,7 +216,7 @@ class Planner:
         return Phase("training step", items)
 
     def _copies(self) -> dict[str, int]:
-        """Copies of what is trained."""
+        """Copies of trained weights."""
         config, named = self.config, self.trained()
         items = {}
         if config.ema is EMAMode.GPU:
@@ -235,7 +233,7 @@ class Planner:
         size = (self.spec.default_resolution,) * 2
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
-            # the prompt and what is not wanted, encoded ahead
+            # prompt and negative prompt, encoded in advance
             working = self.dry_run.texts(2, size)
             yield Phase(
                 "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
@@ -254,12 +252,12 @@ class Planner:
     # -- what can be counted -------------------------------------------------------------------------------
 
     def trained(self) -> list[nn.Parameter]:
-        """What the optimizer gets."""
+        """The parameters given to the optimizer."""
         groups = training.trainable_parameters(self.model, self.config)
         return [parameter for _, _, named in groups for _, parameter in named]
 
     def part_bytes(self, part: str) -> int:
-        """A part's own weights and buffers on the device, without adapters and what stays in main memory."""
+        """Bytes of a part's weights and buffers on the device, without adapters and what stays in main memory."""
         module = self.model.module(part)
         left_out = {id(weight) for weight in staying(module)}
         if self.model.adapter is not None:
@@ -267,38 +265,40 @@ class Planner:
         return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
 
     def adapter_bytes(self) -> int:
-        """All tensors of the adapter."""
+        """Bytes of all adapter tensors."""
         handle = self.model.adapter
         return 0 if handle is None else sum(size_of(tensor) for _, tensor in handle.named_tensors())
 
     def gradient_bytes(self) -> int:
-        """Gradients of everything that is trained; one at a time where each is used as soon as it is there."""
+        """Bytes of all gradients; only the largest if each is used as soon as it is complete."""
         sizes = [size_of(parameter) for parameter in self._here()]
         return max(sizes, default=0) if self.config.optimizer.fused_back_pass else sum(sizes)
 
     def optimizer_bytes(self) -> int:
-        """The optimizer's state after its first step, on the device."""
+        """Bytes of the optimizer's state on the device after its first step."""
         return _state_of(self.config, self._here())
 
     def visiting_bytes(self) -> int:
-        """The largest weight of main memory with its gradient and its state, on the device for its step."""
+        """Bytes of the largest weight of main memory with its gradient and state, which visits the device for
+        its step.
+        """
         shapes = {(tuple(p.shape), p.dtype): 2 * size_of(p) for p in staying_trained(self.model.denoiser)}
         return max((size + state_bytes(self.config, *key) for key, size in shapes.items()), default=0)
 
     def _here(self) -> list[nn.Parameter]:
-        """What the optimizer gets of what is on the device."""
+        """The optimizer's parameters that are on the device."""
         elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
         return [parameter for parameter in self.trained() if id(parameter) not in elsewhere]
 
 
 def check_main_memory(config: TrainConfig, model: Model) -> None:
-    """Look whether weights that are trained in main memory fit there, with gradients, state and average.
+    """Check that weights trained in main memory fit there with gradients, state and average.
 
     Args:
-        model: the run's, or one without contents.
+        model: the model of the run, or one on the meta device.
 
     Raises:
-        UnsupportedError: they do not.
+        UnsupportedError: they do not fit.
     """
     staying_here = staying_trained(model.denoiser)
     weights = sum(map(size_of, staying_here))
@@ -317,7 +317,7 @@ def check_main_memory(config: TrainConfig, model: Model) -> None:
 
 
 def _state_of(config: TrainConfig, parameters: Sequence[nn.Parameter]) -> int:
-    """Bytes of the optimizer's state of parameters."""
+    """Bytes of the optimizer's state for parameters."""
     shapes = Counter((tuple(parameter.shape), parameter.dtype) for parameter in parameters)
     return sum(count * state_bytes(config, *key) for key, count in shapes.items())
 
@@ -328,9 +328,9 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of optimizer state for a parameter, found by taking a step.
+    """Bytes of optimizer state for a parameter, measured by taking a step.
 
-    Of large parameters smaller ones are tried: what is kept grows evenly along their longest side.
+    For large parameters, smaller ones are measured, because the state grows linearly with the longest side.
     """
     if math.prod(shape) <= _MEASURED_NUMEL:
         return _measured_state(config, tuple(shape), dtype)
@@ -351,7 +351,7 @@ def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dt
     parameter.grad = torch.zeros_like(parameter)
     optimizer = create_optimizer(config.optimizer, [("one", 1e-4, [("block", parameter)])])
     optimizer.step()
-    # counters of single numbers stay on the CPU
+    # scalar counters stay on the CPU
     return sum(
         size_of(value)
         for values in optimizer.state.values()

@@ -1,4 +1,4 @@
-"""The memory a training step needs besides weights and optimizer, found by running it on tensors without contents."""
+"""The memory of a training step besides weights and optimizer, measured by running it on meta tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
 
 PROMPT = " ".join(["picture"] * 64)
-"""A caption of ordinary length; most families pad to a fixed one anyway."""
+"""A caption of ordinary length. Most families pad to a fixed length anyway."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _HALF = frozenset(
     (
@@ -49,7 +49,7 @@ _HALF = frozenset(
         torch.einsum,
     )
 )
-"""What autocast computes in half precision."""
+"""Operations that autocast computes in half precision."""
 _WIDE_ON_CUDA = (
     nn.functional.layer_norm,
     nn.functional.group_norm,
@@ -64,16 +64,16 @@ _WIDE_ON_CUDA = (
     torch.Tensor.sum,
     torch.cumsum,
 )
-"""What autocast computes in float32 on CUDA and leaves alone on the CPU."""
+"""Operations that autocast computes in float32 on CUDA but leaves unchanged on the CPU."""
 
 
 @dataclass(frozen=True)
 class StepBytes:
-    """Of one step's forward and backward passes.
+    """Memory of one step's forward and backward passes.
 
     Args:
-        saved: held for the backward passes at most, outside checkpoints.
-        peak: everything alive at most, gradients included.
+        saved: peak of what is held for the backward passes, outside checkpoints.
+        peak: peak of all live tensors, including gradients.
     """
 
     saved: int
@@ -81,7 +81,7 @@ class StepBytes:
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Holds what the fused kernels hold: queries, keys, values, the output and a number for each query."""
+    """Holds what fused kernels hold: queries, keys, values, the output and one number per query."""
 
     @staticmethod
     def forward(
@@ -99,12 +99,12 @@ class _FusedAttention(torch.autograd.Function):
 
 
 class ShapesOnly(TorchFunctionMode):
-    """Lets models run on the meta device: autocast, which is missing there, attention as one kernel, and the few
-    places where a shape depends on a mask's contents, all of whose tokens count here.
+    """Lets models run on the meta device. It provides autocast, which is missing there, attention as one
+    kernel, and shapes that depend on the content of a mask, all of whose tokens count here.
 
     Args:
-        dtype: the type autocast computes in; float32 for none.
-        cuda: follow the list of CUDA's autocast, and not that of the CPU's.
+        dtype: the type of autocast; float32 for none.
+        cuda: follow CUDA's list of autocast operations instead of the CPU's.
     """
 
     def __init__(self, dtype: torch.dtype, cuda: bool) -> None:
@@ -124,7 +124,7 @@ class ShapesOnly(TorchFunctionMode):
         torch.autocast = self._replaced.pop()  # type: ignore[misc]
 
     def _autocast(self, device_type: str, *args: Any, **options: Any) -> AbstractContextManager[object]:
-        """``torch.autocast``, which models switch off for parts of their own; it knows no meta device."""
+        """``torch.autocast``, which models disable for parts of their own. It does not support the meta device."""
         if device_type != "meta":
             return self._replaced[0](device_type, *args, **options)  # type: ignore[no-any-return]
         return nullcontext() if options.get("enabled", True) else self._wide()
@@ -146,20 +146,20 @@ class ShapesOnly(TorchFunctionMode):
             with torch.device("meta"), self:
                 return _run_backward(args[0])
         if func is torch.Tensor.__bool__ and args[0].is_meta:
-            # asked of masks alone: whether nothing is padding
+            # called only with masks: whether there is no padding
             return True
         if func is torch.Tensor.item and args[0].is_meta and args[0].dtype == torch.bool:
-            # whether there are as many tokens for images as their states
+            # whether there are as many image tokens as image states
             return True
         if func is torch.Tensor.cpu and args[0].is_meta:
             return args[0]
         if func is torch.Tensor.tolist and args[0].is_meta:
             return [self._counts[id(args[0])][1]] * args[0].numel()
         if func is torch.Tensor.repeat_interleave and args[0].is_meta and _has_numbers(args[1]):
-            # how often each token is there decides the shape
+            # the number of repetitions of each token determines the shape
             kwargs = {**kwargs, "output_size": int(args[1].sum())}
         if func not in (torch.Tensor.__setitem__, torch.ops.aten.index.Tensor):
-            # what a mask on the CPU selects is known, on the way back too
+            # what a CPU mask selects is known, in the backward pass too
             args, kwargs = _together(args, kwargs)
         if func is nn.functional.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
@@ -198,7 +198,7 @@ def _has_numbers(value: object) -> bool:
 
 
 def _run_backward(total: torch.Tensor) -> None:
-    """``backward`` that leaves the modes around it in force."""
+    """``backward`` that keeps the surrounding modes active."""
     engine = torch.autograd.Variable._execution_engine
     engine.run_backward(
         (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True, accumulate_grad=True
@@ -206,7 +206,7 @@ def _run_backward(total: torch.Tensor) -> None:
 
 
 def _together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tables on the CPU meet tensors on the meta device: all of them there."""
+    """Move CPU tables that meet tensors on the meta device to that device."""
     if len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
         return args, kwargs
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
@@ -218,11 +218,12 @@ def _in_type(value: Any, dtype: torch.dtype) -> Any:
 
 
 class ShapeDryRun:
-    """What can be done with a shape-only model, and the bytes it would take.
+    """Runs operations on a shape-only model and measures the bytes they would need.
 
     Args:
         cuda: estimate the memory of a CUDA device.
-        cond: what prompts become, for models without tokenizers; encoding them is then not estimated.
+        cond: the conditioning of prompts, for models without tokenizers; their encoding is then not
+            estimated.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class ShapeDryRun:
         """Peak of live bytes while ``count`` prompts are encoded, without the encoders themselves.
 
         Args:
-            size: (height, width) of images that the encoder is shown.
+            size: (height, width) of images shown to the encoder.
         """
         if self._cond is not None:
             self._conds[count] = self._cond(count)
@@ -267,7 +268,7 @@ class ShapeDryRun:
         return live.peak
 
     def samples(self, count: int, size: tuple[int, int]) -> int:
-        """The same of decoding latents."""
+        """As ``images``, for decoding latents."""
         with self._counting(autocast=False) as (_, live), torch.no_grad():
             self.setup.decode_latents(self.model, torch.empty(self._latents(count, size)))
         return live.peak
@@ -354,14 +355,14 @@ class ShapeDryRun:
             size=size,
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
-            # of the image's own size, as most edits have them
+            # of the image's own size, as in most edits
             sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources)]),
             seen=self._seen(count, size) if self.model.trains_text else NO_SOURCES,
         )
 
     def _seen(self, count: int, size: tuple[int, int]) -> Sources:
-        """Images for a text encoder that is shown those that are edited; black ones, because they are cut into patches
-        before they are brought to the device.
+        """Source images for a text encoder that sees them. They are black rather than meta tensors, because
+        they are cut into patches before they are moved to the device.
         """
         shown = self._sources if self.setup.spec.sees_sources else 0
         black_BCHW = torch.zeros(count, 3, *size, dtype=torch.uint8, device="cpu")
@@ -369,7 +370,7 @@ class ShapeDryRun:
 
     @cached_property
     def _sources(self) -> int:
-        """How many images an image is trained together with at most, as far as names in the concepts' folders tell."""
+        """Maximum number of images trained together with one image, by the file names in the concepts' folders."""
         config, spec = self.config, self.setup.spec
         known = config.concepts is not None or Path(config.concept_file_name).is_file()
         if not spec.sources or not known:

@@ -26,15 +26,17 @@ from modules.weights.hub_file import local_file
 from modules.weights.loading import FIELD, is_hub_name
 
 _BLOCK, _SECOND_BLOCK = 64, 256
-"""Weights that share a scale in four bits, and scales that share one."""
+"""Weights that share a 4-bit scale, and scales that share a second scale."""
 
 
 class ModelNotLocal(UnsupportedError):
-    """The model is on the hub and not on this machine, so its memory is unknown; this is not an error of the config."""
+    """The model is on the hub but not on this machine, so its memory is unknown. This is not an error of the
+    config.
+    """
 
 
 class ShapeOnlyLinear(FrozenLinear):
-    """Takes the memory of a frozen layer whose weight is rounded, or copied from main memory in every pass."""
+    """Simulates the memory of a frozen layer whose weight is rounded, or copied from main memory, in every pass."""
 
     compute = torch.float32
 
@@ -46,7 +48,9 @@ class ShapeOnlyLinear(FrozenLinear):
 
 
 class PackedLinear(ShapeOnlyLinear):
-    """Takes the memory of a layer in 4 or 8 bit integers: its weight is unpacked in every pass and not held."""
+    """Simulates the memory of a layer in 4- or 8-bit integers, whose weight is unpacked in every pass and not
+    kept.
+    """
 
     def __init__(self, layer: nn.Linear, kind: str) -> None:
         super().__init__(layer)
@@ -57,7 +61,7 @@ class PackedLinear(ShapeOnlyLinear):
         else:
             packed = torch.empty((count + 1) // 2, 1, dtype=torch.uint8, device="meta")
             blocks = -(-count // _BLOCK)
-            # a scale in 8 bits for each block, one of 32 bits for each of theirs, their mean and the two tables
+            # an 8-bit scale per block, a 32-bit scale per group of these, their mean and the two tables
             scales = blocks + 4 * (-(-blocks // _SECOND_BLOCK) + 1 + 16 + 256)
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
@@ -74,7 +78,7 @@ class PackedLinear(ShapeOnlyLinear):
 
 
 class ShapeOnlyGguf(ShapeOnlyLinear, GgufLinear):
-    """Takes the memory of a layer in blocks of a GGUF file: its weight in every pass, and the numbers it is made of."""
+    """Simulates the memory of a layer stored in GGUF blocks: its weight in every pass, and its packed numbers."""
 
     def to_device(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         packed_OB = self.weight.to(device=device, copy=self.stays)
@@ -83,7 +87,7 @@ class ShapeOnlyGguf(ShapeOnlyLinear, GgufLinear):
 
 
 class _Unpacked(torch.autograd.Function):
-    """What the packed layers hold for the backward pass: the 8 bit one its input, the 4 bit one nothing new."""
+    """What packed layers hold for the backward pass: the 8-bit one its input, the 4-bit one nothing new."""
 
     @staticmethod
     def forward(
@@ -101,7 +105,7 @@ class _Unpacked(torch.autograd.Function):
 
 
 class ShapeOnlyModel(Model):
-    """A ``Model`` whose tensors have shapes and types only, on the meta device, which has no autocast of its own."""
+    """A ``Model`` whose tensors have only shapes and types, on the meta device, which has no autocast of its own."""
 
     def autocast(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -110,15 +114,16 @@ class ShapeOnlyModel(Model):
 def shape_only_model(
     setup: BaseModelSetup, config: TrainConfig, parts: Mapping[str, Any] | None = None, weights: bool = False
 ) -> ShapeOnlyModel:
-    """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
+    """Build the model of a config on the meta device, with its adapter or trained weights, without reading
+    weights.
 
     Args:
-        parts: its parts, on the meta device, instead of those it would be loaded with.
-        weights: refuse a folder that has configs only, as loading does.
+        parts: its parts on the meta device, in place of those it would be loaded with.
+        weights: refuse a folder that has only configs, as loading does.
 
     Raises:
-        ModelNotLocal: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
-            fit the model.
+        ModelNotLocal: the model is not on this machine. Other UserErrors: anything that loading would refuse,
+            and settings that do not fit the model.
     """
     dtypes = training.part_dtypes(config, setup.spec)
     options = training.load_options(config)
@@ -156,7 +161,7 @@ def shape_only_model(
     _make_compact(model, config)
     if setup.spec.embeds_guidance:
         model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)
-    # there is nothing to take a digest of
+    # there is nothing to compute a digest of
     model._fingerprints = dict.fromkeys(setup.spec.module_parts, "")
     with torch.device("meta"):
         training.attach_or_unfreeze(model, config)
@@ -164,7 +169,7 @@ def shape_only_model(
 
 
 def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[str, dict[str, str]]:
-    """What to load the outline from: the config's names, those of the hub as their folders in the local cache."""
+    """Where to load the outline from: the config's names, with hub names replaced by folders of the local cache."""
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
     own = [part for part, name in names.items() if name.strip()]
@@ -188,7 +193,7 @@ def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also:
 
 
 def _typed(module: nn.Module, dtype: torch.dtype) -> None:
-    """As loading would: some weights stay in full precision where the others have half."""
+    """Apply types as loading would: some weights stay in full precision while the others are in half precision."""
     kept = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     for name, parameter in module.named_parameters():
         wide = any(piece in kept for piece in name.split("."))

@@ -38,18 +38,18 @@ def _live(_: int) -> AbstractContextManager[None]:
 
 
 class EpochMaker:
-    """Makes the images of an epoch, has them scored and computes advantages.
+    """Makes the images of an epoch, scores them and computes advantages.
 
     Args:
-        prompts: of the run.
-        folder: of the run; images for review go below it.
+        prompts: prompts of the run.
+        folder: folder of the run; images for review go below it.
         tell: called with the progress of a rollout; may cancel it.
-        acceleration: what makes the denoiser faster.
+        acceleration: accelerators of the denoiser.
 
     Attributes:
-        sampler: who makes which images.
-        judge: what scores them.
-        training_hooks: what training enters around calls of the denoiser that a rollout made too.
+        sampler: determines which process makes which images.
+        judge: scores the images.
+        training_hooks: hooks that training enters around denoiser calls that a rollout also made.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EpochMaker:
             self._warnings.append(told)
 
     def ask_through(self, desk: Desk) -> None:
-        """Where a person is asked, if the person is a reward of the run; before ``prepare``."""
+        """Set the desk at which a person is asked, if a person is a reward of the run. Called before ``prepare``."""
         for term in self.judge.rewards.terms:
             if isinstance(term.reward, PersonReward):
                 self._person = term.reward
@@ -96,7 +96,7 @@ class EpochMaker:
                 term.reward.ask_through(desk, self.config.rlhf_person_share, features)
 
     def make_with(self, weights: Weights) -> None:
-        """Set the weights that make the images; the trained weights if this is never called."""
+        """Set the weights that make the images. The trained weights are used if this is never called."""
         self._weights = weights
 
     def warnings(self) -> list[str]:
@@ -109,10 +109,11 @@ class EpochMaker:
         self.judge.rewards.unload()
 
     def make(self, epoch: int, step: int) -> MadeEpoch:
-        """The images of an epoch, made with the weights of optimizer step ``step``, with rewards and advantages.
+        """Make the images of an epoch with the weights of optimizer step ``step``, with rewards and
+        advantages.
 
         Raises:
-            SamplingCancelled: ``tell`` said so; the epoch can be made again.
+            SamplingCancelled: ``tell`` cancelled it; the epoch can be made again.
             UserError: a reward failed, or an image or a reward is NaN or infinite.
         """
         slots = [slot for batch in self.sampler.batches(epoch) for slot in batch]
@@ -152,7 +153,7 @@ class EpochMaker:
         return MadeEpoch(epoch, batch, micro, images, judged.facts)
 
     def _showing(self, epoch: int) -> ShowingWhileMade | None:
-        """What shows a person the images of a prompt while others are made, if a person is asked."""
+        """Shows a person the images of a prompt while others are made, if a person is asked."""
         if self._person is None:
             return None
         batch = online_settings.rollout_batch_size(self.config)
@@ -193,7 +194,9 @@ class EpochMaker:
     def _old_values(
         self, batch: OnlineBatch, micro: list[list[int]], settings: RolloutSettings
     ) -> OnlineBatch:
-        """Log-probabilities (and, for regulated ratios, means) in the batches of training, if they are wanted."""
+        """Compute log-probabilities (and, for regulated ratios, means) in the batches of training, if they
+        are needed.
+        """
         config = self.config
         guard = online_settings.regulates_ratios(config)
         if not config.rlhf_mode.coupled or not (

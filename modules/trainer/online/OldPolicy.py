@@ -10,21 +10,22 @@ from modules.util.errors import DataError
 
 
 def decay_at(step: int, highest: float, rise: float) -> float:
-    """Share of the old policy that stays at optimizer step ``step`` (from 0): 0 at first, so that it becomes the
+    """Share of the old policy kept at optimizer step ``step`` (from 0): 0 at first, so that it becomes the
     trained weights, then rising to ``highest``.
     """
     return min(highest, rise * step)
 
 
 class OldPolicy:
-    """The old policy of some decoupled modes: a copy of the trained weights that follows them more and more slowly.
+    """The old policy of some decoupled modes: a copy of the trained weights that follows them ever more
+    slowly.
 
     It is independent of the moving average that samples are made with.
 
     Args:
         parameters: names and parameters; the copy starts at their values.
         highest, rise: see ``decay_at``.
-        device: where the copy is kept.
+        device: device of the copy.
     """
 
     def __init__(self, parameters: Named, highest: float, rise: float, device: torch.device | str) -> None:
@@ -35,7 +36,7 @@ class OldPolicy:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After optimizer step ``step`` (from 0), once for each."""
+        """Update after optimizer step ``step`` (from 0), once per step."""
         decay = decay_at(step, self.highest, self.rise)
         for name, parameter in self.parameters:
             copy = self._copy[name]
@@ -43,12 +44,12 @@ class OldPolicy:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The old policy's weights inside the block, the trained ones again afterwards, whatever happens.
+        """Use the old policy's weights inside the block, and always the trained ones again afterwards.
 
-        Tensors are pointed elsewhere, nothing is copied back. It must be over before a backward pass.
+        Only pointers are swapped; nothing is copied. The block must end before a backward pass.
 
         Raises:
-            RuntimeError: it is active already.
+            RuntimeError: it is already active.
         """
         if self._inside:
             raise RuntimeError("the old policy was entered inside itself")
@@ -68,7 +69,7 @@ class OldPolicy:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Raises ``DataError`` if the copy belongs to other parameters."""
+        """Restore the state. Raises ``DataError`` if the copy belongs to other parameters."""
         fits = state.keys() == self._copy.keys() and all(
             state[name].shape == copy.shape for name, copy in self._copy.items()
         )

@@ -24,14 +24,15 @@ IDLE_EPOCHS = 8
 
 
 class OnlineLoader:
-    """Delivers optimizer steps from any position on; ``EpochMaker`` makes the images, ``StepCutter`` the steps.
+    """Delivers optimizer steps from any position on. ``EpochMaker`` makes the images, ``StepCutter`` the
+    steps.
 
     Args:
-        maker: knows the run's config, model and prompts.
-        cutter: of the images that ``maker`` makes.
+        maker: has the run's config, model and prompts.
+        cutter: splits the images of ``maker``.
 
     Attributes:
-        training_hooks: what training enters around calls of the denoiser that a rollout made too.
+        training_hooks: hooks that training enters around denoiser calls that a rollout also made.
     """
 
     def __init__(self, maker: EpochMaker, cutter: StepCutter) -> None:
@@ -47,7 +48,7 @@ class OnlineLoader:
 
     @property
     def sampler(self) -> GroupSampler:
-        """Which process makes which images."""
+        """Determines which process makes which images."""
         return self._maker.sampler
 
     @property
@@ -57,7 +58,7 @@ class OnlineLoader:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run; there are fewer if images are skipped."""
+        """Optimizer steps of the whole run. There are fewer if images are skipped."""
         return online_settings.nominal_total_steps(self.config, self.world_size)
 
     def settings(self, epoch: int) -> RolloutSettings:
@@ -90,11 +91,11 @@ class OnlineLoader:
         self._made = None
 
     def accumulation_groups(self, progress: TrainProgress) -> Iterator[AccumulationGroup]:
-        """The optimizer steps of the run from a position on; images are made when the first step of an epoch is
-        asked for.
+        """Yield the optimizer steps of the run from a position on. Images are made when the first step of an
+        epoch is requested.
 
         Raises:
-            SamplingCancelled: ``tell`` said so while images were made; the epoch can be asked for again.
+            SamplingCancelled: ``tell`` cancelled making images; the epoch can be requested again.
             DataError: nothing is left to train on.
         """
         epoch, start, idle = progress.epoch, progress.epoch_step, 0
@@ -121,7 +122,7 @@ class OnlineLoader:
     def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The images of the current epoch, of all processes: tensors by rank and name, and JSON values.
 
-        Every process calls this; the result is the same in each.
+        Every process must call this, and gets the same result.
         """
         state: dict[str, Any] = {"rewards": self._maker.judge.rewards.state_dict()}
         made = self._made
@@ -147,8 +148,8 @@ class OnlineLoader:
         """Restore what ``snapshot`` returned.
 
         Raises:
-            DataError: it is damaged.
-            ConfigError: a reward scores by another file than it did then.
+            DataError: the snapshot is damaged.
+            ConfigError: a reward uses another file than it did then.
         """
         if state is None:
             raise DataError("the backup does not hold the images of the current epoch")

@@ -10,7 +10,7 @@ from modules.trainer.distributed import Processes
 
 
 class OnlineMetrics:
-    """Collects the numbers of micro-batches; nothing is copied off the device before they are asked for."""
+    """Collects the metrics of micro-batches. Nothing is copied off the device until requested."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
@@ -18,7 +18,7 @@ class OnlineMetrics:
         self._facts: dict[str, float] = {}
 
     def clear(self, facts: Mapping[str, float]) -> None:
-        """Begin a step; ``facts`` are logged with it unchanged."""
+        """Begin a step. ``facts`` are logged with it unchanged."""
         self._outs.clear()
         self._facts = dict(facts)
 
@@ -37,7 +37,7 @@ class OnlineMetrics:
         return sums, maxima
 
     def totals(self) -> dict[str, float]:
-        """Shares added up and maxima compared, over all processes; each of them calls this."""
+        """Combine shares and maxima over all processes. All of them must call this."""
         sums: dict[str, float] = {}
         maxima: dict[str, float] = {}
         for part_sums, part_maxima in self._processes.gather(self._own()):
@@ -48,7 +48,7 @@ class OnlineMetrics:
         return sums | {name: value for name, value in maxima.items() if value > -math.inf}
 
     def tags(self) -> dict[str, float]:
-        """The totals under the names they are logged by, ``loss/train_step`` among them."""
+        """The totals by logged name, including ``loss/train_step``."""
         totals = self.totals()
         return {
             "loss/train_step": totals.get("loss", math.nan),

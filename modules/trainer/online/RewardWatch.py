@@ -1,4 +1,4 @@
-"""Rewards from which nothing, or nothing but one image, can be learned."""
+"""Detects rewards from which nothing, or nothing but one image, can be learned."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 
 EQUAL_EPOCHS = 2
-"""Epochs in a row in which all images of every prompt score the same before it is said."""
+"""Number of consecutive epochs with equal scores for all images of every prompt before a warning."""
 FAR = 1e4
 """How many times further from the median than all others, and at least from 0, an outlier is."""
 
 
 class RewardWatch:
-    """Looks at the scores of each epoch; says everything once."""
+    """Checks the scores of each epoch. Each warning is given only once."""
 
     def __init__(self) -> None:
         self._equal = 0
@@ -21,12 +21,12 @@ class RewardWatch:
         self._warnings: list[str] = []
 
     def see(self, rewards: Sequence[str], raw_RN: torch.Tensor, ids: Sequence[str], all_equal: bool) -> None:
-        """Take in an epoch.
+        """Add an epoch.
 
         Args:
             rewards: names of the rewards.
-            raw_RN: their scores of the images that are kept.
-            ids: of these images.
+            raw_RN: scores of the kept images.
+            ids: ids of these images.
             all_equal: whether the images of every prompt have the same reward.
         """
         self._equal = self._equal + 1 if all_equal else 0

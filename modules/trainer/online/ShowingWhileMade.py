@@ -9,11 +9,11 @@ from modules.rollout.Rollouts import Rollouts
 
 
 class ShowingWhileMade:
-    """Offers the images of a prompt as soon as all of them are made; a rollout continues meanwhile.
+    """Offers the images of a prompt as soon as all of them are made, while the rollout continues.
 
     Args:
-        epoch: of the rollout.
-        group_size: images of a prompt.
+        epoch: epoch of the rollout.
+        group_size: images per prompt.
         offer: called once for each prompt.
         decode: latents (N, C, h, w) to images (N, 3, H, W).
     """
@@ -29,13 +29,13 @@ class ShowingWhileMade:
         self._groups: dict[int, dict[str, torch.Tensor]] = {}
 
     def take(self, made: Rollouts) -> None:
-        """Images of a batch."""
+        """Add the images of a batch."""
         rgb_BCHW = self._decode(made.final_NChw)
         for place, (one, group) in enumerate(zip(made.ids, made.group_N.tolist(), strict=True)):
             images = self._groups.setdefault(group, {})
             images[one] = rgb_BCHW[place]
             if len(images) == self._size:
-                # in the order of the members, whatever the order in which they were made
+                # in member order, whatever the order in which they were made
                 whole_KCHW = torch.stack([images[name] for name in sorted(images)])
                 self._offer(Shown(self._epoch, group, made.prompts[place], whole_KCHW))
 

@@ -11,10 +11,10 @@ from modules.util.config.TrainConfig import TrainConfig
 
 
 class StepCutter:
-    """Splits the images of an epoch into optimizer steps, the same ones every time.
+    """Splits the images of an epoch into optimizer steps, deterministically.
 
     Args:
-        sampler: who made the images, and in which batches.
+        sampler: tells which process made the images, and in which batches.
     """
 
     def __init__(self, config: TrainConfig, sampler: GroupSampler) -> None:
@@ -22,7 +22,7 @@ class StepCutter:
         self._rule = online_settings.step_rule(config, sampler)
 
     def plan(self, made: MadeEpoch) -> list[tuple[int, PlannedStep]]:
-        """(inner epoch, micro-batches) of every optimizer step; empty where nothing is left to train on."""
+        """(inner epoch, micro-batches) of every optimizer step; empty if nothing is left to train on."""
         found: list[tuple[int, PlannedStep]] = []
         for inner in range(self._config.rlhf_inner_epochs):
             order = order_of(len(made.micro), self._rule.unit, self._config.seed, made.epoch, inner)
@@ -32,7 +32,7 @@ class StepCutter:
     def groups(
         self, made: MadeEpoch, plan: list[tuple[int, PlannedStep]], start: int = 0
     ) -> Iterator[OnlineGroup]:
-        """The optimizer steps from number ``start`` on, each put together when it is asked for."""
+        """Yield the optimizer steps from number ``start`` on, each built when requested."""
         per_epoch = self._config.rlhf_prompts_per_epoch
         for number, (inner, planned) in enumerate(plan):
             if number < start:

@@ -1,4 +1,4 @@
-"""Puts images of a run before a person, and waits for the votes."""
+"""Shows images of a run to a person and waits for the votes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from modules.util.jsonio import write_bytes
 
 POLL_SECONDS, TELL_SECONDS = 0.2, 30.0
 SAME = 4.0
-"""Images whose mean difference is up to this, of 255, are the same: devices round differently when a run is resumed."""
+"""Images with a mean difference up to this (of 255) are the same, because devices round differently after a
+resume.
+"""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What it takes to ask a person: somebody to tell, and whether the run is to end."""
+    """What is needed to ask a person: a callback, and whether the run is to end."""
 
     callback: Callback
     stop_wanted: Callable[[], bool]
@@ -39,13 +41,13 @@ NOBODY = Asking(Callback(), lambda: False)
 
 
 class VoteDesk:
-    """The desk of one run; see ``modules.reward.person.Desk``.
+    """The desk of one run, see ``modules.reward.person.Desk``.
 
     Args:
         run: the run's folder.
-        callback: told what is asked, what counts and how long one waits.
+        callback: notified of questions, counted votes and waiting time.
         stop_wanted: whether the run is to end.
-        timeout: seconds without any vote after which open questions are dropped; 0 waits for ever.
+        timeout: seconds without any vote after which open questions are dropped; 0 waits forever.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class VoteDesk:
         self._keys: dict[int, str] = {}
 
     def show(self, shown: Shown) -> None:
-        """Write the images and ask about them; those of a run that resumes keep the votes they had."""
+        """Write the images and ask about them. In a resumed run, they keep their earlier votes."""
         place = f"{shown.epoch}-{shown.group}"
         files = [encode_image(one, ".png", shown.prompt) for one in shown.images_KCHW]
         before = self._book.at(place)
@@ -94,7 +96,7 @@ class VoteDesk:
         """Wait for the votes.
 
         Raises:
-            SamplingCancelled: the run is to end; what was voted stays.
+            SamplingCancelled: the run is to end. Votes are kept.
         """
         last_vote, told, done_before = time.monotonic(), -TELL_SECONDS, -1
         while True:
@@ -125,7 +127,7 @@ class VoteDesk:
         )
 
     def earlier(self, epoch: int) -> list[Judged]:
-        """Votes of earlier epochs, with the images as they were shown."""
+        """Votes of earlier epochs, with the images as shown."""
         told = [one for one in self._book.questions.values() if one.vote.done and one.epoch < epoch]
         return [self._judged(one) for one in sorted(told, key=lambda one: (one.epoch, one.group))]
 
@@ -145,7 +147,7 @@ class VoteDesk:
         )
 
     def voted(self, group: int, levels: Sequence[int] | None, teaches: bool) -> None:
-        """Report that a group counts."""
+        """Report that the votes of a group were counted."""
         if levels is None:
             self._callback.votes_counted(group, "head", (), teaches)
             return

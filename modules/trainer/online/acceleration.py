@@ -1,4 +1,4 @@
-"""Accelerators around the making of images, and around the denoiser when it trains on them."""
+"""Applies accelerators to rollouts, and to the denoiser when it trains on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.rollout.generate import RolloutHooks
 
 
 class _Hooks:
-    """Passes each call of the denoiser to the active rollout."""
+    """Passes denoiser calls to the active rollout."""
 
     def __init__(self, plan: AccelerationPlan) -> None:
         self._plan = plan
@@ -33,13 +33,13 @@ class _Hooks:
 
 
 def hooks_of(plan: AccelerationPlan) -> RolloutHooks:
-    """The hooks that rollouts call, so that the accelerators of a run take effect."""
+    """The hooks through which rollouts use the accelerators of a run."""
     hooks = _Hooks(plan)
     return RolloutHooks(rollout_context=hooks.around, branch=hooks.branch)
 
 
 def training_hooks(plan: AccelerationPlan) -> RolloutHooks:
-    """What is entered around the denoiser where steps of a rollout are computed again, with or without gradients: a
+    """Hooks entered around the denoiser when steps of a rollout are recomputed, with or without gradients. A
     plan that forces gradients in rollouts forces them here too, so that both run the same program.
     """
     return RolloutHooks(branch=plan.branch)

@@ -1,4 +1,4 @@
-"""The images of an epoch of online training, with what is learned from each, and the optimizer steps made of them."""
+"""The images of an epoch of online training with their advantages, and the optimizer steps made of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OWN = "own."
 
 @dataclass(frozen=True)
 class OnlineBatch:
-    """Images with their advantages; a whole epoch of one process, or a micro-batch.
+    """Images with their advantages: a whole epoch of one process, or a micro-batch.
 
     Args:
         rollouts: the images, on the CPU.
-        adv_B: float32, how much better each is than the others of its prompt.
-        reward_B: float32, its weighted reward.
-        place_B: int64, its number among the images of the epoch in this process.
+        adv_B: float32, advantage of each image over the others of its prompt.
+        reward_B: float32, weighted reward.
+        place_B: int64, index among the images of the epoch in this process.
         means_BSChw: means of the trained steps when the images were made, for regulated ratios.
     """
 
@@ -50,7 +50,7 @@ class OnlineBatch:
         )
 
     def with_old(self, logp_BS: torch.Tensor, means_BSChw: torch.Tensor | None) -> OnlineBatch:
-        """With other log-probabilities of the time before the update."""
+        """A copy with other log-probabilities from before the update."""
         rollouts = replace(self.rollouts, logp_NS=logp_BS)
         return replace(self, rollouts=rollouts, means_BSChw=means_BSChw)
 
@@ -63,7 +63,9 @@ class OnlineBatch:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> OnlineBatch:
-        """The inverse of ``to_tensors`` and of the rollouts' ``metadata``; ``DataError`` if they do not fit."""
+        """The inverse of ``to_tensors`` and of the rollouts' ``metadata``. Raises ``DataError`` if they do
+        not match.
+        """
         own = {name.removeprefix(_OWN): value for name, value in tensors.items() if name.startswith(_OWN)}
         rest = {name: value for name, value in tensors.items() if not name.startswith(_OWN)}
         rollouts = Rollouts.from_tensors(rest, metadata)
@@ -77,9 +79,9 @@ class MadeEpoch:
     """The images of an epoch in this process.
 
     Args:
-        micro: places of the images of each micro-batch, after those that are not trained on were taken out.
-        images: of each micro-batch over all processes.
-        facts: what is logged with its first step.
+        micro: indices of the images of each micro-batch, without those that are not trained on.
+        images: number of images of each micro-batch over all processes.
+        facts: metrics logged with its first step.
     """
 
     epoch: int
@@ -89,7 +91,7 @@ class MadeEpoch:
     facts: dict[str, float] = field(default_factory=dict)
 
     def skipped_groups(self, micro_batches: Sequence[int], batch_size: int) -> torch.Tensor:
-        """Group of each image that was taken out of these micro-batches, int64, (K,)."""
+        """Group of each image removed from these micro-batches, int64, (K,)."""
         gone: list[int] = []
         for number in micro_batches:
             made = range(number * batch_size, min((number + 1) * batch_size, len(self.batch)))
@@ -101,13 +103,14 @@ class OnlineGroup(AccumulationGroup):
     """The micro-batches of one optimizer step of online training.
 
     Attributes:
-        online: the micro-batches; ``None`` where this process has no images.
-        inner: which pass over the epoch's images.
+        online: the micro-batches; ``None`` if this process has no images.
+        inner: index of the pass over the epoch's images.
         fresh: whether the weights are still those the images were made with.
-        first_group: number of the epoch's first prompt group; ids below are counted from it.
-        slots: groups of the epoch over all processes.
-        facts: what is logged with the first step of the epoch.
-        skipped_K: int64, group of each image of this process that would be in the step if it had not been skipped.
+        first_group: number of the epoch's first prompt group; ids below are relative to it.
+        slots: number of groups of the epoch over all processes.
+        facts: metrics logged with the first step of the epoch.
+        skipped_K: int64, group of each image of this process that would be in the step if it had not been
+            skipped.
     """
 
     def __init__(
@@ -130,5 +133,5 @@ class OnlineGroup(AccumulationGroup):
         self.facts, self.skipped_K = dict(facts), skipped_K
 
     def batches(self) -> list[OnlineBatch]:
-        """Those that hold images in this process."""
+        """The micro-batches with images in this process."""
         return [batch for batch in self.online if batch is not None]

@@ -1,4 +1,4 @@
-"""From images of all processes to rewards and advantages, the same in each of them."""
+"""Computes rewards and advantages from the images of all processes, with the same result in each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Judged:
     Args:
         adv_N, reward_N: float32; 0 where not kept.
         kept_N: bool, which images are trained on.
-        facts: what is logged, of all processes.
+        facts: metrics to log, over all processes.
     """
 
     adv_N: torch.Tensor
@@ -44,7 +44,7 @@ class Judge:
     """Scores the images of an epoch and compares those of each prompt.
 
     Args:
-        model: what makes room for reward models where that is asked for.
+        model: the model, which makes room for reward models if requested.
     """
 
     def __init__(self, config: TrainConfig, model: Model, processes: Processes) -> None:
@@ -59,7 +59,7 @@ class Judge:
         return self._watch.warnings()
 
     def load(self) -> None:
-        """Load the rewards' weights; errors a user can fix come now, not after a rollout."""
+        """Load the rewards' weights, so that errors the user can fix appear now, not after a rollout."""
         device = "cpu" if self._config.rlhf_reward_swap else self._device()
         self.rewards.load(device)
         self._loaded = True
@@ -71,14 +71,14 @@ class Judge:
     def judge(
         self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, check: Callable[[], None] | None = None
     ) -> Judged:
-        """Score, gather, combine, compare.
+        """Score, gather, combine and compare the images.
 
         Args:
-            check: called before anything is remembered; raises to cancel.
+            check: called before anything is recorded; raises to cancel.
 
         Raises:
-            RewardError: a reward failed, or every group of the epoch is left out.
-            DataError: a reward that is NaN or infinite, or a group that is not complete.
+            RewardError: a reward failed, or every group of the epoch is skipped.
+            DataError: a reward is NaN or infinite, or a group is incomplete.
         """
         scores, ids = self._scores(rollouts, rgb_NCHW)
         if check is not None:
@@ -113,7 +113,7 @@ class Judge:
         group_A: torch.Tensor,
         made: Combined,
     ) -> tuple[Judged, bool]:
-        """What this process's images are worth, and whether all images of every prompt are worth the same."""
+        """Advantages of this process's images, and whether all images of every prompt are equally good."""
         kept_A = made.kept_N
         compared = group_advantages(
             made.terms_RN[:, kept_A],
@@ -141,7 +141,7 @@ class Judge:
         return judged, compared.zero_std_ratio == 1.0
 
     def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
-        """Images worth training on; where only whole groups can be averaged, all or none of a group."""
+        """Images worth training on. If only whole groups can be averaged, all or none of a group."""
         skips = self._config.rlhf_skip_zero_advantage
         if not (skips or asks_person(self._config)):
             return torch.ones_like(group_A, dtype=torch.bool)
@@ -149,14 +149,14 @@ class Judge:
         counted = self._config.rlhf_mode.coupled and self._config.rlhf_count_skipped
         if skips and (counted or not needs_whole_groups(self._config)):
             return moving_A
-        # what a person receives alike teaches nothing, not even to stay as it is
+        # equal votes teach nothing, not even to stay unchanged
         alive = set(group_A[moving_A].tolist())
         return torch.tensor([group in alive for group in group_A.tolist()], dtype=torch.bool)
 
     # -- asking -----------------------------------------------------------------------------------------------
 
     def _scores(self, rollouts: Rollouts, rgb_NCHW: torch.Tensor) -> tuple[Scores, list[str]]:
-        """Scores of the images this process is to judge, and their ids."""
+        """Scores of the images this process has to judge, and their ids."""
         ids, prompts = list(rollouts.ids), list(rollouts.prompts)
         group_N = rollouts.group_N
         if self.rewards.needs_groups and self._processes.world_size > 1:
@@ -184,7 +184,7 @@ class Judge:
     def _whole_groups(
         self, rollouts: Rollouts, rgb_NCHW: torch.Tensor
     ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:
-        """All images of every W-th group, from all processes."""
+        """All images of every W-th group, gathered from all processes."""
         mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW)
         world, rank = self._processes.world_size, self._processes.rank
         picked = sorted(
@@ -203,7 +203,7 @@ class Judge:
 
 
 def member_id(epoch: int, group: int, member: int) -> str:
-    """Name of an image, unique in the run; sorts by member within its group."""
+    """Id of an image, unique in the run. Sorts by member within its group."""
     return f"{epoch}/{group}/{member:05d}"
 
 

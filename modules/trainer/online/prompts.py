@@ -1,4 +1,4 @@
-"""Where the prompts of online training come from: a text file, or the captions of the concepts."""
+"""The prompts of online training, from a text file or the captions of the concepts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def collect_prompts(config: TrainConfig) -> list[str]:
 
 
 def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
-    """What an online run would do and which servers it would contact, without loading a model.
+    """A summary of an online run and the servers it would contact, without loading a model.
 
     Raises:
-        UserError: prompts that cannot be used, or too few of them.
+        UserError: prompts are unusable, or too few.
     """
     prompts = collect_prompts(config)
     create_sampler(config, len(prompts), 0, world_size)

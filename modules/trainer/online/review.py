@@ -1,4 +1,4 @@
-"""Images of an epoch kept in the run's folder, with prompt and reward, for review by a person."""
+"""Stores images of an epoch in the run's folder, with prompt and reward, for review by a person."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OWN = re.compile(r"\d{4,}\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
 
 
 class ReviewFolder:
-    """Images of the latest epochs in a folder; an error here costs images, never the run.
+    """Stores images of the latest epochs in a folder. An error costs images, never the run.
 
     Args:
-        folder: holds a folder for each epoch.
-        images: kept of an epoch; 0 keeps none.
-        epochs: older ones are removed.
+        folder: parent of the epochs' folders.
+        images: number of images kept per epoch; 0 keeps none.
+        epochs: number of epochs kept.
     """
 
     def __init__(self, folder: Path, images: int, epochs: int) -> None:
@@ -32,7 +32,7 @@ class ReviewFolder:
         self._told_of_old = False
 
     def keep(self, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch) -> list[str]:
-        """Write the first images of an epoch and remove old epochs; returns what could not be done."""
+        """Write the first images of an epoch and remove old epochs. Returns what failed."""
         if not self._images:
             return []
         problems = []
@@ -50,18 +50,18 @@ class ReviewFolder:
 
 
 def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch, count: int) -> Path:
-    """Write the first ``count`` images as ``epoch-N/*.png`` and a list of them; returns the epoch's folder.
+    """Write the first ``count`` images as ``epoch-N/*.png`` and a list of them. Returns the epoch's folder.
 
-    The PNGs carry prompt, seed, reward and advantage the way other programs read them.
+    The PNG metadata holds prompt, seed, reward and advantage in the format that other programs read.
 
     Raises:
-        UserError: the disk is full or cannot be written.
+        UserError: the disk is full or not writable.
     """
     target, rollouts = folder / f"{EPOCH}{epoch}", batch.rollouts
     settings = rollouts.settings
     entries = []
     try:
-        # an epoch that is made again after a resume
+        # an epoch that is repeated after a resume
         _remove(folder, target.name)
         for number in range(min(count, len(batch))):
             name = f"{number:04d}.png"
@@ -121,7 +121,7 @@ def forget_old(folder: Path, keep: int) -> None:
 
 
 def _remove(folder: Path, epoch: str) -> None:
-    """Remove the images of an epoch; files of others in its folder stay, and the folder with them."""
+    """Remove the images of an epoch. If its folder holds other files, they and the folder stay."""
     owned, path = Owned(folder, local=True), folder / epoch
     if not path.is_dir():
         return

@@ -52,7 +52,7 @@ _MODES = {
 
 
 def needs_reference(config: TrainConfig) -> bool:
-    """Whether the loss compares with the weights the run started from."""
+    """Whether the loss compares with the initial weights of the run."""
     return config.rlhf_enabled and config.rlhf_mode.spec.needs_reference(config)
 
 
@@ -62,7 +62,7 @@ def needs_old_policy(config: TrainConfig) -> bool:
 
 
 def rollout_batch_size(config: TrainConfig) -> int:
-    """Images made at once."""
+    """Number of images made at once."""
     return config.rlhf_rollout_batch_size or config.batch_size
 
 
@@ -70,7 +70,7 @@ def rollout_batch_size(config: TrainConfig) -> int:
 
 
 def plan_options(config: TrainConfig, model: Model) -> PlanOptions:
-    """How this run's images are made with this model."""
+    """How images are made in this run with this model."""
     kind = config.rlhf_rollout_transition.value if config.rlhf_mode.coupled else transitions.ODE
     if kind == RolloutTransition.AUTO.value:
         kind = transitions.FLOW_SDE if model.schedule.prediction == "flow" else transitions.DDIM
@@ -86,7 +86,7 @@ def plan_options(config: TrainConfig, model: Model) -> PlanOptions:
 
 
 def rollout_settings(config: TrainConfig, setup: BaseModelSetup, model: Model, epoch: int) -> RolloutSettings:
-    """What generation and training of an epoch have to agree on."""
+    """The settings that generation and training of an epoch must share."""
     size = rollout_size(config)
     plan = plan_for(setup, model, plan_options(config, model), size, config.seed, epoch)
     return RolloutSettings(
@@ -101,10 +101,11 @@ def rollout_settings(config: TrainConfig, setup: BaseModelSetup, model: Model, e
 
 
 def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int) -> GroupSampler:
-    """Which process makes which images. AUTO spreads groups over the processes if batches hold whole groups.
+    """Determine which process makes which images. AUTO spreads groups over the processes if batches hold
+    whole groups.
 
     Raises:
-        ConfigError: the numbers do not fit together.
+        ConfigError: the numbers are inconsistent.
     """
     layout = SamplerLayout(
         prompts=config.rlhf_prompts_per_epoch,
@@ -144,7 +145,7 @@ def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
 
 
 def reward_set(config: TrainConfig) -> RewardSet:
-    """The rewards of the run; nothing is loaded yet."""
+    """The rewards of the run, not loaded yet."""
     skip = config.rlhf_reward_on_error is RewardFailure.SKIP_GROUP
     try:
         return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
@@ -159,7 +160,7 @@ def asks_person(config: TrainConfig) -> bool:
 
 
 def taste_features(config: TrainConfig) -> FeatureOptions | None:
-    """What the head sees that votes for the person: the denoiser that is trained; ``None`` where there is no head."""
+    """What the head that votes for the person sees: the trained denoiser; ``None`` without a head."""
     if not asks_person(config) or config.rlhf_person_share == 1:
         return None
     return FeatureOptions("denoiser", config.base_model_name, family=config.model_type.value)
@@ -184,21 +185,21 @@ def aggregation(config: TrainConfig) -> Aggregation:
 
 
 def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
-    """Optimizer steps of an epoch that loses no image.
+    """Optimizer steps of an epoch without skipped images.
 
     Raises:
-        ConfigError: the numbers of prompts, images and processes do not fit together.
+        ConfigError: the numbers of prompts, images and processes are inconsistent.
     """
     sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
     layout = sampler.layout
-    # whether a short last step is an error is asked elsewhere
+    # whether a short last step is an error is checked elsewhere
     rule = replace(step_rule(config, sampler), short_is_error=False)
     steps = plan_steps(range(layout.batches), [layout.global_batch] * layout.batches, rule)
     return sum(1 for _ in steps) * config.rlhf_inner_epochs
 
 
 def nominal_total_steps(config: TrainConfig, world_size: int) -> int:
-    """Optimizer steps of a run that loses no image."""
+    """Optimizer steps of a run without skipped images."""
     return config.max_steps or nominal_steps_per_epoch(config, world_size) * config.epochs
 
 
@@ -208,7 +209,7 @@ def regulates_ratios(config: TrainConfig) -> bool:
 
 
 def step_options(config: TrainConfig) -> StepOptions:
-    """The numbers of the coupled losses."""
+    """Options of the coupled losses."""
     return StepOptions(
         clip_low=config.rlhf_clip_range_low,
         clip_high=config.rlhf_clip_range_high,
@@ -222,7 +223,7 @@ def step_options(config: TrainConfig) -> StepOptions:
 
 
 def timestep_options(config: TrainConfig) -> TimestepOptions:
-    """Which noise levels a decoupled loss looks at."""
+    """The noise levels of a decoupled loss."""
     return TimestepOptions(
         sampler=config.rlhf_timestep_sampler,
         count=config.rlhf_num_train_timesteps,
@@ -234,7 +235,7 @@ def timestep_options(config: TrainConfig) -> TimestepOptions:
 
 
 def dgpo_options(config: TrainConfig) -> DGPOOptions:
-    """The numbers of DGPO."""
+    """Options of DGPO."""
     return DGPOOptions(
         beta=config.rlhf_dgpo_beta,
         clip_low=-config.rlhf_clip_range_low,
@@ -248,12 +249,12 @@ def dgpo_options(config: TrainConfig) -> DGPOOptions:
 
 
 def image_options(config: TrainConfig) -> ImageOptions:
-    """The numbers of losses that look at each image on its own."""
+    """Options of losses that treat each image separately."""
     return ImageOptions(adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta)
 
 
 def nft_options(config: TrainConfig) -> NFTOptions:
-    """The numbers of NFT."""
+    """Options of NFT."""
     return NFTOptions(
         strength=config.rlhf_nft_beta,
         adv_max=config.rlhf_advantage_clip,
@@ -268,7 +269,7 @@ def groups_are_local(sampler: GroupSampler) -> bool:
 
 
 def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
-    """How whole groups are computed: in one pass where micro-batches hold them, else by what the setup allows."""
+    """How whole groups are computed: in one pass if micro-batches hold them, else by what the setup allows."""
     layout = sampler.layout
     whole = sampler.kind != samplers.CONTIGUOUS or layout.batch_size % layout.group_size == 0
     chosen = config.rlhf_dgpo_group_strategy
@@ -300,7 +301,7 @@ def needs_whole_groups(config: TrainConfig) -> bool:
 
 
 def gspo_strategy(config: TrainConfig) -> GroupStrategy:
-    """How whole trajectories are computed: AUTO adds up gradients where that needs one buffer."""
+    """How whole trajectories are computed. AUTO accumulates gradients if that needs only one buffer."""
     chosen = config.rlhf_gspo_strategy
     if chosen is not GroupStrategy.AUTO:
         return chosen
@@ -309,7 +310,7 @@ def gspo_strategy(config: TrainConfig) -> GroupStrategy:
 
 
 def swaps_weights(config: TrainConfig) -> bool:
-    """Whether weights are swapped by pointer: those of an existing adapter, or the old policy's."""
+    """Whether weights are swapped by pointer: those of an existing adapter, or of the old policy."""
     existing = config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER
     return (needs_reference(config) and existing) or needs_old_policy(config)
 
@@ -318,7 +319,7 @@ def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
     """The accelerators of the run.
 
     Raises:
-        ConfigError, UserErrors: what does not fit this way of training.
+        ConfigError, UserErrors: the accelerators that do not suit this way of training.
     """
     return build_plan(
         {name: value for name, value in config.acceleration.to_dict().items() if value},
@@ -332,8 +333,7 @@ def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
 
 
 def check_online(config: TrainConfig, world_size: int = 1) -> None:
-    """What the rules of a config cannot tell: whether the settings suit the processes, the rewards and the accelerators
-    there are.
+    """Check what the config rules cannot: whether the settings suit the processes, rewards and accelerators.
 
     Raises:
         UserError: the first fault.
@@ -378,10 +378,10 @@ def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None
 
 
 def check_noise_levels(config: TrainConfig, setup: BaseModelSetup, model: Model) -> None:
-    """Whether the model's schedule has the steps and noise levels that are to be trained online.
+    """Check that the model's schedule has the steps and noise levels to be trained online.
 
     Args:
-        model: its weights need not be there.
+        model: the model; its weights are not needed.
 
     Raises:
         UserError: the first fault.

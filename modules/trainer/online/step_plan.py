@@ -1,4 +1,4 @@
-"""Which micro-batches make an optimizer step of online training: a fixed number, or as many as hold enough images."""
+"""Which micro-batches form an optimizer step of online training: a fixed number, or as many as hold enough images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class StepRule:
     """How micro-batches are grouped into optimizer steps.
 
     Args:
-        accumulation: micro-batches of a step, where ``images`` is 0.
-        images: a step continues until it has at least this many images over all processes,
+        accumulation: micro-batches per step, if ``images`` is 0.
+        images: a step continues until it has at least this many images over all processes.
         multiple: the number of micro-batches is a multiple of this, except in a short last step.
         short_is_error: whether a last step with fewer images is an error instead of being trained.
-        unit: micro-batches that hold whole groups; their order is kept and no step parts them where ``whole``.
+        unit: number of micro-batches that hold whole groups; their order is kept and, with ``whole``, no step
+            splits them.
         whole: whether a step must hold whole groups.
         max_empty: up to this many consecutive micro-batches may be empty.
     """
@@ -38,8 +39,8 @@ class PlannedStep:
 
     Args:
         micro_batches: those it trains on.
-        images: of them, over all processes.
-        passed: all micro-batches since the step before, also those without an image to train on.
+        images: number of their images, over all processes.
+        passed: all micro-batches since the previous step, including those without an image to train on.
     """
 
     micro_batches: tuple[int, ...]
@@ -48,7 +49,7 @@ class PlannedStep:
 
 
 def order_of(count: int, unit: int, seed: int, epoch: int, inner: int) -> list[int]:
-    """The order of an inner epoch: as they were made at first, then blocks of ``unit`` in random order."""
+    """The order of an inner epoch: at first as they were made, then blocks of ``unit`` in random order."""
     blocks = [list(range(start, min(start + unit, count))) for start in range(0, count, unit)]
     if inner:
         python_random("online/order", seed, epoch, inner).shuffle(blocks)
@@ -60,10 +61,11 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
 
     Args:
         order: numbers of micro-batches.
-        images: of each micro-batch over all processes; empty ones are skipped.
+        images: number of images of each micro-batch over all processes; empty ones are skipped.
 
     Raises:
-        DataError: a short last step where that is an error; too many empty micro-batches in a row.
+        DataError: the last step is short and that is an error, or there are too many empty micro-batches in a
+            row.
     """
     open_step: list[int] = []
     passed: list[int] = []
@@ -108,12 +110,12 @@ def check_plan(count: int, images: int, rule: StepRule) -> None:
     """Check that an epoch without skipped images can be split as the rule requires.
 
     Args:
-        count: micro-batches of an epoch.
-        images: of a micro-batch over all processes.
+        count: number of micro-batches of an epoch.
+        images: number of images of a micro-batch over all processes.
 
     Raises:
         ConfigError: the micro-batches of a step are not a multiple of ``multiple``.
-        DataError: a short last step where that is an error.
+        DataError: the last step is short and that is an error.
     """
     if not rule.images:
         return

@@ -1,8 +1,8 @@
-"""ADAFACTOR as other trainers mean it: second moments of a matrix kept as one row and one column.
+"""ADAFACTOR as in other trainers: second moments of a matrix are stored as one row and one column.
 
-Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), with the choices that the
-trainers of image models share: the scaling by the size of the weights and the rate from the number of the step can
-each be switched off.
+Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), with the choices
+that the trainers of image models share: the scaling by the size of the weights and the rate from the number
+of the step can each be switched off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 _OF_TORCH = {"beta2_decay": "decay_rate", "d": "clip_threshold"}
-"""Names in backups made when torch's class was used, which always scaled by the size of the weights."""
+"""Names in backups from when torch's class was used, which always scaled by the size of the weights."""
 
 
 class Adafactor(torch.optim.Optimizer):
@@ -23,10 +23,10 @@ class Adafactor(torch.optim.Optimizer):
     Args:
         lr: unused with ``relative_step``.
         eps: added to squared gradients.
-        eps2: least size of weights that ``scale_parameter`` scales by.
-        clip_threshold: largest root mean square of an update before it is multiplied by the rate.
-        decay_rate: exponent of the number of the step in the memory of squared gradients, below 0.
-        beta1: memory of updates; ``None`` keeps none.
+        eps2: minimum size of weights that ``scale_parameter`` scales by.
+        clip_threshold: maximum root mean square of an update before it is multiplied by the rate.
+        decay_rate: exponent of the step number in the decay of squared gradients, below 0.
+        beta1: momentum of updates; ``None`` for none.
         scale_parameter: multiply the rate by the root mean square of the weights.
         relative_step: the rate is 1/sqrt(step), at most 0.01.
         warmup_init: with ``relative_step``, at most 1e-6 times the step.
@@ -130,7 +130,7 @@ def _rms(values: torch.Tensor) -> torch.Tensor:
 
 
 def _rate(group: Mapping[str, Any], step: float, weights: torch.Tensor) -> torch.Tensor:
-    """The step's learning rate, as a tensor so that the CPU does not wait for the device."""
+    """The learning rate of the step, as a tensor so that the CPU does not wait for the device."""
     rate: float = group["lr"]
     if group["relative_step"]:
         rate = min(1e-6 * step if group["warmup_init"] else 1e-2, 1.0 / math.sqrt(step))
@@ -140,7 +140,7 @@ def _rate(group: Mapping[str, Any], step: float, weights: torch.Tensor) -> torch
 
 
 def _kept(state: dict[str, Any], name: str, like: torch.Tensor, shape: Iterable[int]) -> torch.Tensor:
-    """A tensor of the state, in the type the step computes in; zeros before the first step."""
+    """A tensor of the state, in the type of the computation; zeros before the first step."""
     state[name] = state[name].to(like) if name in state else like.new_zeros(tuple(shape))
     return state[name]  # type: ignore[no-any-return]
 
@@ -148,7 +148,7 @@ def _kept(state: dict[str, Any], name: str, like: torch.Tensor, shape: Iterable[
 def _normalised(
     gradient: torch.Tensor, state: dict[str, Any], group: Mapping[str, Any], memory: float
 ) -> torch.Tensor:
-    """The gradient over the root of its remembered square, which this step's is added to."""
+    """The gradient divided by the root of its running mean square, which includes this step."""
     square = gradient**2 + group["eps"]
     if gradient.ndim < 2:
         mean = _kept(state, "variance", gradient, gradient.shape)

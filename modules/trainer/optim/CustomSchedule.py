@@ -1,4 +1,4 @@
-"""Learning rates by a scheduler class that the config names."""
+"""Learning rates from a scheduler class named in the config."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ TRIED_STEPS, UNKNOWN_STEPS = 2, 1000
 def custom_factors(
     config: TrainConfig, total_steps: int, warmup_steps: int, tried: int | None = None
 ) -> tuple[float, ...]:
-    """The factor of each optimizer step after the warm-up, from a run of the class with an optimizer that does nothing.
+    """The factor of each optimizer step after the warm-up, from running the class with a dummy optimizer.
 
-    The scheduler sees a single group with the run's learning rate and its momentum; only its rates are used. It is
-    driven again at each start, so it has no state to keep.
+    The scheduler sees a single group with the run's learning rate and momentum; only its rates are used. It
+    is run again at each start, so that no state needs to be saved.
 
     Args:
-        tried: only this many steps, where the length of the run is not known yet.
+        tried: compute only this many steps, if the length of the run is not known yet.
 
     Raises:
-        ConfigError: there is no such class, it cannot be made of its arguments, or it fails before the end.
+        ConfigError: the class does not exist, rejects its arguments, or fails before the end.
     """
     steps = max(total_steps - warmup_steps, 1)
     known = {
@@ -48,7 +48,7 @@ def custom_factors(
     try:
         scheduler = kind(idle, **_arguments(config.scheduler_params, known))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # this optimizer takes no steps, which torch remarks on
+            warnings.simplefilter("ignore")  # this optimizer takes no steps, about which torch warns
             for step in range(steps if tried is None else min(steps, tried)):
                 factors.append(float(idle.param_groups[0]["lr"]) / config.learning_rate)
                 if step + 1 < steps:
@@ -72,7 +72,7 @@ def _class(name: str) -> type[LRScheduler]:
     package, _, last = name.strip().rpartition(".")
     try:
         found = getattr(importlib.import_module(package), last) if package and last else None
-    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
+    except (Exception, SystemExit) as error:  # importing a module may do anything
         raise ConfigError(
             f"there is no class {name!r}: {type(error).__name__}: {error}", CLASS,
             "for example torch.optim.lr_scheduler.OneCycleLR",

@@ -1,4 +1,4 @@
-"""Steps of weights that lie in main memory, taken on the device."""
+"""Optimizer steps on the device for weights that are kept in main memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 class DeviceVisits:
-    """Brings a parameter, its gradient and its state in the optimizer to the device for the length of a block, and what
-    became of them back.
+    """Moves a parameter, its gradient and its optimizer state to the device for the duration of a block, and
+    the results back.
 
     Args:
-        optimizer: whose steps are taken there.
-        parameters: those that lie in main memory.
-        device: where steps are taken.
+        optimizer: the optimizer whose steps are taken there.
+        parameters: the parameters in main memory.
+        device: the device for the steps.
     """
 
     def __init__(
@@ -29,11 +29,11 @@ class DeviceVisits:
 
     @contextmanager
     def visit(self, index: int, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Inside the block a parameter on the device stands for one of main memory, with its gradient and its state;
-        others stand for themselves.
+        """Inside the block, a copy on the device replaces a parameter in main memory, with its gradient and
+        state. Other parameters are yielded unchanged.
 
         Args:
-            index: of its group.
+            index: index of its group.
         """
         if id(parameter) not in self._staying:
             yield parameter
@@ -41,7 +41,7 @@ class DeviceVisits:
         assert parameter.grad is not None
         states = self._optimizer.state
         home = states.pop(parameter, {})
-        # counters stay on the CPU, unless one kernel does it all
+        # counters stay on the CPU, unless one kernel does everything
         fused = bool(self._optimizer.param_groups[index].get("fused"))
         there = torch.nn.Parameter(parameter.detach().to(self._device))
         there.grad = parameter.grad.to(self._device)
@@ -61,7 +61,7 @@ def _travels(value: object, fused: bool) -> bool:
 
 
 def _brought_home(value: torch.Tensor, home: torch.Tensor | None) -> torch.Tensor:
-    """A tensor of the optimizer's state in main memory, where it was before if it was there."""
+    """Move a tensor of the optimizer's state to main memory, into its old storage if it had one."""
     if home is None or home.shape != value.shape or home.dtype != value.dtype:
         home = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.device.type == "cuda")
     return home.copy_(value)

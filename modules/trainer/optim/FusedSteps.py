@@ -12,16 +12,18 @@ from modules.trainer.optim.StochasticRounding import StochasticRounding
 
 
 class FusedSteps:
-    """Hooks that step and free every parameter as soon as its gradient is complete.
+    """Hooks that update every parameter and free its gradient as soon as the gradient is complete.
 
-    A gradient that is not finite is dropped without a step and shows in ``norm``. That is promised of any optimizer,
-    so every parameter's gradient is looked at before its step, for which the CPU waits for the device.
+    A gradient that is not finite is dropped without a step and shows in ``norm``. This is guaranteed for any
+    optimizer, so every parameter's gradient is checked before its step, for which the CPU waits for the
+    device.
 
     Args:
-        optimizer: one that treats every parameter on its own; its state is kept as ever.
-        limit: the largest norm of the gradient of one parameter; a larger gradient is scaled down to it. 0: none.
-        rounding: rounds what comes out by chance, if that is wanted.
-        visits: brings parameters that lie in main memory to the device for their step, if there are any.
+        optimizer: an optimizer that treats every parameter separately; its state is unaffected.
+        limit: maximum norm of the gradient of one parameter; larger gradients are scaled down to it. 0: no
+            limit.
+        rounding: stochastic rounding of the results, if used.
+        visits: moves parameters in main memory to the device for their step, if any.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class FusedSteps:
         self._optimizer, self._rounding = optimizer, rounding
         self._limit, self._visits = limit, visits
         self._squares: dict[tuple[int, int], torch.Tensor] = {}
-        # gradients of the device and of main memory arrive in threads of their own
+        # gradients on the device and in main memory arrive in different threads
         self._one_at_a_time = threading.Lock()
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook((index, place)))
@@ -55,7 +57,7 @@ class FusedSteps:
         return hook
 
     def _use(self, place: tuple[int, int], parameter: torch.Tensor, known_as: torch.Tensor) -> None:
-        """Take the step of a parameter, which stands for the one it is ``known_as``."""
+        """Take the step of a parameter, which may be a stand-in for the one it is ``known_as``."""
         assert parameter.grad is not None
         square = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square()
         self._squares[place] = square
@@ -83,6 +85,6 @@ class FusedSteps:
         return torch.stack([squares[place] for place in sorted(squares)]).sum().sqrt()
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Learning rate as a function of the optimizer step alone: nothing to save, nothing to restore."""
+"""The learning rate as a function of the optimizer step alone, so that there is no state to save."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler
 
 Shape = Callable[[float, "LearningRateSchedule"], float]
-"""(share of the run after the warm-up that is over, settings) -> factor, both in [0, 1]."""
+"""(elapsed share of the run after the warm-up, settings) -> factor, both in [0, 1]."""
 
 
 def _constant(x: float, own: LearningRateSchedule) -> float:
@@ -27,13 +27,13 @@ def _cosine(x: float, own: LearningRateSchedule) -> float:
 
 
 def _cosine_with_restarts(x: float, own: LearningRateSchedule) -> float:
-    """Down and up again ``cycles`` times, ending low: cycles - 1/2 whole waves; or ending high: whole waves."""
+    """Falls and rises ``cycles`` times. Ending low means cycles - 1/2 whole waves, ending high means whole waves."""
     waves = 2.0 * own.cycles if own.ends_high else 2.0 * own.cycles - 1.0
     return 0.5 * (1.0 + math.cos(math.pi * x * waves))
 
 
 def _cosine_with_hard_restarts(x: float, own: LearningRateSchedule) -> float:
-    """Down ``cycles`` times, jumping up in between; 0 at the very end."""
+    """Falls ``cycles`` times with jumps up in between; 0 at the very end."""
     return 0.0 if x >= 1.0 else 0.5 * (1.0 + math.cos(math.pi * ((own.cycles * x) % 1.0)))
 
 
@@ -65,13 +65,13 @@ class LearningRateSchedule:
     """Factor on the learning rate for each optimizer step of a run.
 
     Args:
-        kind: what it looks like after the warm-up.
+        kind: the shape after the warm-up.
         total_steps: optimizer steps of the whole run.
-        warmup: steps over which the factor rises linearly; up to 1 it is a share of ``total_steps``.
-        cycles: for the cosines.
+        warmup: steps over which the factor rises linearly; a value up to 1 is a share of ``total_steps``.
+        cycles: number of cycles of the cosines.
         min_factor: the lowest factor after the warm-up; CONSTANT stays at 1.
         rex_d: how long REX stays high, in [0, 1).
-        ends_high: COSINE_WITH_RESTARTS ends at 1.
+        ends_high: whether COSINE_WITH_RESTARTS ends at 1.
         custom: the factors of CUSTOM, one for each step after the warm-up.
     """
 
@@ -91,7 +91,7 @@ class LearningRateSchedule:
         """The schedule of a run.
 
         Args:
-            tried: of CUSTOM only this many steps, where the length of the run is not known yet.
+            tried: compute only this many steps of CUSTOM, if the length of the run is not known yet.
 
         Raises:
             ConfigError: the class that CUSTOM names cannot be used.
@@ -118,7 +118,9 @@ class LearningRateSchedule:
         return max(self.total_steps - self.warmup_steps, 1)
 
     def factor(self, step: int) -> float:
-        """For the optimizer step after ``step`` finished ones; the first step of a warm-up is already above 0."""
+        """The factor for the optimizer step after ``step`` finished ones. The first step of a warm-up is
+        already above 0.
+        """
         warmup = self.warmup_steps
         if step < warmup:
             return (step + 1) / (warmup + 1)

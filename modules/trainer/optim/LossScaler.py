@@ -11,12 +11,12 @@ GROWTH, BACKOFF, GROW_AFTER, START, LARGEST = 2.0, 0.5, 2000, 65536.0, 2.0**24
 
 
 class LossScaler:
-    """Dynamic scale: halved when a gradient overflows, doubled after many steps without.
+    """A dynamic scale: halved when a gradient overflows, doubled after many steps without overflow.
 
     Every process sees the same reduced gradients and so keeps the same scale.
 
     Args:
-        enabled: otherwise the scale is always 1.
+        enabled: whether to scale; otherwise the scale is always 1.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -30,7 +30,7 @@ class LossScaler:
             torch._foreach_mul_(list(gradients), 1.0 / self.scale)
 
     def update(self, finite: bool) -> None:
-        """After each optimizer step, done or skipped."""
+        """Update the scale after each optimizer step, done or skipped."""
         if not self.enabled:
             return
         if not finite:
@@ -42,7 +42,7 @@ class LossScaler:
 
     @property
     def searching(self) -> bool:
-        """Whether a smaller scale can still fix an overflow."""
+        """Whether a smaller scale could still fix an overflow."""
         return self.enabled and self.scale > 1.0
 
     def state_dict(self) -> dict[str, float]:

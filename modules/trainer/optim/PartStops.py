@@ -20,17 +20,17 @@ from modules.util.TrainProgress import TrainProgress
 
 
 class PartStops:
-    """Freezes each part at the position that the config names: from then on it has no gradient, so its weights and its
-    optimizer state stay what they are, without decay. Schedule-free optimizers leave it the weights that are saved, so
-    the parts that are still trained learn with what they will be used with.
+    """Freezes each part at the position set in the config. From then on it has no gradient, so that its
+    weights and optimizer state no longer change, not even by decay. Schedule-free optimizers give it the
+    weights that are saved, so that the other parts learn with what they will be used with.
 
-    Everything depends on the position alone, so a resumed run is where an uninterrupted one would be.
+    Everything depends only on the position, so that a resumed run equals an uninterrupted one.
 
     Args:
-        config, setup, model: of the run.
+        config, setup, model: config, setup and model of the run.
         named: names and trained parameters; a name begins with its part, or with its embedding.
         images: delivers images on disk, if the run has any.
-        optimizer: of the run.
+        optimizer: optimizer of the run.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class PartStops:
     # -- prompts -------------------------------------------------------------------------------------------
 
     def texts_settle(self, progress: TrainProgress) -> bool:
-        """Whether prompts are to be cached from this position on: the text encoders were frozen when its epoch began,
-        and no step asks for what they gave before they were trained.
+        """Whether prompts are to be cached from this position on: the text encoders were frozen when its
+        epoch began, and no step needs their earlier outputs.
         """
         if not self._texts_change or self._images is None or not self._config.latent_caching:
             return False
@@ -103,11 +103,11 @@ class PartStops:
             self._setup.empty_prompt(self._model)
 
     def _trained_encoders(self) -> list[str]:
-        """The text encoders and the words whose training changes what prompts become."""
+        """The text encoders and words whose training changes the encoding of prompts."""
         return [part for part in self._parameters if part in self._model.text_encoders or part in self._own]
 
     def _digest(self) -> str:
-        """Of what the text encoders and the words became."""
+        """Digest of the trained text encoders and words."""
         hasher = hashlib.blake2b(digest_size=16)
         handle = self._model.adapter
         for part in self._trained_encoders():

@@ -1,4 +1,4 @@
-"""Steps of weights with 16 bits that are not lost: computed in 32 bits, then rounded up or down by chance."""
+"""Optimizer steps of 16-bit weights without loss: computed in 32 bits, then rounded up or down at random."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from modules.trainer.optim.ema import Named
 from modules.util.rng import digest64, hashed_bits
 
 CHUNK = 1 << 22
-"""Numbers that are rounded at a time, which bounds the memory of their random bits."""
+"""Number of values rounded at a time, which bounds the memory of their random bits."""
 
 
 class StochasticRounding:
     """Takes the steps of an optimizer one parameter after the other.
 
-    A bfloat16 parameter is a float32 one for the length of its step, and so is its state in the optimizer. What comes
-    out is rounded to one of its two neighbours, to the nearer one with the greater chance, so that its mean over many
-    steps is exact. The random bits follow from the seed, the step and the parameter's name.
+    For its step, a bfloat16 parameter and its optimizer state are converted to float32. The result is rounded
+    to one of its two neighbours, to the nearer one with higher probability, so that its mean over many steps
+    is exact. The random bits are derived from the seed, the step and the parameter's name.
 
     Args:
-        optimizer: one whose parameters do not influence each other.
+        optimizer: an optimizer whose parameters do not influence each other.
         named: names and parameters.
     """
 
@@ -31,15 +31,15 @@ class StochasticRounding:
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """The steps that follow belong to optimizer step ``step`` of the run."""
+        """Set the optimizer step of the run to which the following steps belong."""
         self._step = step
 
     def step(self) -> None:
-        """One step with the gradients that are there."""
+        """Take one step with the current gradients."""
         optimizer, groups = self._optimizer, self._optimizer.param_groups
         try:
             for group in groups:
-                # each parameter finds the counters of its group as they were before the step
+                # each parameter must find the counters of its group as they were before the step
                 before = {name: value for name, value in group.items() if name != "params"}
                 for parameter in group["params"]:
                     if parameter.grad is None:
@@ -55,7 +55,9 @@ class StochasticRounding:
     def step_of(
         self, parameter: torch.Tensor, step: Callable[[], object], known_as: torch.Tensor | None = None
     ) -> None:
-        """A step of one parameter, which ``step`` takes; it may stand for another one, by whose name it goes."""
+        """Take a step of one parameter by calling ``step``. The parameter may be a stand-in for the one it is
+        ``known_as``.
+        """
         if parameter.dtype is not torch.bfloat16:
             step()
             return
@@ -77,8 +79,8 @@ class StochasticRounding:
 
 
 def round_by_chance(values: torch.Tensor, key: int) -> torch.Tensor:
-    """bfloat16 numbers whose mean over many keys is ``values``: 16 random bits are added behind the last bit that is
-    kept, then what is behind it is dropped. NaN and infinity stay.
+    """Round to bfloat16 numbers whose mean over many keys is ``values``: 16 random bits are added below the
+    last kept bit, then the lower bits are dropped. NaN and infinity are unchanged.
 
     Args:
         values: float32.
@@ -95,10 +97,10 @@ def round_by_chance(values: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def rounding_bytes(sizes: Sequence[int]) -> int:
-    """Memory of the largest step: a weight and its gradient in 32 bits, and random bits.
+    """Memory of the largest step: a weight and its gradient in 32 bits, and the random bits.
 
     Args:
-        sizes: numbers of each parameter.
+        sizes: number of values of each parameter.
     """
     largest = max(sizes, default=0)
     return 8 * largest + 24 * min(largest, CHUNK)

@@ -13,8 +13,8 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 def decay_at(step: int, highest: float) -> float:
-    """Share of the average that stays at optimizer step ``step`` (from 0): small at first, so that the start values
-    are forgotten, then rising to ``highest``.
+    """Share of the average kept at optimizer step ``step`` (from 0): small at first, so that the initial
+    values are forgotten, then rising to ``highest``.
     """
     return min(highest, (1 + step) / (10 + step))
 
@@ -26,7 +26,7 @@ class MovingAverage:
         parameters: names and parameters; the averages start at their values.
         decay: highest decay.
         interval: optimizer steps between updates.
-        device: where the averages are kept.
+        device: device of the averages.
     """
 
     def __init__(self, parameters: Named, decay: float, interval: int, device: torch.device | str) -> None:
@@ -55,10 +55,10 @@ class MovingAverage:
 
     @contextmanager
     def swapped_in(self, keep: bool = True) -> Iterator[None]:
-        """Inside the block the parameters have the averages, afterwards exactly their former values.
+        """Inside the block, the parameters hold the averages; afterwards exactly their former values.
 
         Args:
-            keep: unless the caller brings the former values back.
+            keep: whether to restore the former values here; otherwise the caller does.
         """
         with kept([parameter for _, parameter in self.parameters] if keep else []):
             self.copy_to_parameters()
@@ -69,7 +69,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Raises ``DataError`` if the averages belong to other parameters."""
+        """Restore the state. Raises ``DataError`` if the averages belong to other parameters."""
         fits = state.keys() == self._average.keys() and all(
             state[name].shape == average.shape for name, average in self._average.items()
         )
@@ -83,7 +83,7 @@ class MovingAverage:
 def kept(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
     """Restores the values of the parameters after the block, bit for bit.
 
-    The copies are in main memory: those of a whole model may not fit on its device together with it.
+    The copies are in main memory, because those of a whole model may not fit on its device.
     """
     copies = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
     try:

@@ -1,7 +1,7 @@
-"""Which weights Muon moves, and which are left to AdamW next to it.
+"""Which weights Muon updates, and which are left to AdamW.
 
-Muon (Jordan et al. 2024) makes the update of a matrix orthogonal, which means something for the layers in between
-alone: matrices and kernels inside blocks. Vectors, embeddings and the layers at both ends have AdamW.
+Muon (Jordan et al. 2024) orthogonalises the update of a matrix, which is only meaningful for hidden layers:
+matrices and kernels inside blocks. Vectors, embeddings and the first and last layers use AdamW.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from modules.util.errors import ConfigError
 
 HIDDEN = "block,layers,refiner"
-"""Parts of names that only layers inside blocks have: of UNets, transformers, their refiners, CLIP and T5."""
+"""Substrings of names that only layers inside blocks have: in UNets, transformers, their refiners, CLIP and T5."""
 ADAM_RATE = 3e-4
 MUON_LAYERS = ("muon_hidden_layers", "muon_adam_regex")
 MUON_ARGUMENTS = (*MUON_LAYERS, "muon_adam_lr")
 
 
 def hidden_layers(muon_hidden_layers: str = HIDDEN, muon_adam_regex: bool = False) -> re.Pattern[str]:
-    """What the names of layers inside blocks match; arguments as in ``muon_groups``.
+    """A pattern for the names of layers inside blocks. Arguments as in ``muon_groups``.
 
     Raises:
-        ConfigError: there is no name, or the expression is none.
+        ConfigError: there is no name, or the expression is invalid.
     """
     texts = [text.strip() for text in str(muon_hidden_layers).split(",") if text.strip()]
     if not texts:
@@ -52,12 +52,12 @@ def muon_groups(
 
     Args:
         groups: (name, learning rate, named parameters).
-        muon_hidden_layers: what names of layers inside blocks contain, with commas; one regular expression if
-            ``muon_adam_regex``.
+        muon_hidden_layers: substrings of names of layers inside blocks, separated by commas; a regular
+            expression if ``muon_adam_regex``.
         muon_adam_lr: the learning rate of AdamW.
 
     Raises:
-        ConfigError: no matrix has such a name, or the expression is none.
+        ConfigError: no matrix has such a name, or the expression is invalid.
     """
     pattern = hidden_layers(muon_hidden_layers, muon_adam_regex)
     made: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Optimizers by name; each accepts only its own settings."""
+"""Optimizers by name. Each accepts only its own settings."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
     """Constructor arguments, apart from parameters and learning rate.
 
     Raises:
-        ConfigError: a setting this optimizer does not have.
+        ConfigError: this optimizer does not have the setting.
     """
     accepted = dict(inspect.signature(optimizer_class(config.optimizer)).parameters)
     if config.optimizer.of_matrices:
@@ -178,10 +178,11 @@ def _set_beta(
 
 
 def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.optim.Optimizer:
-    """An optimizer over groups of parameters; each keeps its name and its full learning rate as ``initial_lr``.
+    """Create an optimizer over groups of parameters. Each group keeps its name, and its full learning rate as
+    ``initial_lr``.
 
     Raises:
-        ConfigError: settings it does not take.
+        ConfigError: the optimizer does not accept the settings.
     """
     arguments = optimizer_arguments(config)
     if config.optimizer.of_matrices:
@@ -202,14 +203,14 @@ def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Every group's full learning rate times ``factor``."""
+    """Set every group's learning rate to ``factor`` times its full rate."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor
 
 
 def effective_rate(group: Mapping[str, Any]) -> float:
-    """The learning rate of a group, times the step size that optimizers like PRODIGY have found; 0 for a group that is
-    trained no longer.
+    """The learning rate of a group, multiplied by the step size that optimizers like PRODIGY have found; 0 if
+    the group is no longer trained.
     """
     if not any(parameter.requires_grad for parameter in group["params"]):
         return 0.0
@@ -223,8 +224,8 @@ def trains_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Inside the block the weights to evaluate and save (schedule-free methods); afterwards the trained ones, bit for
-    bit.
+    """Inside the block, use the weights to evaluate and save (schedule-free methods); afterwards exactly the
+    trained ones.
     """
     if not trains_elsewhere(optimizer):
         yield
@@ -243,10 +244,11 @@ def settle(
     parameters: Iterable[torch.nn.Parameter],
     shape: Callable[[], object] = lambda: None,
 ) -> None:
-    """Give parameters that are trained no longer the weights that are saved (schedule-free methods), for good.
+    """Permanently set parameters that are no longer trained to the weights that are saved (schedule-free
+    methods).
 
     Args:
-        shape: what is done to all weights before they are saved.
+        shape: applied to all weights before they are saved.
     """
     if not trains_elsewhere(optimizer):
         return
@@ -263,17 +265,17 @@ def settle(
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, Any]:
-    """The state with the names of the parameters in its order, of tensors and plain values only."""
+    """The state, by parameter name in the optimizer's order, as tensors and plain values only."""
     return {**optimizer.state_dict(), "parameter_names": list(names)}
 
 
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], names: Sequence[str]
 ) -> None:
-    """Continue from a saved state, bit for bit.
+    """Restore a saved state, bit for bit.
 
     Raises:
-        DataError: it belongs to other parameters or another optimizer.
+        DataError: the state belongs to other parameters or another optimizer.
     """
     if list(state.get("parameter_names", ())) != list(names):
         raise DataError("the optimizer state of the backup belongs to other parameters")

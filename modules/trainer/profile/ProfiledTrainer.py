@@ -31,21 +31,21 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.owned_files import Owned
 
 WARM_UP = 3
-"""Steps left out at the beginning: they allocate memory, compile and open files for the first time."""
+"""Initial steps to skip: they allocate memory, compile and open files for the first time."""
 FOLDER = "profile"
 TABLE, TRACE, MEMORY = "table.txt", "trace.json.gz", "memory.pickle"
 EVENTS_OF_MEMORY = 1_000_000
-"""Allocations the memory history holds; older ones are dropped."""
+"""Maximum number of allocations in the memory history; older ones are dropped."""
 
 
 class ProfiledTrainer(GenericTrainer):
-    """A run that also measures where the time of its steps goes. The weights are those of the plain run.
+    """A run that also measures where the time of its steps is spent. The weights are those of a plain run.
 
-    Some steps are timed, then as many are traced, because tracing takes time itself. Both begin when the warm-up is
-    over, or earlier in a short run. The results are in the run's folder, in ``profile``.
+    Some steps are timed, then as many are traced, because tracing itself takes time. Both begin after the
+    warm-up, or earlier in a short run. The results are in the subfolder ``profile`` of the run.
 
     Args:
-        steps: how many are timed and how many are traced.
+        steps: number of steps to time, and to trace.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ProfiledTrainer(GenericTrainer):
     ) -> None:
         super().__init__(config, run, callback, processes)
         self.results: list[str] = []
-        """The table of times, and where the files are."""
+        """The table of times, and the location of the files."""
         self._wanted = steps
         self._timed_from = self._traced_from = self._traced_to = 0
         self._sections: Sections | None = None
@@ -115,10 +115,10 @@ class ProfiledTrainer(GenericTrainer):
 
     @contextmanager
     def _watching(self, sections: Sections) -> Iterator[None]:
-        """Inside the block ``sections`` is told of everything."""
+        """Inside the block, notify ``sections`` of everything."""
         setup: Any = self.parts.setup
         self._sections = sections
-        # hooks of modules would be compiled with them
+        # module hooks would be compiled too
         setup.denoise, setup.encode_text = self._forward(setup.denoise), self._forward(setup.encode_text)
         try:
             yield
@@ -128,7 +128,7 @@ class ProfiledTrainer(GenericTrainer):
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            # passes of a rollout belong to the reading of data, those of a checkpoint to the backward pass
+            # passes of a rollout belong to reading the data, those of a checkpoint to the backward pass
             if self._sections is None or not self._sections.inside(NOISE):
                 return function(*args, **kwargs)
             with self._sections.within(FORWARD):

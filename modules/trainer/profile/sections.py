@@ -1,4 +1,4 @@
-"""Which part of an optimizer step is running, and for how long."""
+"""Measures which part of an optimizer step is running, and for how long."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ WIDTH = max(map(len, SECTIONS))
 
 
 class Sections(Protocol):
-    """Told where sections begin and end. They are nested: the time of an inner one is not the outer one's."""
+    """Notified when sections begin and end. Sections are nested; the time of an inner one does not count for
+    the outer one.
+    """
 
     def inside(self, name: str) -> bool:
         """Whether the innermost section is this one."""
 
     def within(self, name: str) -> Any:
-        """A context manager: the section lasts as long as its block."""
+        """A context manager for a section that lasts as long as its block."""
 
 
 class SectionTimes:
-    """Adds up how long sections last.
+    """Adds up the durations of sections.
 
-    On a GPU the marks are events in its stream, so that nothing waits for it and a section lasts as long as the GPU
-    is at work on it. Elsewhere it is wall time.
+    On a GPU, the marks are events in its stream, so that nothing waits for it and a section lasts as long as
+    the GPU works on it. Elsewhere it is wall time.
 
     Args:
-        device: where the model computes.
+        device: device of the model.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -69,7 +71,7 @@ class SectionTimes:
         self._marks.append((now, self._stack[-1] if self._stack else None))
 
     def milliseconds(self) -> dict[str, float]:
-        """Sum for each section; what lies between two outermost ones is not counted."""
+        """Total of each section. Time between two outermost sections is not counted."""
         found = dict.fromkeys(SECTIONS, 0.0)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -104,7 +106,7 @@ def table(milliseconds: Mapping[str, float], steps: int) -> list[str]:
     """Lines: each section with its time per step and its share.
 
     Args:
-        milliseconds: of all steps together.
+        milliseconds: totals over all steps.
     """
     total = sum(milliseconds.values())
     lines = [f"{'part of a step':<{WIDTH}}  {'ms':>10}  {'share':>7}"]

@@ -1,4 +1,4 @@
-"""Reference scores computed before training: filling the cache and taking a step's scores from it."""
+"""Reference scores computed before training: fills the cache and looks up the scores of a step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReferenceScores:
 
     Args:
         reference: the frozen policy.
-        processes: each computes its share; all read everything.
+        processes: each process computes its share; all read everything.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReferenceScores:
             snapshot.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
             snapshot.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
-        # text states that a batch comes with say themselves what they were made of
+        # cached text states of a batch carry their own digest
         in_chunks = model.prompt_chunks > 1 and model.trains_text
         told: list[Any] = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
         told += [sorted(model.layer_skips.items())] if model.layer_skips else []
@@ -81,7 +81,7 @@ class ReferenceScores:
         told += [] if model.words is None else [["embeddings", model.words.start_digest()]]
         noise = asdict(self._noise)
         if not self._noise.offset_by_level:
-            # keys are those of versions that did not have it
+            # compatible with keys of versions that did not have it
             del noise["offset_by_level"]
         return reference_key(
             {
@@ -103,18 +103,20 @@ class ReferenceScores:
                     if config.rlhf_dpo_mask is PairMasks.OFF
                     else {"masks": config.rlhf_dpo_mask_norm.value}
                 ),
-                # how many are scored at a time decides how they are rounded
+                # the batch size determines the rounding
                 "company": [self._together, self._batch_size],
             }
         )
 
     def check(self, loader: BaseDataLoader) -> None:
-        """``ConfigError`` if a pair does not look the same on every visit: its scores would not either."""
+        """Raise ``ConfigError`` if a pair does not look the same on every visit, because its scores would
+        differ too.
+        """
         for fault in reference_cache_faults(loader.rules):
             raise fault
 
     def prepare(self, loader: BaseDataLoader, progress: Progress, should_stop: Callable[[], bool]) -> bool:
-        """Compute what is missing; ``False`` if it was stopped."""
+        """Compute missing scores. Return ``False`` if stopped."""
         self.check(loader)
         share = len(loader) // self._processes.world_size
         pairs = (batch for batch in loader.batches() if isinstance(batch, PairBatch))

@@ -1,12 +1,11 @@
-"""Reference scores on disk: computed once per (pair, draw), looked up in every step after.
+"""Reference scores on disk, computed once per (pair, draw) and looked up in every later step.
 
-The reference never changes during a run, so its score of a pair depends on the images, the prompt and the
-draw alone. ``modules.objective.draw_pool`` gives every pair a pool of draws; this file holds the scores of
-them.
+The reference never changes during a run, so its score of a pair depends only on the images, the prompt and
+the draw. ``modules.objective.draw_pool`` gives every pair a pool of draws; this file holds their scores.
 
-A folder holds one file a process, all of the same ``key``: a digest of whatever else the scores depend on. A
-pair is known by its id together with its content, so a changed image or caption is scored again and an added
-pair costs its own scores only.
+A folder holds one file per process, all with the same ``key``: a digest of everything else the scores depend
+on. A pair is identified by its id and content. A changed image or caption is therefore scored again, and an
+added pair costs only its own scores.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def reference_key(material: Mapping[str, Any]) -> str:
 
 
 def at_draws(pair: PairBatch, indices: Sequence[int]) -> PairBatch:
-    """The same pairs as if on visit ``indices[i]``: what makes their noise makes that draw of their pool."""
+    """The same pairs as if on visit ``indices[i]``, so that their noise becomes that draw of their pool."""
 
     def at(side: ImageBatch) -> ImageBatch:
         return replace(side, visits=list(indices))
@@ -63,7 +62,7 @@ def at_draws(pair: PairBatch, indices: Sequence[int]) -> PairBatch:
 
 
 def pooled(pair: PairBatch, seed: int, draws: int) -> tuple[PairBatch, list[int]]:
-    """The pairs at the draws their visits call for, and which draws these are.
+    """The pairs at the draws of their current visits, and the indices of these draws.
 
     The noise of what is returned is made with N = ``draws`` strata from the stream ``draw_pool.POOL_STREAM``;
     the indices are for ``ReferenceCache.lookup``.
@@ -76,11 +75,11 @@ class ReferenceCache:
     """Scores of (pair, draw) under one key.
 
     Args:
-        folder: where the files are; created when first written.
+        folder: folder of the files; created on the first write.
         key: see ``reference_key``.
         draws: N, the size of a pair's pool.
         writer: number of this process; only its own file is ever written.
-        norms: keep the norms of the reference's predictions too.
+        norms: whether to store the norms of the reference's predictions too.
 
     Raises:
         DataError: a file of this key is damaged.
@@ -104,7 +103,7 @@ class ReferenceCache:
         self.reload()
 
     def reload(self) -> None:
-        """Read what all processes have written; scores that are already known are kept."""
+        """Read the scores of all processes. Scores that are already known are kept."""
         for path in sorted(self.folder.glob(f"{self.key}-*.safetensors")):
             for name, row in self._read(path).items():
                 known = self._rows.get(name)
@@ -140,7 +139,7 @@ class ReferenceCache:
         """Replace this process's file atomically. Nothing is written while there are no scores.
 
         Raises:
-            DataError: the disk is full or cannot be written.
+            DataError: the disk is full or not writable.
         """
         if not self._written:
             return
@@ -205,18 +204,18 @@ class ReferenceCache:
     ) -> bool:
         """Compute missing scores and write them to disk continuously.
 
-        Killed at any moment, it loses at most the last half minute of work.
+        A kill at any moment loses at most the last half minute of work.
 
         Args:
             batches: every pair of the run (of this process's share) once, each batch of one bucket.
             score: reference scores of a batch whose visits are indices of draws (see ``at_draws``).
             batch_size: pairs scored at a time; draws of one pair may share a batch.
             total: number of pairs, for the progress.
-            progress: told (pairs done, ``total``) after every batch.
-            should_stop: asked before each scoring; true ends the work.
+            progress: called with (pairs done, ``total``) after every batch.
+            should_stop: called before each batch; returns whether to stop.
 
         Returns:
-            Whether everything is known now; ``False`` after a stop.
+            Whether all scores are known now; ``False`` after a stop.
         """
         done, saved_at, fresh = 0, time.monotonic(), False
         try:
@@ -241,8 +240,8 @@ class ReferenceCache:
         return True
 
     def _batches(self, pairs: int, size: int) -> Iterator[list[tuple[int, int]]]:
-        """(pair, draw) in batches of one pair's draws, known or not: a draw is always scored in the same company,
-        so its score is the same to the last bit whether the work was interrupted or not.
+        """(pair, draw) in batches of one pair's draws, known or not. A draw is always scored in the same
+        batch, so that its score is the same to the last bit, whether the work was interrupted or not.
         """
         for index in range(pairs):
             for start in range(0, self.draws, size):
@@ -266,7 +265,7 @@ class ReferenceCache:
 
 
 def _content(pair: PairBatch, index: int) -> bytes:
-    """Digest of a pair's id, latents, prompts, size and whatever else its model is told of its images."""
+    """Digest of a pair's id, latents, prompts, size and anything else its model is given about its images."""
     hasher = hashlib.blake2b(digest_size=_KEY_BYTES)
     hasher.update(f"{len(pair.pair_ids[index])}:{pair.pair_ids[index]}".encode())
     if pair.mask_B1hw is not None:
@@ -278,7 +277,7 @@ def _content(pair: PairBatch, index: int) -> bytes:
         if side is None:
             raise RuntimeError(f"pair {pair.pair_ids[index]!r} has no rejected image")
         hasher.update(f"{side.ids[index]!r}{side.prompts[index]!r}{side.size}".encode())
-        # without the padding, which is the company's
+        # without the padding, which depends on the other prompts of the batch
         tensors = {} if side.cond is None else side.cond.select([index]).unbind()[0]
         tensors |= {"latents": side.latents_BChw[index]}
         told = {"geometry": side.geometry_B6, "inpaint": side.inpaint_BChw}

@@ -1,4 +1,4 @@
-"""A backup is written when the device runs out of memory."""
+"""Writes a backup when the device runs out of memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rescue:
     """Writes a backup when the device's memory is exhausted, before the run ends with that error.
 
     Attributes:
-        whole: whether the weights are those of one optimizer step; to be false while they change.
+        whole: whether the weights are those of one optimizer step; must be false while they change.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -24,11 +24,11 @@ class Rescue:
 
     @contextmanager
     def watching(self, free: Callable[[], None], backup: Callable[[], object]) -> Iterator[None]:
-        """A block whose errors of memory are followed by a backup, if the weights are whole, and raised.
+        """Run a block. After an out-of-memory error, write a backup if the weights are whole, then raise.
 
         Args:
-            free: lets go of what the step under way holds.
-            backup: reports by itself what hinders it.
+            free: releases what the current step holds.
+            backup: writes the backup and reports its own failures.
         """
         try:
             yield

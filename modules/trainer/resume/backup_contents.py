@@ -1,4 +1,4 @@
-"""What a backup says about its run, checked before anything of it is used: digests prove whose the files are not."""
+"""Checks the content of a backup before any of it is used, because digests do not prove whose files they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 
 LARGEST = 2**53
-"""No count of a run is larger: what is, was not counted."""
+"""Upper limit for all counts of a run; anything larger is invalid."""
 LARGEST_NUMBER = 1e300
 _MAX_PROCESSES = 65_536
 
@@ -21,11 +21,11 @@ Check = Callable[[Any], bool]
 
 @dataclass
 class Counters:
-    """What the loop itself remembers.
+    """Counters of the training loop.
 
     Args:
         undefined_steps: consecutive steps whose loss or gradient was NaN or infinite.
-        saves_due: saves on the way that were due so far, made or skipped.
+        saves_due: number of intermediate saves due so far, made or skipped.
         validated_at: the step of the last validation.
     """
 
@@ -106,10 +106,10 @@ _OPTIONAL: dict[str, Check] = {
 
 
 def problem_of_facts(facts: Any, label: str, has_best: bool) -> str | None:
-    """What is wrong with the position and the state in a backup, as a sentence; ``None`` if nothing is.
+    """The fault of the position and state in a backup, as a sentence; ``None`` if there is none.
 
     Args:
-        facts: what its ``meta.json`` holds.
+        facts: content of its ``meta.json``.
         label: the position in its name.
         has_best: whether it has a file of best weights.
     """
@@ -134,7 +134,7 @@ def problem_of_facts(facts: Any, label: str, has_best: bool) -> str | None:
 
 
 def problem_of_weights(path: Path) -> str | None:
-    """Whether a file of tensors cannot be read or holds NaN or infinity, as a sentence; ``None`` if neither."""
+    """Why a file of tensors is unreadable or invalid (NaN or infinite), as a sentence; ``None`` if it is fine."""
     import torch
     from safetensors import SafetensorError, safe_open
 

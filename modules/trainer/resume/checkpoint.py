@@ -1,8 +1,8 @@
 """Backups: everything a run needs to resume as if it had never stopped, written completely or not at all.
 
-A backup is a folder ``<time>-backup-<global>-<epoch>-<step>`` of files and a ``manifest.json`` with their digests. It
-is made under a temporary name, flushed to the disk and renamed. A folder whose manifest does not match is skipped in
-favour of the one before it.
+A backup is a folder ``<time>-backup-<global>-<epoch>-<step>`` of files and a ``manifest.json`` with their
+digests. It is made under a temporary name, flushed to disk and renamed. A folder whose manifest does not
+match is skipped in favour of the previous one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Snapshot:
     """The contents of a backup.
 
     Args:
-        progress: where the run was.
+        progress: position of the run.
         tensors: sets of tensors by name (``weights``, ``ema``, ``reference``), one file each.
-        files: finished files to be taken in, by name; hard links where that is possible.
+        files: finished files to include, by name, as hard links if possible.
         optimizer: state of the optimizer: tensors and plain values.
         state: small JSON values (patience, adaptive beta, loss scale, ...).
         config: the run's config.
@@ -62,10 +62,10 @@ class Snapshot:
 
 
 def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> Path:
-    """Write a backup below ``folder``; of the backups there, the newest ``keep`` stay (all if ``None``).
+    """Write a backup below ``folder``. Only the newest ``keep`` backups there stay (all if ``None``).
 
     Raises:
-        UserError: the disk is full or cannot be written; earlier backups are untouched.
+        UserError: the disk is full or not writable. Earlier backups are untouched.
     """
     name = f"{_stamp(folder)}-backup-{snapshot.progress.label()}"
     target, owned = folder / name, Owned(folder, local=True)
@@ -73,7 +73,7 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
         remove_unfinished(folder)
         if target.exists():
             if backup_problem(target) is None:
-                # the same position within the same second: it holds the same
+                # the same position within the same second, so the content is the same
                 return target
             remove_backup(target)
         with owned.fresh_folder() as temporary:
@@ -99,7 +99,7 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
 
 
 def _stamp(folder: Path) -> str:
-    """The time, but never before that of an earlier backup: the newest is found by its name."""
+    """A timestamp that is never before that of an earlier backup, because the newest is found by name."""
     now = time.strftime("%Y-%m-%d_%H-%M-%S")
     return max([now, *(p.name[: len(now)] for p in list_backups(folder)[:1])])
 
@@ -130,10 +130,10 @@ def _digest(path: Path) -> str:
 
 
 def remove_backup(path: Path) -> None:
-    """Delete a backup; if this is interrupted, what is left is not a valid backup.
+    """Delete a backup. If this is interrupted, the rest is not a valid backup.
 
     Raises:
-        UserError: there are files in it that this program did not put there.
+        UserError: it contains files that this program did not write.
     """
     for found in sorted(path.rglob("*")):
         name = found.relative_to(path).as_posix()
@@ -146,7 +146,7 @@ def remove_backup(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what killed processes left behind, also under the names earlier versions gave it."""
+    """Delete what killed processes left behind, including under names used by earlier versions."""
     owned = Owned(folder, local=True)
     owned.sweep(TEMPORARY)
     for path in folder.glob(f"{_FORMER_TEMPORARY}*"):
@@ -158,7 +158,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def list_backups(folder: Path) -> list[Path]:
-    """Backups, newest first; damaged ones included."""
+    """Backups, newest first, including damaged ones."""
     if not folder.is_dir():
         return []
 
@@ -170,7 +170,7 @@ def list_backups(folder: Path) -> list[Path]:
 
 
 def backup_problem(path: Path) -> str | None:
-    """What is wrong with a backup, or ``None``."""
+    """The fault of a backup, or ``None``."""
     try:
         manifest = read_json(path / MANIFEST, "manifest")
     except UserError as error:
@@ -209,7 +209,7 @@ def _problem_inside(path: Path, files: Mapping[str, str]) -> str | None:
 
 
 def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest backup that is whole, and why newer ones are skipped."""
+    """The newest valid backup, and why newer ones are skipped."""
     problems: list[str] = []
     for path in list_backups(folder):
         problem = backup_problem(path)
@@ -220,10 +220,10 @@ def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def read_backup(path: Path) -> Snapshot:
-    """Read a backup; the optimizer's file as tensors and plain values only.
+    """Read a backup. The optimizer's file may hold only tensors and plain values.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the backup is damaged.
     """
     problem = backup_problem(path)
     if problem:

@@ -1,4 +1,4 @@
-"""Where a run starts: at a backup, or from the beginning with the backups of the previous run put aside."""
+"""Where a run starts: at a backup, or from the beginning with the previous run's backups moved aside."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Warn = Callable[[str], None]
 
 
 def find_resume(folder: Path, processes: Processes, warn: Warn) -> tuple[Path, Snapshot] | None:
-    """The newest backup that can be used, the same in every process; ``None`` if there is none yet.
+    """The newest usable backup, the same in every process; ``None`` if there is none yet.
 
     Raises:
-        DataError: there are backups, and none of them can be used.
+        DataError: there are backups, but none is usable.
     """
     path, problems = find_backup(folder) if processes.first else (None, [])
     for problem in problems:
@@ -36,8 +36,8 @@ def find_resume(folder: Path, processes: Processes, warn: Warn) -> tuple[Path, S
 
 
 def put_aside(folder: Path, warn: Warn) -> None:
-    """Give the backups of the previous run another place, because a new one begins. They stay where they are until
-    then: a run that fails or is stopped while it loads has not begun.
+    """Move the backups of the previous run aside when a new one begins. They stay in place until then,
+    because a run that fails or is stopped while loading has not begun.
     """
     if list_backups(folder):
         aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")

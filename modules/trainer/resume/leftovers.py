@@ -1,4 +1,4 @@
-"""Cleans up at the start what a killed run left in its folders."""
+"""Cleans up on start what a killed run left in its folders."""
 
 from __future__ import annotations
 

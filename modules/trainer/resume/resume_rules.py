@@ -32,7 +32,7 @@ PARTS = (
     TransformerConfig,
     RemoteConfig,
 )
-"""Classes of the settings of one part of a model, of what is added to its weights, and of where it is trained."""
+"""Classes of the settings of a model part, of additions to its weights, and of the place of training."""
 
 
 def _free(model: type[BaseConfig]) -> set[str]:
@@ -41,10 +41,10 @@ def _free(model: type[BaseConfig]) -> set[str]:
 
 
 FREE = _free(TrainConfig) | {VERSION_KEY}
-"""Settings that leave the weights as they are, or are compared by what they mean (base model, data) instead."""
+"""Settings that do not affect the weights, or are compared by meaning instead (base model, data)."""
 
 LENGTH = {"epochs", "max_steps"}
-"""May change when the learning rate does not depend on the length of the run."""
+"""Settings that may change if the learning rate does not depend on the length of the run."""
 
 _REFERENCE = {
     DPORefMode.NEW_ADAPTER: "the base model",
@@ -54,18 +54,18 @@ _REFERENCE = {
 REWARDS = "rlhf_rewards"
 
 PART_FREE = set().union(*(_free(part) for part in PARTS))
-"""The same, of the settings of a part."""
+"""As ``FREE``, for the settings of a part."""
 
 
 def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
     """Refuse to resume with settings that would train other weights than the interrupted run.
 
     Args:
-        config: of now.
+        config: the current config.
         saved: the config in the backup.
 
     Raises:
-        ConfigError: settings that must be as they were; all of them are listed.
+        ConfigError: settings differ that must not change. All of them are listed.
     """
     free = FREE | (LENGTH if _any_length(config) else set())
     now, before = config.to_dict(), TrainConfig.from_dict(saved).to_dict()
@@ -90,8 +90,9 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
 
 
 def _moved_rewards(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether rewards differ only in where their files are: those of before are gone, and files of these names are
-    where the run looks now. A base model that judges is compared by its weights, as the one that is trained.
+    """Whether rewards differ only in the location of their files: the old files are gone, and files of the
+    same names exist at the new location. A base model that judges is compared by its weights, like the
+    trained one.
     """
     bases = now["base_model_name"], before["base_model_name"]
 
@@ -115,14 +116,15 @@ def _moved_rewards(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 def check_same_start(
     config: TrainConfig, saved: Mapping[str, Any], state: Mapping[str, Any], processes: int
 ) -> None:
-    """Refuse another kind of reference, or another number of processes, which decides what a step consists of.
+    """Refuse another kind of reference, or another number of processes, which determines the content of a
+    step.
 
     Args:
         saved: the config in the backup.
-        state: of the backup.
+        state: state of the backup.
 
     Raises:
-        ConfigError: one of them is not as it was.
+        ConfigError: one of them has changed.
     """
     now, before = (
         config.effective_dpo_ref_mode(),

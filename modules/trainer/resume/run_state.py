@@ -1,4 +1,4 @@
-"""The complete state of a run: writing it to a backup and restoring it."""
+"""Writes the complete state of a run to a backup, and restores it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def take_snapshot(
     """The contents of a backup.
 
     Args:
-        rollout: what the loader adds: of online training, the images of the epoch under way.
+        rollout: data of the loader: in online training, the images of the current epoch.
     """
     weights = parts.handle.state_dict() if parts.handle is not None else dict(parts.named)
     made = Snapshot(progress, {"weights": weights}, config=config.packed().to_dict())
@@ -68,7 +68,7 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
 
     Args:
         base: name of the base model, for the error.
-        writes: whether this process brings files back.
+        writes: whether this process restores files.
 
     Raises:
         UserError: the backup belongs to another model, other data or other settings.
@@ -158,7 +158,7 @@ def _copy_weights(named: list[tuple[str, torch.nn.Parameter]], saved: Mapping[st
 
 
 def _bring_back(source: Path, target: Path) -> None:
-    """The file of the best weights out of a backup."""
+    """Restore the file of the best weights from a backup."""
     try:
         Owned(target.parent, local=True).take(source, target.name)
     except OSError as error:

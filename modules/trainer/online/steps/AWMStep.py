@@ -1,4 +1,4 @@
-"""Optimizer steps of AWM, the supervised loss weighed by advantages."""
+"""Optimizer steps of AWM, the supervised loss weighted by advantages."""
 
 from __future__ import annotations
 

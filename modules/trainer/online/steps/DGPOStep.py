@@ -1,4 +1,4 @@
-"""An optimizer step of DGPO, whose loss weighs each image by what all images of its prompt come to."""
+"""Optimizer steps of DGPO, whose loss weights each image by a quantity of its whole prompt group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modules.util.enum.choices import GroupStrategy
 
 
 def _with_weight(out: PolicyOut, weight: torch.Tensor, share: float) -> PolicyOut:
-    """The numbers of images whose group's weight became known later; ``share`` is theirs of the step."""
+    """The metrics of images whose group weight became known later; ``share`` is their share of the step."""
     shares = {
         name: value * weight if name in ("dgpo_loss", "loss") else value for name, value in out.shares.items()
     }
@@ -48,7 +48,7 @@ class DGPOStep(DecoupledStep):
 
     @property
     def _spread(self) -> bool:
-        """Whether images of a group lie in several processes."""
+        """Whether images of a group are in several processes."""
         return self.processes.world_size > 1 and not online_settings.groups_are_local(self.loader.sampler)
 
     def _noised(self, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> NoisedBatch:
@@ -57,7 +57,7 @@ class DGPOStep(DecoupledStep):
     # -- what the loss needs ----------------------------------------------------------------------------------
 
     def _fixed(self, noised: NoisedBatch) -> dict[str, torch.Tensor | None]:
-        """Errors of the other policies, and the reference's prediction where there is a KL."""
+        """Errors of the other policies, and the reference's prediction if there is a KL term."""
         options, config = self._options, self.config
         old = noised.error(noised.old()) if options.needs_old else None
         frozen = noised.reference(config.rlhf_dgpo_kl_cfg) if options.needs_frozen_reference else None
@@ -79,7 +79,7 @@ class DGPOStep(DecoupledStep):
     # -- strategies -------------------------------------------------------------------------------------------
 
     def _exact(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
-        """Whole groups in a micro-batch, over all processes: one pass."""
+        """Compute whole groups in a micro-batch, over all processes, in one pass."""
         for batch in self.group.online:
             if batch is None:
                 self._sit_out()
@@ -98,7 +98,7 @@ class DGPOStep(DecoupledStep):
             self._results.add(out)
 
     def _two_passes(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
-        """The weights from a pass without gradients, then the gradients."""
+        """Compute the weights in a pass without gradients, then the gradients."""
         scores = GroupScores(self._options, self.config.rlhf_group_size)
         all_noised: list[tuple[NoisedBatch, dict[str, torch.Tensor | None]]] = []
         for batch in self.group.batches():
@@ -106,7 +106,7 @@ class DGPOStep(DecoupledStep):
             fixed = self._fixed(noised)
             with torch.no_grad():
                 scores.add(self._terms(noised, fixed))
-            # kept on the device: one number an image, and where there is a KL a prediction
+            # kept on the device: one number per image and, with a KL term, a prediction
             all_noised.append((noised, fixed))
         if not all_noised:
             self._sit_out()
@@ -130,7 +130,7 @@ class DGPOStep(DecoupledStep):
         self._results.add(out)
 
     def _stash(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
-        """Group by group: gradients without the weight, which is known at the end and multiplied in."""
+        """Compute each group's gradients without its weight, and multiply them by the weight once it is known."""
         batches = self.group.batches()
         members: dict[int, list[tuple[int, int]]] = {}
         for b, batch in enumerate(batches):

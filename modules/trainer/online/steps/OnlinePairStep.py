@@ -1,4 +1,4 @@
-"""Optimizer steps of online DPO, on pairs made of a prompt's own images."""
+"""Optimizer steps of online DPO, on pairs formed from a prompt's own images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from modules.trainer.steps import Backward
 
 @STEPS.register("ONLINE_DPO")
 class OnlinePairStep(DecoupledStep):
-    """The better and the worse images of each prompt, compared as DPO compares pairs from disk.
+    """Compares the better with the worse images of each prompt, as DPO does with pairs from disk.
 
-    What each image counts for is found in a pass without gradients; the second pass then takes the images in
-    micro-batches of any size.
+    The weight of each image is computed in a pass without gradients. The second pass then processes the
+    images in micro-batches of any size.
     """
 
     def _run(self, backward: Backward) -> None:
@@ -27,7 +27,7 @@ class OnlinePairStep(DecoupledStep):
         total = int(self.processes.sum(torch.tensor([len(pairs)], dtype=torch.int64))[0])
         timestep_T = self.timesteps()
         if not total:
-            # nothing but equal rewards: a step that changes nothing
+            # only equal rewards: a step that changes nothing
             zero = torch.zeros(())
             self._results.add(PolicyOut(zero, {}, {"loss": zero}))
             return
@@ -38,7 +38,7 @@ class OnlinePairStep(DecoupledStep):
                 self._at(chunks, pairs, total * len(timestep_T), index, timestep, backward)
 
     def _pairs(self, batches: list[OnlineBatch]) -> tuple[RankedPairs, list[tuple[int, int]]]:
-        """Pairs by the places of the images they are made of, and those images as (batch, place)."""
+        """Pairs as indices of their images, and these images as (batch, index)."""
         if not batches:
             nothing = torch.zeros(0, dtype=torch.int64)
             return RankedPairs(nothing, nothing, 0), []

@@ -1,4 +1,6 @@
-"""One optimizer step of the coupled online modes: how likely the steps of the images are now, and what follows."""
+"""Optimizer steps of the coupled online modes: the current likelihood of the images' steps, and the resulting
+loss.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ QUARTER = 0.25
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """A trained step of a micro-batch as the model sees it now, (B,) each.
+    """A trained step of a micro-batch under the current model, (B,) each.
 
     Args:
-        logp: with gradient where it was asked for.
-        kl: to the reference, or ``None``.
+        logp: with gradient if requested.
+        kl: KL divergence to the reference, or ``None``.
         gap: squared distance of the mean from that of the rollout, or ``None``.
         std: standard deviation of the transition.
     """
@@ -57,10 +59,10 @@ class CoupledStep:
     all of them and all processes before the first backward pass.
 
     Args:
-        reference: the weights the run started from, where a KL to them is part of the loss.
-        parameters: what is trained.
+        reference: the initial weights of the run, if a KL to them is part of the loss.
+        parameters: the trained parameters.
         old_policy: not used.
-        lossless: whether nothing in use computes rollouts otherwise than training.
+        lossless: whether rollouts and training compute exactly the same.
     """
 
     def __init__(
@@ -128,10 +130,11 @@ class CoupledStep:
     # -- one step of the images -------------------------------------------------------------------------------
 
     def _trained_step(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> TrainedStep:
-        """In the gradient mode it is called in; what it is compared with never has a gradient."""
+        """Evaluate a step in the current gradient mode. The values it is compared with never have a gradient."""
         reference: StepOutput | None = None
         if self._reference is not None:
-            # before the pass with gradients: weights must not be exchanged between it and its backward pass
+            # before the pass with gradients, because weights must not be swapped between it and its
+            # backward pass
             with torch.no_grad(), self._reference.active():
                 reference = self._asked(batch, step, settings)
         out = self._asked(batch, step, settings)
@@ -160,7 +163,7 @@ class CoupledStep:
     def _terms(
         self, batch: OnlineBatch, steps: list[TrainedStep], places: list[int], whole: bool
     ) -> StepTerms:
-        """The steps at ``places`` of the trained ones."""
+        """The steps at indices ``places`` of the trained ones."""
         device = steps[0].logp.device
         rollouts = batch.rollouts
         kls = [one.kl for one in steps if one.kl is not None]
@@ -179,7 +182,7 @@ class CoupledStep:
         )
 
     def _dense_groups(self, batch: OnlineBatch) -> torch.Tensor:
-        """Ids as they were counted: from 0 within the epoch."""
+        """Group ids counted from 0 within the epoch."""
         return batch.rollouts.group_N % self._config.rlhf_prompts_per_epoch
 
     def _step_by_step(
@@ -218,14 +221,14 @@ class CoupledStep:
     def _in_two_passes(
         self, batch: OnlineBatch, settings: RolloutSettings, counts: GlobalCounts, backward: Backward
     ) -> None:
-        """What each step counts for from a pass without gradients, then the steps one by one."""
+        """Compute the weight of each step in a pass without gradients, then the steps one by one."""
         with torch.no_grad():
             out = self._whole_out(batch, self._trained_steps(batch, settings), counts)
         slopes = out.coefficients
         moves = torch.stack([one.abs().sum(0) for one in slopes.values()]).sum(0) > 0
         for place, step in enumerate(batch.rollouts.steps):
             if not bool(moves[place]):
-                # the clip holds all images of the batch: there is nothing to pass back
+                # all images of the batch are clipped, so there is no gradient
                 continue
             trained = self._trained_step(batch, step, settings)
             loss = (slopes["logp"][:, place] * trained.logp).sum()
@@ -236,7 +239,7 @@ class CoupledStep:
     def _stashed(
         self, image: OnlineBatch, settings: RolloutSettings, counts: GlobalCounts, backward: Backward
     ) -> None:
-        """Gradients of all steps added up on their own, then multiplied by what the image counts for."""
+        """Accumulate the gradients of all steps separately, then multiply them by the image's weight."""
         if not bool(image.rollouts.mask_NS.any()):
             return
         steps: list[TrainedStep] = []
@@ -253,7 +256,7 @@ class CoupledStep:
     # -- the first ratio --------------------------------------------------------------------------------------
 
     def _check_first_ratio(self, group: OnlineGroup) -> None:
-        """Before the first update the ratios are 1, or rollout and training do not compute the same."""
+        """Check that ratios before the first update are 1. Otherwise rollout and training do not compute the same."""
         check, tolerance = self._ratio_rule(group)
         if check == "off":
             return

@@ -1,4 +1,4 @@
-"""What the decoupled modes ask of the model: finished images with noise added, at timesteps of the mode's choice."""
+"""The model passes of the decoupled modes: finished images with added noise, at timesteps chosen by the mode."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class NoisedBatch:
 
     Args:
         batch: the images.
-        index: place of the timestep in the list of the pass.
-        timestep: what the denoiser is told.
+        index: index of the timestep in the list of the pass.
+        timestep: the timestep given to the denoiser.
     """
 
     def __init__(self, step: DecoupledStep, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> None:
@@ -62,17 +62,17 @@ class NoisedBatch:
         return loader.setup.predict(model, self._latents_BChw, cond, self._draw, size)
 
     def policy(self) -> Prediction:
-        """The trained weights, in the gradient mode it is called in."""
+        """The prediction of the trained weights, in the current gradient mode."""
         return self._ask(self._cond)
 
     def old(self) -> torch.Tensor:
-        """The old policy's prediction; must not stand between a forward and its backward pass."""
+        """The old policy's prediction. Must not be called between a forward pass and its backward pass."""
         assert self._step.old_policy is not None
         with torch.no_grad(), self._step.old_policy.active():
             return self._ask(self._cond).predicted
 
     def reference(self, cfg: float = 1.0) -> torch.Tensor:
-        """The prediction of the weights the run started from, guided if ``cfg`` is above 1."""
+        """The prediction of the initial weights, with guidance if ``cfg`` is above 1."""
         assert self._step.reference is not None
         with torch.no_grad(), self._step.reference.active():
             wanted = self._ask(self._cond).predicted
@@ -84,7 +84,7 @@ class NoisedBatch:
 
     @property
     def target(self) -> torch.Tensor:
-        """What the denoiser should predict."""
+        """The target of the denoiser's prediction."""
         schedule = self._step.loader.model.schedule
         return schedule.target(self._latents_BChw, self._draw.noise_BChw, self._draw.timestep_B)
 
@@ -98,20 +98,20 @@ class NoisedBatch:
 
     @property
     def group_B(self) -> torch.Tensor:
-        """Ids of the groups, from 0 within the epoch."""
+        """Group ids, from 0 within the epoch."""
         return (self._batch.rollouts.group_N - self._step.group.first_group).to(self._latents_BChw.device)
 
 
 class DecoupledStep:
-    """What the decoupled modes have in common; each is a subclass with ``_run``.
+    """The base of the decoupled modes. Subclasses implement ``_run``.
 
     The loss is the mean over the images and over the timesteps of the pass.
 
     Args:
-        reference: the weights the run started from, if the mode compares with them.
-        parameters: what is trained.
-        old_policy: the weights that follow slowly, if the mode has them.
-        lossless: not used: rollouts and training never compute the same here.
+        reference: the initial weights of the run, if the mode compares with them.
+        parameters: the trained parameters.
+        old_policy: the slowly following weights, if the mode has them.
+        lossless: not used, because rollouts and training never compute the same here.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DecoupledStep:
 
     @property
     def group(self) -> OnlineGroup:
-        """The optimizer step under way."""
+        """The current optimizer step."""
         if self._group is None:
             raise RuntimeError("no optimizer step is in progress")
         return self._group
@@ -163,7 +163,7 @@ class DecoupledStep:
         return self.processes.sum(tensor.cpu()).to(tensor.device)
 
     def timesteps(self) -> torch.Tensor:
-        """Those of the pass, (T,): the same for all images and processes."""
+        """The timesteps of the pass, (T,), the same for all images and processes."""
         settings = self.loader.settings(self.group.epoch)
         return sample_timesteps(
             self.loader.model.schedule,
@@ -187,7 +187,7 @@ class DecoupledStep:
 
 
 def joined(batches: Sequence[OnlineBatch], images: Sequence[tuple[int, int]]) -> OnlineBatch:
-    """The images (batch, place) of one group or pair as a batch; they come from one epoch."""
+    """Join the images (batch, index) of one group or pair into a batch. They belong to one epoch."""
     from modules.rollout.Rollouts import Rollouts
 
     parts = [batches[b].select([i]) for b, i in images]

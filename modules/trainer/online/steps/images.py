@@ -1,4 +1,4 @@
-"""Optimizer steps of decoupled modes whose loss looks at each image on its own, NFT among them."""
+"""Optimizer steps of decoupled modes whose loss treats each image separately, such as NFT."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from modules.trainer.steps import Backward
 
 @STEPS.register("decoupled")
 class ImageStep(DecoupledStep):
-    """The loss ``(ImageTerms, options, images)`` of the mode on each image and timestep."""
+    """Applies the mode's loss ``(ImageTerms, options, images)`` to each image and timestep."""
 
     def options(self) -> ImageOptions:
-        """The numbers the loss is given."""
+        """The options passed to the loss."""
         return online_settings.image_options(self.config)
 
     def _run(self, backward: Backward) -> None:
@@ -36,7 +36,7 @@ class ImageStep(DecoupledStep):
     def _terms(self, noised: NoisedBatch, options: ImageOptions) -> ImageTerms:
         old_BChw = None if self.old_policy is None else noised.old()
         frozen_BChw = noised.reference() if options.compares else None
-        # last of all: other weights must not come between this pass and its backward pass
+        # last, because other weights must not be swapped in between this pass and its backward pass
         made = noised.policy()
         factor_B = x0_factor(self.loader.model.schedule, noised.timestep_B).to(made.predicted.device)
         return ImageTerms(made.predicted, made.target, noised.adv_B, factor_B, old_BChw, frozen_BChw)
@@ -44,14 +44,14 @@ class ImageStep(DecoupledStep):
 
 @STEPS.register("NFT")
 class NFTStep(ImageStep):
-    """Good images pull, bad ones push the mirror image about the old policy (arXiv 2509.16117)."""
+    """Good images attract the policy, bad ones attract its mirror image about the old policy (arXiv 2509.16117)."""
 
     def options(self) -> ImageOptions:
         return online_settings.nft_options(self.config)
 
 
 def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
-    """By how much the finished image changes with the prediction, (B,) float32."""
+    """How much the finished image changes with the prediction, (B,) float32."""
     signal_B, noise_B = schedule.coefficients(timestep_B)
     factor_B = noise_B / signal_B if schedule.prediction == "epsilon" else noise_B
     return factor_B.float()

@@ -1,4 +1,4 @@
-"""Which class takes the optimizer steps of which online mode; each registers itself here."""
+"""Maps online modes to the classes of their optimizer steps, which register here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from modules.util.Registry import Registry
 OnlineStepClass = Callable[
     [OnlineLoader, Reference | None, list[torch.nn.Parameter], OldPolicy | None, bool], TrainStep
 ]
-"""Takes the loader, the reference and the old policy where the mode has them, what is trained, and whether nothing in
-use computes rollouts otherwise than training."""
+"""Takes the loader, the reference and old policy if the mode has them, the trained parameters, and whether
+rollouts and training compute exactly the same.
+"""
 
 STEPS: Registry[OnlineStepClass] = Registry("step of an online mode", "modules.trainer.online.steps")
 
@@ -26,7 +27,7 @@ def step_of(mode: ModeSpec) -> OnlineStepClass:
     """The class registered under the mode's key, or else the one for all modes of its kind.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is no such class.
     """
     return STEPS.get(mode.key if mode.key in STEPS else mode.paradigm, field="rlhf_mode")
 
@@ -38,5 +39,5 @@ def create_online_step(
     old_policy: OldPolicy | None,
     lossless: bool,
 ) -> TrainStep:
-    """What the config's mode does in an optimizer step; arguments as for ``OnlineStepClass``."""
+    """Create the optimizer step of the config's mode. For the arguments, see ``OnlineStepClass``."""
     return step_of(loader.config.rlhf_mode.spec)(loader, reference, parameters, old_policy, lossless)
