@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from modules.util.enum.ModelType import ModelType
 from modules.util.files.user_folder import FOLDER_VARIABLE
+from tests import tiny
 
 QUICK_FAMILY = "STABLE_DIFFUSION_15"
 LEFT_OUT = ("gui", "dist", "child", "slow")
@@ -43,10 +45,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # before there are workers, so that all of them share the models that one has written
+    tiny.root()
     if config.getoption("quick") and (
         hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
     ):
         sys.addaudithook(refuse_children)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now lives as long as the process, and no search for cycles need look at it again. The
+    searches come less often too, since most objects that a test makes live until it ends.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def refuse_children(event: str, arguments: tuple[Any, ...]) -> None:

@@ -13,14 +13,15 @@ from modules.modelSetup.sample_images import check_sample
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import UnsupportedError
-from tests.contracts.test_family import VARIANTS, families
+from tests.contracts.test_family import SIBLINGS, VARIANTS, families
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
 from tests.usual import usual
 
+pytestmark = pytest.mark.usefixtures("from_memory")
 CASES = sorted({key for key, _ in families()})
-USUAL = usual(CASES, *(key for key in CASES if key not in VARIANTS))
+USUAL = usual(CASES, *(key for key in CASES if key not in (*VARIANTS, *SIBLINGS)))
 
 
 def family_config(folder: Path, key: str, **changes: Any) -> Path:
@@ -78,11 +79,8 @@ def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -
     setup = tiny_setup(key)
     base, tuned = setup.load(str(tiny_folder(key))), setup.load(str(tmp_path / "tuned"))
     for name, module in base.modules().items():
-        changed = [
-            path
-            for path, tensor in module.state_dict().items()
-            if not torch.equal(tensor, tuned.module(name).state_dict()[path])
-        ]
+        now = tuned.module(name).state_dict()
+        changed = [path for path, tensor in module.state_dict().items() if not torch.equal(tensor, now[path])]
         assert bool(changed) == (name == setup.spec.denoiser), (name, changed[:3])
 
 

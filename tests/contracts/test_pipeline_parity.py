@@ -21,6 +21,7 @@ from tests.tiny import (
 from tests.tiny.batches import images
 from tests.tiny.source_images import source_tensors
 
+pytestmark = pytest.mark.usefixtures("from_memory")
 PROMPTS = ["a red circle", "a large blue square on the left"]
 # XL is published with epsilon, but many models made from it predict velocity
 CASES = [*families(), ("STABLE_DIFFUSION_XL_10_BASE", "v_prediction")]

@@ -39,6 +39,7 @@ FAMILIES = [
     f"{MEMORY}[STABLE_DIFFUSION_XL_10_BASE-half]",
     "tests/contracts/test_family_training.py::test_a_stopped_run_ends_with_the_same_weights[FLUX_DEV_1]",
 ]
+ON_THE_DEVICE = "tests/trainer/memory/test_what_is_on_the_device.py::"
 SETTINGS = [
     "tests/device/on_the_device.py",
     "tests/device/packed_on_the_device.py",
@@ -47,6 +48,28 @@ SETTINGS = [
     "tests/trainer/online/test_resume_online.py::test_stopped_and_continued_is_bit_equal[in_an_epoch]",
     "tests/trainer/memory/test_what_is_on_the_device.py",
     *(f"--deselect={HERE}{name}" for name in ("test_every_family", "test_half_precision")),
+    # runs of ``on_the_device.py`` and of online methods move the same parts at the same moments
+    *(
+        f"--deselect={ON_THE_DEVICE}test_what_encodes_is_alone_on_the_device[{name}]"
+        for name in ("pairs, kept scores of the reference", "pairs, others held back", "whole model")
+    ),
+    f"--deselect={ON_THE_DEVICE}test_images_to_learn_from_are_made_with_all_there",
+    # another order of the same passes
+    *(
+        f"--deselect={ON_THE_DEVICE}test_what_is_not_kept_is_encoded_once_where_the_denoiser_is[{name}]"
+        for name in ("FULL_CONCURRENT", "POLICY_CONCURRENT")
+    ),
+    # no run, so nothing on the device
+    *(
+        f"--deselect={ON_THE_DEVICE}{name}"
+        for name in (
+            "test_texts_encoded_ahead_make_the_same_images",
+            "test_a_borrowed_part_comes_back_even_after_an_error",
+            "test_a_borrowed_part_that_does_not_fit_comes_back_whole",
+        )
+    ),
+    # a part of what ``nft_held`` does
+    "--deselect=tests/trainer/online/test_steps.py::test_all_ways_give_the_same_gradient[nft]",
 ]
 SHARES = {"families": FAMILIES, "settings and methods": SETTINGS}
 """What stands for the rest: families, settings, every optimizer, every online method; for two workers at once."""

@@ -29,7 +29,7 @@ def test_a_run_there_ends_with_the_weights_of_one_here(trusted, remote, tmp_path
     assert (status.state, status.step["progress"]["global_step"]) == ("finished", 3)
 
     assert main(["fetch"]) == 0
-    run_here(config)
+    run_here(config, from_files=True)
     assert same_weights(record.folder / "model" / "out.safetensors", tmp_path / "job" / "out.safetensors")
     assert list((record.folder / "samples").rglob("*.jpg"))
     assert "finished" in (record.folder / "log.txt").read_text() or (record.folder / "log.txt").stat().st_size

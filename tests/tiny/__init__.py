@@ -1,17 +1,18 @@
 """Random-weight models small enough for tests.
 
-``tiny_folder`` writes a model once per process and is only to be read; ``tiny_model`` loads one once per process and
-gives a copy of its own to everyone who asks.
+``tiny_folder`` writes a model once for all processes of a test session and is only to be read; ``tiny_model`` loads one
+once per process and gives a copy of its own to everyone who asks.
 """
 
 from __future__ import annotations
 
 import atexit
-import copy
 import importlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from modules.model.Model import Model
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from tests.tiny.copies import Original
 
 # Latents of 8x8 are the smallest the two levels of the tiny UNets take without trouble.
 SIZE = (32, 32)
@@ -84,16 +86,23 @@ def factories() -> dict[str, Callable[[Path, str, int], object]]:
     return found
 
 
+ROOT_VARIABLE = "TASTEMAKER_TINY_MODELS"
+
+
 @lru_cache
-def _root() -> Path:
-    root = Path(tempfile.mkdtemp(prefix="tiny-models-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return root
+def root() -> Path:
+    """Where models are written: made by the first process that asks, and shared with the processes it starts."""
+    if given := os.environ.get(ROOT_VARIABLE):
+        return Path(given)
+    made = Path(tempfile.mkdtemp(prefix="tiny-models-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    os.environ[ROOT_VARIABLE] = str(made)
+    return made
 
 
 @lru_cache
 def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "", factor: int = 4) -> Path:
-    """A model folder of a family, written once per process; do not change what is in it.
+    """A model folder of a family, written once; do not change what is in it.
 
     Args:
         prediction: epsilon or v_prediction for families that have both; theirs if empty.
@@ -103,8 +112,14 @@ def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "", factor: 
     prediction = prediction or tiny_setup(key).spec.prediction
 
     torch.set_num_threads(1)
-    folder = _root() / f"{key}-{prediction}-{factor}"
-    factories()[key](folder, prediction, factor)
+    folder = root() / f"{key}-{prediction}-{factor}"
+    if not folder.exists():
+        own = Path(tempfile.mkdtemp(prefix="part-", dir=root())) / folder.name
+        factories()[key](own, prediction, factor)
+        # another process may have been faster; its files are the same
+        with suppress(OSError):
+            own.rename(folder)
+        shutil.rmtree(own.parent)
     return folder
 
 
@@ -121,15 +136,17 @@ def tiny_model(
     dtype: torch.dtype | None = None,
 ) -> Model:
     """A tiny model as it is when it was loaded, to do anything with; float32 by default."""
-    model = _loaded(key, prediction, factor, dtype)
-    return copy.deepcopy(model, {id(model.spec): model.spec})
+    made: Model = _loaded(key, prediction, factor, dtype).copy()
+    return made
 
 
 @lru_cache
-def _loaded(key: str, prediction: str, factor: int, dtype: torch.dtype | None) -> Model:
+def _loaded(key: str, prediction: str, factor: int, dtype: torch.dtype | None) -> Original:
     import torch
 
     from modules.model.dtypes import PartDtypes
+    from tests.tiny.copies import Original
 
     folder = tiny_folder(key, prediction, factor)
-    return tiny_setup(key).load(str(folder), PartDtypes(default=dtype or torch.float32))
+    model = tiny_setup(key).load(str(folder), PartDtypes(default=dtype or torch.float32))
+    return Original(model, model.spec)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +113,22 @@ def train(config: Path, *arguments: str, timeout: float = 120.0) -> subprocess.C
     )
 
 
-def run_here(config: Path, *overrides: str, callback: Any = None) -> Any:
-    """Run in this process, for tests that look inside or at many cases; returns the trainer."""
+def run_here(config: Path, *overrides: str, callback: Any = None, from_files: bool = False) -> Any:
+    """Run in this process, for tests that look inside or at many cases; returns the trainer.
+
+    Args:
+        from_files: read a tiny model from its files, as other processes do, whose results are to be the same to the
+            last bit; it is copied from memory otherwise.
+    """
     from modules.runner.RunDirectory import RunDirectory
     from modules.trainer.callbacks import Callback
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
+    from tests.tiny.loaded_once import loaded_once
 
     loaded = load_config(config, list(overrides))
     run = RunDirectory(loaded.workspace_dir)
-    with run.locked():
+    with run.locked(), nullcontext() if from_files else loaded_once():
         trainer = GenericTrainer(loaded, run, callback or Callback(), Processes(0, 1, 0, torch.device("cpu")))
         trainer.run()
     return trainer

@@ -60,9 +60,11 @@ class Case:
 
     def changes_the_config(self) -> bool:
         """Whether the two configs are different ones, in this setting alone."""
-        with fresh_folder() as folder:
-            one = as_data(write(folder, self.base, self.given))
-            other = as_data(write(folder, self.base, {**self.given, self.path: self.value}))
+        folder = shared_folder("configs", _nothing)
+        if self.shared not in _CONFIGS:
+            _CONFIGS[self.shared] = as_data(write(folder, self.base, self.given))
+        one = _CONFIGS[self.shared]
+        other = as_data(write(folder, self.base, {**self.given, self.path: self.value}))
         changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} - FOLLOWING
         return bool(changed) and all(f"{name}.".startswith(f"{self.path}.") for name in changed)
 
@@ -97,6 +99,7 @@ WORKING: list[Path] = []
 """The folder of the run under way."""
 
 _KNOWN: dict[str, Any] = {}
+_CONFIGS: dict[str, dict[str, Any]] = {}
 
 
 def _named(value: Any) -> Any:
@@ -126,6 +129,10 @@ def shared_folder(name: str, fill: Callable[[Path], None]) -> Path:
     folder.mkdir()
     fill(folder)
     return folder
+
+
+def _nothing(folder: Path) -> None:
+    """For a folder in which configs are written, one after the other."""
 
 
 def put(data: Any, path: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.util.config.load import load_config
 from modules.util.errors import UserError
+from tests.tiny.loaded_once import loaded_once
 
 ROUNDING = 1e-6
 """Smaller differences of weights and of logged numbers, relative to the largest, are other orders of one sum."""
@@ -113,6 +115,7 @@ def watched() -> Iterator[Work]:
     import transformers.modeling_utils
 
     work = Work()
+    known: WeakKeyDictionary[torch.nn.Module, list[Any]] = WeakKeyDictionary()
     sent, advance = [0], GenericTrainer._advance
     move, checkpoint = Model.to, torch.utils.checkpoint.checkpoint
     encode, pixels = DataLoaderText2ImageMixin.encode_images, DataLoaderText2ImageMixin.pixels
@@ -120,7 +123,10 @@ def watched() -> Iterator[Work]:
     def denoising(predict: Any) -> Any:
         def predicting(self: Any, model: Model, latents: torch.Tensor, *rest: Any, **named: Any) -> Any:
             work.predicted.append(len(latents))
-            work.kernels |= {str(one._attention_backend) for one in switchable_processors(model.denoiser)}
+            # nobody exchanges the processors of a run, and looking for them takes as long as some layers
+            if model.denoiser not in known:
+                known[model.denoiser] = switchable_processors(model.denoiser)
+            work.kernels |= {str(one._attention_backend) for one in known[model.denoiser]}
             return predict(self, model, latents, *rest, **named)
 
         return predicting
@@ -218,6 +224,7 @@ def run(folder: Path, path: Path) -> Outcome:
             directory.locked(),
             watched() as work,
             without_collecting(),
+            loaded_once(),
             mock.patch("modules.trainer.callbacks.Console", lambda: told),
             # what is looked at here is seen again when the model is loaded
             mock.patch("modules.trainer.GenericTrainer.check_model"),

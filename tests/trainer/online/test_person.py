@@ -157,7 +157,7 @@ def _stop_when(reached: Callable[[], bool]) -> None:
 @pytest.mark.child
 def test_killed_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
     with voter(run_of(tmp_path / "whole")):
-        run_here(person(tmp_path / "whole"))
+        run_here(person(tmp_path / "whole"), from_files=True)
     folder = tmp_path / "killed"
     config = person(folder, backup_after=1, backup_after_unit="STEP")
     kept: list[str] = []
@@ -178,7 +178,7 @@ def test_killed_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
                 trainer.kill()
         kept += given
     assert len(set(kept)) == len(kept) == 4
-    run_here(config, "continue_last_backup=true")
+    run_here(config, "continue_last_backup=true", from_files=True)
     assert same_weights(tmp_path / "whole" / "out.safetensors", folder / "out.safetensors")
 
 
