@@ -50,7 +50,7 @@ def job(folder: Path, fraction: float, key: str = "FLUX_DEV_1", side: int = 32, 
     part = {"offload_fraction": fraction, "gradient_checkpointing": True, "weight_dtype": weights}
     whole: dict[str, Any] = {
         "training_method": "FINE_TUNE", "rlhf_enabled": False, "concepts": concepts, "resolution": str(side),
-        "max_steps": 5, "output_model_format": "DIFFUSERS", "output_model_destination": str(folder / "out"),
+        "max_steps": 3, "output_model_format": "DIFFUSERS", "output_model_destination": str(folder / "out"),
         denoiser: part,
         "sample_after_unit": "NEVER", "samples": [],
     }  # fmt: skip
