@@ -109,24 +109,33 @@ class Work:
     recomputed: Counter[str] = field(default_factory=Counter)
 
 
+class Attention:
+    """The attention of denoisers. A run exchanges no processors, and looking for them takes as long as some layers."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[torch.nn.Module, list[Any]] = WeakKeyDictionary()
+
+    def kernels(self, denoiser: torch.nn.Module) -> set[str]:
+        """Those it uses now."""
+        if denoiser not in self._known:
+            self._known[denoiser] = switchable_processors(denoiser)
+        return {str(one._attention_backend) for one in self._known[denoiser]}
+
+
 @contextmanager
 def watched() -> Iterator[Work]:
     """Notes what a run asks of the model, and lets it pass."""
     import transformers.modeling_utils
 
     work = Work()
-    known: WeakKeyDictionary[torch.nn.Module, list[Any]] = WeakKeyDictionary()
-    sent, advance = [0], GenericTrainer._advance
+    sent, attention, advance = [0], Attention(), GenericTrainer._advance
     move, checkpoint = Model.to, torch.utils.checkpoint.checkpoint
     encode, pixels = DataLoaderText2ImageMixin.encode_images, DataLoaderText2ImageMixin.pixels
 
     def denoising(predict: Any) -> Any:
         def predicting(self: Any, model: Model, latents: torch.Tensor, *rest: Any, **named: Any) -> Any:
             work.predicted.append(len(latents))
-            # nobody exchanges the processors of a run, and looking for them takes as long as some layers
-            if model.denoiser not in known:
-                known[model.denoiser] = switchable_processors(model.denoiser)
-            work.kernels |= {str(one._attention_backend) for one in known[model.denoiser]}
+            work.kernels |= attention.kernels(model.denoiser)
             return predict(self, model, latents, *rest, **named)
 
         return predicting
