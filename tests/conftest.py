@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,18 @@ LEFT_OUT = ("gui", "dist", "child", "slow")
 _FAMILIES = {family.value for family in ModelType}
 
 
+@pytest.fixture(scope="session")
+def all_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where each test gets a folder: pytest would look at the folders of all earlier tests to number the next one."""
+    root = tmp_path_factory.mktemp("settings")
+    return (root / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_settings(all_settings: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty settings folder for this test and the programs it starts."""
-    folder = tmp_path_factory.mktemp("settings")
+    folder = next(all_settings)
+    folder.mkdir(mode=0o700)
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
     return folder
 
