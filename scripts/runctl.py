@@ -32,8 +32,6 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
-from modules.util.config.load import load_config  # noqa: E402
-from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
@@ -242,6 +240,8 @@ def read_votes(path: Path) -> list[tuple[str, Vote]]:
 
 def tensorboard(run: RunDirectory) -> int:
     """Show the run's curves in a browser, on the port its config names, until interrupted."""
+    from modules.util.config.load import load_config
+    from modules.util.config.TrainConfig import TrainConfig
 
     config: TrainConfig = load_config(run.config_path)
     logs, port = str(run.tensorboard_dir), str(config.tensorboard_port)

@@ -88,10 +88,13 @@ def test_what_is_wrong_is_said_and_the_status_is_2(run, tmp_path):
     assert runctl(run, "explode").returncode == 2
 
 
-def test_status_for_people_and_programs(run, trainer):
+def test_status_for_people_and_programs(run, trainer, monkeypatch):
     wait_until(lambda: read_status(run).step["progress"]["global_step"] == 3)
-    people = runctl(run, "status")
+    with monkeypatch.context() as imports_told:
+        imports_told.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        people = runctl(run, "status")
     assert people.returncode == 0
+    assert "modules.runner.status" in people.stderr and "pydantic" not in people.stderr, "it starts slowly"
     first, *rest = people.stdout.splitlines()
     assert first == f"{run.path}: running (process {trainer.pid})"
     assert "  step 3/99 eta=1 loss/train_step=0.5" in rest

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-
 from modules.util.errors import ConfigError, UserError
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import parse_json, read_json
@@ -43,6 +41,8 @@ class HttpClient:
             raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
         if not remote:
             self._check_near(parts.hostname)
+        import requests  # only where there is a server: every start of the window would pay for it
+
         self._session = requests.Session()
         self._session.trust_env = False
         self._log_in()
@@ -92,6 +92,8 @@ class HttpClient:
 
     def headers(self) -> dict[str, str]:
         """The credentials as headers, for another kind of connection to the same server."""
+        import requests
+
         prepared = self._session.prepare_request(requests.Request("GET", self.url))
         return {
             name: str(prepared.headers[name])
@@ -137,6 +139,8 @@ class HttpClient:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None
     ) -> tuple[int, bytes]:
+        import requests
+
         hint = f"is {self.what} running at {self.url}?"
         try:
             with self._session.request(
