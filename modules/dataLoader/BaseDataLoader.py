@@ -41,14 +41,14 @@ Batch = ImageBatch | PairBatch
 
 
 class AccumulationGroup(list["Batch | None"]):
-    """The micro-batches of one optimizer step in this process; ``None`` where this process has no items.
+    """The micro-batches of one optimizer step in this process; ``None`` if this process has no items.
 
-    Every process gets groups of the same length, so they may meet after each micro-batch.
+    Every process gets groups of the same length, so that they can synchronise after each micro-batch.
 
     Attributes:
-        epoch, step: where it is; ``step`` counts optimizer steps within the epoch.
+        epoch, step: its position; ``step`` counts optimizer steps within the epoch.
         total: items (images or pairs) of the step over all processes.
-        last: whether the epoch ends with it.
+        last: whether it is the last of the epoch.
     """
 
     def __init__(self, batches: Sequence[Batch | None], step: Step) -> None:
@@ -57,27 +57,27 @@ class AccumulationGroup(list["Batch | None"]):
 
     @property
     def samples(self) -> int:
-        """Items of the step in this process."""
+        """Number of items of the step in this process."""
         return sum(len(batch) for batch in self if batch is not None)
 
 
 class BaseDataLoader(ABC):
-    """Delivers a run's batches, from any position on, the same ones every time.
+    """Delivers a run's batches deterministically, from any position on.
 
     Args:
-        config: of the run.
+        config: config of the run.
         model, setup: encode images and prompts during ``prepare``.
-        units: what is delivered, out of ``source``.
+        units: the units of ``source`` to deliver.
         source: the run's data; shared by the loaders of training and validation.
-        files: what is known of the image files.
-        validation: fixed order, every item once.
-        device: where batches are brought to.
+        files: index of the image files.
+        validation: whether to deliver every item once, in a fixed order.
+        device: device of the batches.
         progress: called with the progress of ``prepare``; may cancel it.
-        rank, world_size: this process and how many there are.
+        rank, world_size: index of this process, and number of processes.
         barrier: waits for the other processes.
 
     Raises:
-        DataError: images that cannot be read, pairs of unlike shape (all of them are listed).
+        DataError: there are unreadable images, or pairs of different shapes (all are listed).
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class BaseDataLoader(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Encode whatever is not in the cache yet; batched, cancellable, resumable.
+        """Encode everything that is not in the cache yet. Batched, cancellable and resumable.
 
         Raises:
-            LoadingCancelled: the progress callback said so; what is finished is kept.
-            DataError: an image turned out to be damaged, or the cache cannot be written.
+            LoadingCancelled: the progress callback cancelled it. Finished work is kept.
+            DataError: an image is damaged, or the cache is not writable.
         """
 
     @abstractmethod
@@ -152,7 +152,7 @@ class BaseDataLoader(ABC):
         """Cache text states from the next position on, of text encoders that were trained until now.
 
         Args:
-            encoders: digest of what they became.
+            encoders: digest of the trained encoders.
         """
 
     @abstractmethod
@@ -162,12 +162,12 @@ class BaseDataLoader(ABC):
     # -- how much there is -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Images or pairs, not counting repeats."""
+        """Number of images or pairs, not counting repeats."""
         return len(self.units)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of the first epoch; with fractional balancing later ones may differ by a few."""
+        """Optimizer steps of the first epoch. With fractional balancing, later ones may differ by a few."""
         return self.sampler.steps_in_epoch(0)
 
     def steps_in_epoch(self, epoch: int) -> int:
@@ -183,10 +183,10 @@ class BaseDataLoader(ABC):
     def accumulation_groups(self, progress: Any) -> Iterator[AccumulationGroup]:
         """The optimizer steps of the run from a position on, to the end of the last epoch.
 
-        With ``max_steps`` set, there are as many epochs as are asked for.
+        With ``max_steps`` set, the number of epochs is unlimited.
 
         Args:
-            progress: its ``epoch`` and ``epoch_step`` are where to begin.
+            progress: ``epoch`` and ``epoch_step`` give the starting position.
         """
         epoch, start = progress.epoch, progress.epoch_step
         yield from self._deliver(self._steps(epoch, start))
@@ -202,7 +202,7 @@ class BaseDataLoader(ABC):
         """This process's share of all images or pairs, each once, in a fixed order.
 
         Args:
-            batch_size: in this process; that of the run if not given.
+            batch_size: batch size in this process; by default that of the run.
         """
         table = self._table if self.validation else BucketTable.of(self.units, self.files, once=True)
         sampler = BucketBatchSampler(
@@ -218,7 +218,7 @@ class BaseDataLoader(ABC):
     def _deliver(
         self, steps: Iterator[Step], sizes: Sequence[tuple[int, int]] | None = None
     ) -> Iterator[AccumulationGroup]:
-        """Groups in order, their items loaded ahead by the loader's threads."""
+        """Yield groups in order, loading their items ahead in the loader's threads."""
         sizes = self.sizes if sizes is None else sizes
         waiting: collections.deque[tuple[Step, list[Any]]] = collections.deque()
         try:
@@ -266,7 +266,7 @@ class BaseDataLoader(ABC):
             self._barrier()
 
     def data_digest(self) -> str:
-        """Digest of the images, captions and concepts, and of how sure the person was where that counts."""
+        """Digest of the images, captions and concepts, and of the person's certainties if these count."""
         data = hashlib.blake2b(digest_size=16)
         for rules, count in self.units.groups:
             data.update(f"{rules.name}:{count}\n".encode())
@@ -311,7 +311,7 @@ class BaseDataLoader(ABC):
     # -- for the training loop ------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, object]:
-        """What a saved model says about its data: adapters of which it says the same learned from the same pairs."""
+        """What a saved model records about its data. Adapters with equal records learned from the same pairs."""
         if not self.units.dpo:
             return {}
         alone = sum(bool(pair.only) for pair in self.units.entries)
@@ -323,15 +323,15 @@ class BaseDataLoader(ABC):
         return []
 
     def ready(self, weights: Callable[[int], Any]) -> None:
-        """Nothing is made while training."""
+        """Do nothing, because no images are made during training."""
         return
 
     def snapshot(self, progress: TrainProgress) -> None:
-        """A backup needs nothing besides the position."""
+        """Return nothing: a backup needs only the position."""
         return
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
-        """There is nothing to restore besides the position."""
+        """Do nothing: only the position needs to be restored."""
         return
 
     def close(self) -> None:

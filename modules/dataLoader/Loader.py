@@ -10,7 +10,7 @@ from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.util.TrainProgress import TrainProgress
 
 Weights = Callable[[int], AbstractContextManager[None]]
-"""Puts the weights that make images at an optimizer step in place, for the length of a block."""
+"""Inside a block, sets the weights that make images at an optimizer step."""
 
 
 class Loader(Protocol):
@@ -19,7 +19,7 @@ class Loader(Protocol):
     world_size: int
 
     def __len__(self) -> int:
-        """Images, pairs or prompts, not counting repeats."""
+        """Number of images, pairs or prompts, not counting repeats."""
 
     @property
     def total_steps(self) -> int:
@@ -41,18 +41,18 @@ class Loader(Protocol):
         """Called once before the first step, when the weights are final.
 
         Args:
-            weights: what images that are made while training are made with.
+            weights: the weights for images made during training.
         """
 
     def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """What a backup has to hold besides the position; every process calls this.
+        """What a backup must hold besides the position. Every process must call this.
 
         Returns:
-            Tensors by name and JSON values, the same in every process; ``None`` where there is nothing.
+            Tensors by name and JSON values, the same in every process; ``None`` if there is nothing to save.
         """
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
-        """Restore what ``snapshot`` returned; ``DataError`` if it is damaged."""
+        """Restore the result of ``snapshot``. Raises ``DataError`` if it is damaged."""
 
     def close(self) -> None:
         """Release threads, files and memory."""

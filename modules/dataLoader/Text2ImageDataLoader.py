@@ -21,13 +21,13 @@ from modules.pipeline.nodes.CachedTensors import content_key
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 MOST_AHEAD = 8
-"""Images that wait to be encoded; more would make nothing faster."""
+"""Maximum number of images waiting to be encoded; more would not be faster."""
 BYTES_OF_A_PIXEL = 15
-"""As decoded, and as floating-point numbers."""
+"""Memory of a pixel as decoded, and as floating-point numbers."""
 
 
 class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseDataLoader):
-    """Images or pairs with their prompts, encoded once and kept on disk."""
+    """Images or pairs with their prompts, encoded once and cached on disk."""
 
     def _make_dataset(self) -> Any:
         modules = [self.first_module(self.units), *self.modules()]
@@ -73,7 +73,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
 
     @no_search_for_cycles()
     def _latent_tasks(self) -> list[EncodeTask]:
-        """Images to encode, equal sizes together."""
+        """Images to encode, grouped by size."""
         assert self.latents is not None
         tasks: list[EncodeTask] = []
         total = len(self.units) * len(self.sides)
@@ -85,14 +85,14 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         return sorted(tasks, key=lambda task: (task.size, task.unit, task.visit, task.side))
 
     def _needs_no_task(self, cache: ContentCache) -> Container[str]:
-        """Keys that are left out of the tasks at once; several processes divide all tasks, so that their shares do not
-        depend on what another one has written in the meantime.
+        """Keys to skip immediately. Several processes divide all tasks, so that their shares do not depend on
+        what another one has written in the meantime.
         """
         return cache if self.world_size == 1 else ()
 
     def _share(self, everything: Sequence[T]) -> Sequence[T]:
-        """What this process encodes: every W-th one, cached or not, so that it does not matter what other processes
-        have written in the meantime.
+        """The share that this process encodes: every W-th task, cached or not, so that it does not depend on
+        what other processes have written in the meantime.
         """
         return everything[self.rank :: self.world_size]
 
@@ -105,7 +105,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         self.files.flush()
 
     def fill(self, tasks: Sequence[EncodeTask]) -> None:
-        """Encode images and put them into the cache."""
+        """Encode images and add them to the cache."""
         assert self.latents is not None
         if not tasks:
             return
@@ -118,7 +118,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
                 self._report("encoding images", done, len(tasks))
 
     def _images_ahead(self, tasks: Sequence[EncodeTask]) -> int:
-        """How many decoded images may wait: what the config says, or as many as fit into a tenth of the free memory."""
+        """How many decoded images may wait: the configured number, or as many as fit into a tenth of the free
+        memory.
+        """
         if self.config.cache_batch_size is not None:
             return self.config.cache_batch_size
         largest = max(task.size[0] * task.size[1] * BYTES_OF_A_PIXEL for task in tasks)

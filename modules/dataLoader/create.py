@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def sides_multiple(setup: BaseModelSetup, model: Model) -> int:
-    """Pixels that the sides of images to train on, and of those that are edited, are multiples of."""
+    """Number of pixels that the sides of training and source images must be multiples of."""
     return math.lcm(setup.spec.size_multiple, model.latent_factor)
 
 
@@ -40,19 +40,20 @@ def create_data_loader(
     barrier: Callable[[], None] | None = None,
     share: BaseDataLoader | None = None,
 ) -> BaseDataLoader:
-    """The loader of a run's training or validation data; call its ``prepare`` before asking for batches.
+    """Create the loader of a run's training or validation data. Call its ``prepare`` before requesting
+    batches.
 
     Args:
-        validation: deliver what is held back instead of what is trained on.
-        device: where batches are brought to.
-        progress: called with the progress; may cancel them.
-        rank, world_size: this process and how many there are.
+        validation: deliver the held-back data instead of the training data.
+        device: device of the batches.
+        progress: called with the progress; may cancel.
+        rank, world_size: index of this process, and number of processes.
         barrier: waits for all processes; needed with more than one.
-        share: another loader of this run, whose knowledge of the files is used instead of looking again.
+        share: another loader of this run, whose knowledge of the files is reused.
 
     Raises:
-        DataError: the data cannot be used; every fault is listed.
-        ValueError: validation data of a run that has none.
+        DataError: the data is unusable. Every fault is listed.
+        ValueError: the run has no validation data.
     """
     if world_size > 1 and barrier is None:
         raise ValueError("several processes need a barrier")

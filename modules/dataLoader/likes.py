@@ -1,4 +1,4 @@
-"""Liked and disliked images that need no partner: which of them stay pairs, and which contradict each other."""
+"""Liked and disliked images without a partner: which of them stay pairs, and which contradict each other."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from modules.util.errors import DataError
 
 
 def split_unequal_pairs(source: DataSource, files: FileIndex) -> None:
-    """Make a like and a dislike of every training pair whose sides are cropped to different sizes.
+    """Split every training pair whose sides are cropped to different sizes into a like and a dislike.
 
-    Pairs of edited images stay, and so do those of which an image cannot be read: they are reported as faults.
+    Pairs of edits stay, and so do pairs with an unreadable image, which are reported as faults.
     """
 
     def unequal(pair: Pair) -> bool:
@@ -55,8 +55,8 @@ def _dislike(source: DataSource, pair: Pair) -> Pair:
 
 
 def liked_and_disliked(source: DataSource, files: FileIndex) -> list[str]:
-    """Images that are trained on as a like and as a dislike, byte for byte, at least one of them without a partner;
-    each as ``liked/a.png and disliked/b.png``.
+    """Identical images that are trained on both as a like and as a dislike, at least one of them without a
+    partner; each as ``liked/a.png and disliked/b.png``.
     """
     sides: dict[int, tuple[list[tuple[str, str, bool]], list[tuple[str, str, bool]]]] = {}
     for pair in source.train.entries:
@@ -65,7 +65,7 @@ def liked_and_disliked(source: DataSource, files: FileIndex) -> list[str]:
                 try:
                     length = Path(item.path).stat().st_size
                 except OSError:
-                    continue  # reported with the other files that cannot be read
+                    continue  # reported with the other unreadable files
                 sides.setdefault(length, ([], []))[place].append((item.path, item.id, bool(pair.only)))
     found = []
     for liked, disliked in sides.values():
@@ -84,4 +84,4 @@ def _digest(files: FileIndex, path: str) -> str:
     try:
         return files.digest(path)
     except DataError:
-        return path  # reported with the other files that cannot be read
+        return path  # reported with the other unreadable files

@@ -1,4 +1,4 @@
-"""A warning about prompts that are longer than a model reads."""
+"""Warns about prompts that are longer than a model reads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 def told_of_cut_prompts(
     setup: BaseModelSetup, model: Model, prompts: Sequence[str], what: str = "prompts"
 ) -> str:
-    """How many prompts are truncated, and the longest of them; empty if none is."""
+    """A warning with the number of truncated prompts and the longest of them; empty if there are none."""
     return told_of(setup.cut_prompts(model, prompts), len(prompts), what)
 
 
 def told_of(cut: Sequence[str], count: int, what: str = "prompts") -> str:
-    """The same, of prompts that are known to be truncated, out of ``count``."""
+    """As ``told_of_cut_prompts``, for prompts known to be truncated, out of ``count``."""
     if not cut:
         return ""
     return (

@@ -1,5 +1,5 @@
-"""Putting chosen and rejected images together. Nothing is guessed: whatever does not match is an error, unless single
-images are wanted too.
+"""Matches chosen and rejected images. Nothing is guessed: anything that does not match is an error, unless
+single images are wanted too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from modules.util.rng import digest64
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two images of one prompt, the first preferred; or a single image, which then stands on both sides.
+    """Two images of one prompt, the first preferred; or a single image, which is then on both sides.
 
     Args:
-        certainty: probability that the first one really is the better one, if a ranking says so.
-        only: the side that a single image is of.
+        certainty: probability that the first one really is better, if a ranking gives it.
+        only: the side of a single image.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def sides(self) -> tuple[bool, bool]:
-        """Whether there is a chosen image, and a rejected one."""
+        """Whether there is a chosen and a rejected image."""
         return self.only != "rejected", self.only != "chosen"
 
     @property
@@ -41,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Matched:
-    """What the images of two concepts come to, in order of their keys."""
+    """The result of matching the images of two concepts, sorted by key."""
 
     pairs: list[Pair]
     likes: list[Pair]
@@ -60,13 +60,14 @@ def match_pairs(
     """Match the images of two concepts by their path below the concept folder, without extension.
 
     Args:
-        chosen_name, rejected_name: of the concepts, for messages; the first is part of the pairs' ids.
-        ignore: keys that are faults already.
-        singles: images without a partner are likes and dislikes, as are two of one name whose captions differ.
+        chosen_name, rejected_name: names of the concepts, for messages; the first is part of the pairs' ids.
+        ignore: keys already reported as faults.
+        singles: whether images without a partner are likes and dislikes, as are two of the same name with
+            different captions.
 
     Returns:
-        The pairs, and every fault: images without a partner on either side, two files of one stem, captions that
-        differ, captions of several lines of which the sides would take different ones.
+        The pairs, and every fault: images without a partner, two files of the same stem, different captions,
+            and captions of several lines, of which the sides would use different ones.
     """
     faults: list[DataError] = []
     left = _by_key([item for item in chosen if item.key not in ignore], chosen_name, faults)
@@ -79,7 +80,7 @@ def match_pairs(
     else:
         likes, dislikes = [], []
         faults += _partner_faults(left, right, chosen_name, rejected_name)
-    # the key alone would not do for an id: two pairs of concepts may use the same file names
+    # the key alone is not a valid id, because two pairs of concepts may use the same file names
     pairs = [Pair(f"{chosen_name}/{key}", left[key], right[key]) for key in keys]
     faults += _caption_faults(pairs, chosen_name, rejected_name)
     return Matched(pairs, likes, dislikes, faults)
@@ -190,10 +191,10 @@ def crop_faults(
 
 
 def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Divide pairs into train and validation so that no prompt is on both sides.
+    """Split pairs into train and validation so that no prompt is on both sides.
 
-    Pairs that share any alternative of their captions stay together. Which groups are held back depends on
-    the seed and the prompts alone. With two groups or more at least one is held back and one is left.
+    Pairs that share any alternative of their captions stay together. The groups held back depend only on the
+    seed and the prompts. With two groups or more, at least one is held back and one remains.
 
     Raises:
         DataError: all pairs share one prompt.
@@ -218,7 +219,7 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
 
 
 def _prompt_groups(pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Positions of pairs that share a prompt, directly or through others, under their least prompt."""
+    """Indices of pairs that share a prompt, directly or through others, by their smallest prompt."""
     parent: dict[str, str] = {}
 
     def root(prompt: str) -> str:

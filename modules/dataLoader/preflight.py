@@ -1,6 +1,7 @@
-"""Everything that can be wrong with the data and the folders, found before any model is loaded.
+"""Finds all faults of the data and the folders before any model is loaded.
 
-All faults are listed at once. Nothing here needs torch, so a window can check a run while it is being set up.
+All faults are listed at once. Nothing here needs torch, so that a window can check a run while it is being
+set up.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ConceptSummary", "LoadingCancelled", "PreflightReport", "inspect_data", "preflight"]
 
-# per pixel and per prompt: what the smallest and the largest known families need
+# per pixel and per prompt: the needs of the smallest and the largest known families
 _LATENT_BYTES = (0.25, 1.0)
 _TEXT_BYTES = (240_000, 4_200_000)
-# of an image that a text encoder is shown: pixels of a token, pixels at most, bytes of a state in 16 and in 32 bits
+# for an image shown to a text encoder: pixels per token, maximum pixels, bytes of a state in 16 and in 32
+# bits
 _SHOWN_PIXELS, _SHOWN_MOST = 28**2, 1024**2
 _SHOWN_BYTES = (3584 * 2, 3584 * 4)
 _OUTPUT_BYTES = 256 << 20
@@ -63,8 +65,8 @@ class ConceptSummary:
 
     Args:
         used: whether this run uses it.
-        images: usable images in it.
-        empty_captions: images whose caption is there and empty.
+        images: number of usable images.
+        empty_captions: images with an empty caption.
     """
 
     name: str
@@ -77,18 +79,18 @@ class ConceptSummary:
 
 @dataclass
 class PreflightReport:
-    """What a run would train on, and what is wrong with it.
+    """The data a run would train on, and its faults.
 
     Args:
         dpo: whether the units are pairs.
         units, validation_units: images or pairs.
-        singles: how many of the units are images without a partner, in a run on pairs.
-        buckets: units by "WIDTHxHEIGHT" at the first resolution, most first.
+        singles: number of units without a partner, in a run on pairs.
+        buckets: number of units by "WIDTHxHEIGHT" at the first resolution, largest first.
         steps_per_epoch: optimizer steps of the first epoch.
         total_steps: of the whole run.
-        cache_bytes: (least, most) the cache will grow by; ``free_bytes`` is what its disk has left.
+        cache_bytes: (minimum, maximum) growth of the cache; ``free_bytes`` is the free space on its disk.
         faults: what must be fixed.
-        warnings: what is allowed and probably not meant.
+        warnings: what is allowed but probably not intended.
     """
 
     dpo: bool = False
@@ -131,12 +133,12 @@ def preflight(
 
     Args:
         progress: called with the progress; may cancel.
-        decode: decode every image, not only its header; each content once, later runs know the result.
+        decode: decode every image, not only its header. Results are stored by content for later runs.
         world_size: processes of the run, for the number of steps.
 
     Raises:
         DataErrors: all faults together (it is a ``UserErrors``).
-        LoadingCancelled: ``progress`` said so.
+        LoadingCancelled: ``progress`` cancelled it.
     """
     result = inspect_data(config, progress, decode=decode, world_size=world_size)
     if result.faults:
@@ -147,7 +149,7 @@ def preflight(
 def inspect_data(
     config: TrainConfig, progress: Progress | None = None, *, decode: bool = True, world_size: int = 1
 ) -> PreflightReport:
-    """As ``preflight``, with the faults in the report instead of raised."""
+    """As ``preflight``, but faults are reported instead of raised."""
     result = PreflightReport()
     result.faults += _folder_faults(config)
     report(progress, "looking through the concepts", 0, 1)
@@ -253,7 +255,7 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
 
 
 def _unwritable(folder: Path) -> str:
-    """Why files cannot be made in a folder that may not exist yet; empty if they can."""
+    """Why files cannot be created in a folder that may not exist yet; empty if they can."""
     existing = folder.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -269,11 +271,11 @@ def _unwritable(folder: Path) -> str:
 def _cache_need(
     config: TrainConfig, sizes: Sequence[tuple[int, int]], texts: tuple[int, int]
 ) -> tuple[int, int]:
-    """Bytes the cache will grow by, at least and at most; nothing where it is off.
+    """Minimum and maximum growth of the cache in bytes; 0 if it is off.
 
     Args:
         sizes: (height, width) of the images.
-        texts: bytes of the prompts, at least and at most.
+        texts: minimum and maximum bytes of the prompts.
     """
     if not config.latent_caching:
         return 0, 0
@@ -290,7 +292,7 @@ def _cache_need(
 def _text_need(
     config: TrainConfig, source: DataSource, files: FileIndex, bad: dict[str, DataError]
 ) -> tuple[int, int]:
-    """Bytes of all prompts in the cache, at least and at most."""
+    """Minimum and maximum bytes of all prompts in the cache."""
     trained = _trained_texts(config)
     if trained and (
         asks_for_untrained_texts(config, source.rules)
@@ -316,7 +318,7 @@ def _text_need(
 
 
 def _trained_texts(config: TrainConfig) -> dict[str, ModelPartConfig | EmbeddingConfig]:
-    """What changes while training and makes prompts what they are, by where its settings are."""
+    """What changes during training and affects the encoding of prompts, by field."""
     encoders = [part for part in config.trained_parts() if part in config.model_type.text_encoders]
     words = config.places_of_embeddings() if config.trains_words() else {}
     return {
@@ -326,8 +328,8 @@ def _trained_texts(config: TrainConfig) -> dict[str, ModelPartConfig | Embedding
 
 
 def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
-    """A warning where the training of a text encoder or an embedding ends early, which usually makes the rest of the
-    run faster, and here does not.
+    """A warning if the training of a text encoder or an embedding ends early, which usually makes the rest of
+    the run faster, but does not here.
     """
     trained = _trained_texts(config)
     ends = {place: one.stop_training_after_unit is not StopUnit.NEVER for place, one in trained.items()}
@@ -344,7 +346,7 @@ def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
 
 
 def _needs_untrained(config: TrainConfig) -> str:
-    """What needs prompts as they were before training, to the end of the run."""
+    """What needs prompts as before training, until the end of the run."""
     if config.rlhf_enabled:
         return "the reference"
     return "masked prior preservation" if config.masked_prior_preservation_weight > 0 else "prior images"
@@ -353,7 +355,7 @@ def _needs_untrained(config: TrainConfig) -> str:
 def _shown_entries(
     config: TrainConfig, source: DataSource, files: FileIndex, bad: dict[str, DataError]
 ) -> set[tuple[tuple[str, ...], str, tuple[int, int], str]]:
-    """(sources, prompt, size of the result, what is done to it) of what a text encoder that is shown images makes."""
+    """(sources, prompt, size of the result, its transform) of each entry of a text encoder that sees images."""
     drops = not source.dpo and config.text_encoder.dropout_probability > 0
     made = set()
     for item in source.items():
@@ -367,7 +369,7 @@ def _shown_entries(
             prompt = rules.prompt(item.prompts, item.id, visit, cached=True)
             # without augmentation, all variations of one size are the same
             done = rules.transform(crop, item.id, variation, cached=True).text()
-            # without images, what is done to the result changes nothing
+            # without images, the transform of the result has no effect
             rest = (crop, done) if shown else ((0, 0), "")
             made |= {(item.sources, text, *rest) for text in ([prompt, ""] if drops else [prompt])}
     return made
@@ -446,7 +448,7 @@ def _check_disk(
     result: PreflightReport,
 ) -> None:
     sizes = [
-        # a source has about the size of what was made from it
+        # a source has about the size of its result
         source.rules[item.concept].crop(files.size(item.path), item.id, visit)
         for item in source.items()
         for path in item.paths

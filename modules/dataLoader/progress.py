@@ -1,4 +1,4 @@
-"""Progress of long work, and cancelling it."""
+"""Progress of long work, and its cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 Progress = Callable[[str, int, int], bool | None]
-"""Called with (what is being done, done, of how many); returning ``False`` cancels."""
+"""Called with (name of the work, done, total); returning ``False`` cancels."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -20,7 +20,7 @@ class LoadingCancelled(Exception):
 
 
 def report(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Call ``progress``; raises ``LoadingCancelled`` if it cancels."""
+    """Call ``progress``, and raise ``LoadingCancelled`` if it cancels."""
     if progress is not None and progress(what, done, total) is False:
         raise LoadingCancelled(what)
 
@@ -32,11 +32,12 @@ def in_threads(
     ahead: int | None = None,
     together: int = 1,
 ) -> Iterator[R]:
-    """``map`` in the order of ``values``, about ``ahead`` results waiting at most; 0 threads works in place.
+    """``map`` in threads, in the order of ``values``, with at most about ``ahead`` pending results; 0 threads
+    runs in place.
 
     Args:
-        together: how many values a thread is given at once. Handing one over takes longer than to look at a file; but
-            what a thread has begun is finished when the work is cancelled.
+        together: number of values per thread call. Passing one takes longer than inspecting a file, but a
+            started call is finished even if the work is cancelled.
     """
     if threads < 1:
         yield from map(function, values)

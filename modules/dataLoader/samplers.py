@@ -1,7 +1,7 @@
-"""Which items are trained on when: a function of seed and epoch alone.
+"""Determines which items are trained on when, as a function of seed and epoch alone.
 
-Every process works out the same plan of an epoch and takes its share, so nothing is sent between processes
-and a run resumes at any optimizer step without replaying the ones before it. Torch is not needed here.
+Every process computes the same plan of an epoch and takes its share. Nothing is sent between processes, and a
+run resumes at any optimizer step without replaying earlier ones. Torch is not needed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modules.util.rng import digest64
 
 Int64s = npt.NDArray[np.int64]
 Visit = tuple[int, int]
-"""(unit, how often it was visited before in this run)."""
+"""(unit, number of earlier visits in this run)."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class UnitGroup:
     """Consecutive units (images or pairs) of one concept.
 
     Args:
-        buckets: (units, walk) numbers of the buckets the units are in; visit v is in column v modulo walk.
+        buckets: (units, walk) bucket numbers of the units; visit v uses column v modulo walk.
         rate: visits of a unit per epoch, on average.
-        name: what the order in which fractional rates reach the units depends on.
+        name: determines the order in which fractional rates reach the units.
     """
 
     buckets: Int64s
@@ -40,7 +40,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One process's share of a global micro-batch; empty when there are fewer items than processes."""
+    """One process's share of a global micro-batch; empty if there are fewer items than processes."""
 
     visits: tuple[Visit, ...]
     bucket: int
@@ -52,10 +52,10 @@ class Step:
     """One process's share of one optimizer step.
 
     Args:
-        epoch, step: where it is; ``step`` counts within the epoch.
-        micro_batches: as many in every process.
+        epoch, step: its position; ``step`` counts within the epoch.
+        micro_batches: the micro-batches; the same number in every process.
         total: items of the step over all processes.
-        last: whether the epoch ends with it.
+        last: whether it is the last of the epoch.
     """
 
     epoch: int
@@ -77,16 +77,16 @@ class _EpochPlan:
 class BucketBatchSampler:
     """Batches of one bucket each, every visit of an epoch in exactly one of them.
 
-    A bucket's items are dealt into as few batches as possible, of sizes that differ by one at most: nothing
-    is dropped or repeated, and no batch is needlessly small.
+    A bucket's items are divided into as few batches as possible, with sizes that differ by at most one.
+    Nothing is dropped or repeated, and no batch is needlessly small.
 
     Args:
-        groups: the units, numbered through in this order.
+        groups: the units, numbered consecutively in this order.
         batch_size: items of a micro-batch in one process. With W processes the plan has global micro-batches
             of ``batch_size * W`` items, so W processes do what one does with W times the batch size.
         accumulation: micro-batches of an optimizer step; the last step of an epoch may have fewer.
-        seed: of the run.
-        rank, world_size: this process, and how many there are.
+        seed: seed of the run.
+        rank, world_size: index of this process, and number of processes.
         shuffle: ``False`` keeps the order of the units, for validation.
     """
 
@@ -150,7 +150,7 @@ class BucketBatchSampler:
             yield self.step(epoch, step)
 
     def step(self, epoch: int, step: int) -> Step:
-        """One optimizer step; its cost does not depend on the number of items once the epoch is planned."""
+        """One optimizer step. Once the epoch is planned, its cost does not depend on the number of items."""
         plan = self._plan(epoch)
         first = step * self._accumulation
         stop = min(first + self._accumulation, len(plan.starts))
@@ -205,7 +205,7 @@ class BucketBatchSampler:
             before, after = _visits_before(group, phase, epoch), _visits_before(group, phase, epoch + 1)
             counts = after - before
             own = np.repeat(np.arange(len(group), dtype=np.int64), counts)
-            # position within the run of equal units
+            # index within a run of equal units
             run = np.arange(len(own), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
             visit = before[own] + run
             units.append(own + offset)
@@ -217,7 +217,7 @@ class BucketBatchSampler:
         return joined[0], joined[1], joined[2]
 
     def _phase(self, group: UnitGroup) -> Int64s:
-        """A random rank for each unit: which ones a fractional rate reaches first."""
+        """A random rank for each unit, which determines the ones that a fractional rate reaches first."""
         if group.rate.denominator == 1:
             return np.zeros(len(group), dtype=np.int64)
         ranks = np.empty(len(group), dtype=np.int64)
@@ -229,13 +229,14 @@ class BucketBatchSampler:
 
 
 def _random_order(seed: int, count: int) -> Int64s:
-    # sorted raw words: numpy promises the words of a bit generator for ever, but not its shuffles
+    # sorted raw words, because numpy guarantees the raw output of a bit generator forever, but not its
+    # shuffles
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable").astype(np.int64)
 
 
 def _visits_before(group: UnitGroup, phase: Int64s, epoch: int) -> Int64s:
-    """How often each unit was visited before ``epoch``: floor(epoch * rate + rank / units), in whole numbers,
-    so that every epoch has rate * units visits and no unit is ever more than one ahead of another.
+    """How often each unit was visited before ``epoch``: floor(epoch * rate + rank / units), in integers, so
+    that every epoch has rate * units visits and no unit is ever more than one ahead of another.
     """
     top, bottom, count = group.rate.numerator, group.rate.denominator, len(group)
     if bottom == 1:

@@ -1,4 +1,4 @@
-"""Which images and pairs a run uses, and everything that is wrong with them. Needs no torch and no model."""
+"""The images and pairs of a run, and all their faults. Needs no torch and no model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DataErrors(UserErrors, DataError):
 
 
 def raise_faults(faults: Sequence[UserError]) -> None:
-    """Raise a single fault as itself, several as one ``DataErrors``; nothing if there is none."""
+    """Raise a single fault as it is, several as one ``DataErrors``. Without faults, do nothing."""
     if len(faults) == 1:
         raise faults[0]
     if faults:
@@ -52,7 +52,7 @@ class UnitSet:
 
     Args:
         entries: items, or pairs when ``dpo``.
-        groups: (rules, how many of the entries) in order; of pairs the rules of the chosen side.
+        groups: (rules, number of entries) in order; for pairs, the rules of the chosen side.
         dpo: whether the entries are pairs.
     """
 
@@ -65,7 +65,7 @@ class UnitSet:
         self.groups.append((rules, len(entries)))
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
-        """Leave out the entries that are not ``wanted``."""
+        """Remove the entries that are not ``wanted``."""
         made, start = UnitSet(dpo=self.dpo), 0
         for rules, count in self.groups:
             made.add(rules, [entry for entry in self.entries[start : start + count] if wanted(entry)])
@@ -76,7 +76,7 @@ class UnitSet:
         return len(self.entries)
 
     def items(self) -> list[Item]:
-        """All images, of pairs all that they have."""
+        """All images, including all images of pairs."""
         if self.dpo:
             return [item for pair in self.entries for item in pair.items]
         return list(self.entries)
@@ -88,13 +88,13 @@ class DataSource:
 
     Args:
         concepts: enabled concepts as configured; the items' concept index points here.
-        rules: one for each of ``concepts``.
-        train, validation: what is used; ``validation`` is ``None`` when it is off.
+        rules: rules of each of ``concepts``.
+        train, validation: the units used; ``validation`` is ``None`` if it is off.
         faults: everything that must be fixed before training.
-        warnings: what is allowed and probably not meant.
-        found: what each concept's folder holds, ``None`` for concepts this run does not use.
-        masks: by the ids of items, in masked training.
-        conditions: the same of the pictures that an inpainting model is shown instead of the masked images.
+        warnings: what is allowed but probably not intended.
+        found: content of each concept's folder; ``None`` for concepts this run does not use.
+        masks: masks by item id, in masked training.
+        conditions: by item id, the pictures shown to an inpainting model instead of the masked images.
     """
 
     concepts: list[Any]
@@ -120,7 +120,7 @@ def kind_of(concept: Any) -> str:
 
 
 def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
-    """Enabled chosen and rejected concepts, zipped in the order of the list.
+    """Pair the enabled chosen and rejected concepts in list order.
 
     Raises:
         DataError: one side is missing, or the counts differ. Nothing at all on either side gives ``[]``.
@@ -146,7 +146,7 @@ def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tup
 
 
 def concept_tags(concepts: Sequence[Any]) -> list[str]:
-    """A unique name for each concept: its own, or its folder's, numbered if it is taken."""
+    """A unique name for each concept: its own, or its folder's, with a number if it is taken."""
     tags: list[str] = []
     for concept in concepts:
         base = concept.name.strip() or Path(concept.path).name or "concept"
@@ -158,11 +158,11 @@ def concept_tags(concepts: Sequence[Any]) -> list[str]:
 
 
 def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int = 8) -> DataSource:
-    """Look through the concepts' folders and put items and pairs together; faults are collected, not raised.
+    """Read the concepts' folders and assemble items and pairs. Faults are collected, not raised.
 
     Args:
         concepts: the run's concepts.
-        multiple: pixels the model needs image sides to be multiples of.
+        multiple: number of pixels that sides must be a multiple of.
     """
     enabled = [concept for concept in concepts if concept.enabled]
     dpo = config.trains_pairs
@@ -188,10 +188,10 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
 
 
 def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = True) -> list[Item]:
-    """The items of a concept, read once; its faults join the source's.
+    """The items of a concept, read once. Its faults are added to those of the source.
 
     Args:
-        sources: whether they bring the images they were made from; those of a rejected side are the chosen side's.
+        sources: whether to attach source images; the rejected side uses those of the chosen side.
     """
     found = source.found[index]
     if found is None:
@@ -206,7 +206,9 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
 
 
 def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
-    """A pair has the prompt its images were made from: the lines of its caption are one text, no alternatives."""
+    """Join the lines of each caption, because a pair has the single prompt its images were made from, no
+    alternatives.
+    """
     several = [item for item in found.items if len(item.prompts) > 1]
     if several and prompt_source != "sample":
         found.faults.append(
@@ -226,13 +228,13 @@ def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
 def leave_out_identical(
     source: DataSource, files: FileIndex, ignore: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Take pairs out whose sides are the same image: they teach nothing.
+    """Remove pairs whose sides are the same image, because they teach nothing.
 
     Args:
-        ignore: paths of images that are faults already.
+        ignore: paths of images already reported as faults.
 
     Returns:
-        The pairs that were taken out, and those whose sides are one and the same file, which stay: they are faults.
+        The removed pairs, and pairs whose sides are the very same file, which stay because they are faults.
     """
     same_bytes: list[str] = []
     same_file: list[str] = []
@@ -247,7 +249,7 @@ def leave_out_identical(
         try:
             same = files.same_content(ours, theirs)
         except DataError:
-            return True  # reported with the other files that cannot be read
+            return True  # reported with the other unreadable files
         if same:
             same_bytes.append(pair.id)
         return not same
@@ -335,7 +337,7 @@ def _without_validation(config: TrainConfig) -> str:
 def _add_pairs(
     config: TrainConfig, source: DataSource, units: UnitSet, chosen: Any, rejected: Any
 ) -> set[int]:
-    # by identity: two concepts may be equal
+    # by identity, because two concepts may be equal
     left = next(i for i, c in enumerate(source.concepts) if c is chosen)
     right = next(i for i, c in enumerate(source.concepts) if c is rejected)
     ours, theirs = _find(config, source, left), _find(config, source, right, sources=False)
@@ -348,7 +350,7 @@ def _add_pairs(
                 hint="set source_path only on the chosen concept",
             )
         )
-    # an empty folder is a fault already; so is every image that has no usable caption
+    # an empty folder is already a fault; so is every image without a usable caption
     if ours and theirs:
         broken = {key for i in (left, right) if (found := source.found[i]) for key in found.broken}
         alone = config.takes_single_images and units is not source.validation and not chosen.source_path
@@ -379,12 +381,12 @@ def _with_certainty(pair: Pair, known: Mapping[str, float]) -> Pair:
 
 
 def certainties(source: DataSource) -> dict[str, float | None]:
-    """How sure the person was of the pairs that are trained on, by their ids; empty where that does not count."""
+    """How sure the person was of the training pairs, by pair id; empty if that does not count."""
     return {unit.id: unit.certainty for unit in source.train.entries if isinstance(unit, Pair)}
 
 
 def class_counts(source: DataSource) -> tuple[float, float, float]:
-    """Pairs and single images, liked images and disliked images that are trained on in an epoch, on average."""
+    """Average numbers of pairs and single images, liked images, and disliked images trained on per epoch."""
     units = likes = dislikes = Fraction(0)
     start = 0
     for rules, count in source.train.groups:
@@ -411,7 +413,7 @@ def _check_certainties(source: DataSource) -> None:
 
 
 def _hold_back(config: TrainConfig, source: DataSource) -> None:
-    """Take the validation pairs out of the training pairs."""
+    """Move the validation pairs out of the training pairs."""
     train, validation = UnitSet(dpo=True), UnitSet(dpo=True)
     if not source.train.entries:
         source.validation = validation
@@ -456,7 +458,7 @@ def _note_leaks(source: DataSource) -> None:
 
 
 def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
-    """Why reference scores of these pairs cannot be kept: a pair must look the same on every visit."""
+    """Why reference scores of these pairs cannot be cached: a pair must look the same on every visit."""
     faults: list[UserError] = []
     if any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
         faults.append(
@@ -470,7 +472,7 @@ def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
 
 
 def asks_for_untrained_texts(config: TrainConfig, rules: Sequence[Rules]) -> bool:
-    """Whether steps ask to the end for what the text encoders gave before they were trained.
+    """Whether steps need the output of the untrained text encoders until the end.
 
     A reference, and the untouched model as a target, read prompts with their own weights.
     """
@@ -488,7 +490,7 @@ def check_files(
     progress: Progress | None = None,
     what: str = "reading image headers",
 ) -> dict[str, DataError]:
-    """Ask ``check`` about every image; what it raised, by path."""
+    """Call ``check`` for every image. Returns what it raised, by path."""
     paths = list(dict.fromkeys(path for item in source.items() for path in item.paths))
 
     def one(path: str) -> tuple[str, DataError | None]:
@@ -510,7 +512,7 @@ def check_files(
 
 
 def file_faults(bad: Mapping[str, DataError]) -> list[UserError]:
-    """What ``check_files`` found, as one fault."""
+    """The findings of ``check_files`` as a single fault."""
     if not bad:
         return []
     listed = list_offenders([fault.message for fault in bad.values()])
@@ -524,7 +526,7 @@ def crops_of(
     """(height, width) of the chosen and the rejected side after cropping, for each resolution of the pair.
 
     Raises:
-        DataError: an image cannot be read.
+        DataError: an image is unreadable.
     """
     sides = [(source.rules[item.concept], files.size(item.path)) for item in (pair.chosen, pair.rejected)]
     walk = max(len(rules.resolutions) for rules, _ in sides)
@@ -533,10 +535,10 @@ def crops_of(
 
 
 def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = ()) -> list[UserError]:
-    """Pairs whose sides would not have one size.
+    """Pairs whose sides would have different sizes.
 
     Args:
-        ignore: paths of images that are faults already.
+        ignore: paths of images already reported as faults.
     """
 
     def crops(pair: Pair) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -550,12 +552,12 @@ def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = 
 
 
 TOGETHER = 16
-"""Files that a thread looks at in one go."""
+"""Number of files that a thread checks per call."""
 MAX_EPOCH_ITEMS = 10_000_000
 
 
 def epoch_faults(table: BucketTable) -> list[UserError]:
-    """Why an epoch cannot be planned: it would take weeks, and more memory than there is."""
+    """Why an epoch cannot be planned: it would take weeks and exceed the memory."""
     largest = max(table.groups, key=lambda group: group.rate * len(group), default=None)
     items = int(sum(group.rate * len(group) for group in table.groups))
     if largest is None or items <= MAX_EPOCH_ITEMS:
@@ -572,10 +574,10 @@ def epoch_faults(table: BucketTable) -> list[UserError]:
 
 @dataclass
 class BucketTable:
-    """The units of a set as the sampler wants them.
+    """The units of a set in the form the sampler needs.
 
     Args:
-        groups: one for each concept (pair of concepts).
+        groups: one group per concept (pair of concepts).
         sizes: (height, width) by bucket number.
     """
 
@@ -587,7 +589,7 @@ class BucketTable:
         """Buckets of every unit at every resolution.
 
         Args:
-            once: every unit once in an epoch, whatever the concepts' balancing says.
+            once: use every unit once per epoch, ignoring the concepts' balancing.
         """
         numbers: dict[tuple[tuple[int, int], ...], int] = {}
         groups: list[UnitGroup] = []
@@ -600,7 +602,7 @@ class BucketTable:
                 size = files.size(item.path)
                 for visit in range(walk):
                     crop = rules.crop(size, entry.id, visit)
-                    # a batch has sources of one size too
+                    # the sources in a batch have one size too
                     shapes = [
                         source_size(files.size(path), size, crop, rules.multiple) for path in item.sources
                     ]

@@ -1,4 +1,4 @@
-"""The images that are edited: found next to a concept's images, checked before any model is loaded."""
+"""Source images of edits: found next to a concept's images, and checked before any model is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -> None:
-    """Give the images of a concept the images they were made from; whatever is wrong joins the concept's faults."""
+    """Attach source images to the images of a concept. Faults are added to those of the concept."""
     folder, label = str(concept.source_path).strip(), config.model_type.label
     most, who = config.model_type.spec.sources, f"concept {name!r}"
     if not folder:
@@ -65,7 +65,7 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
 
 
 def _by_key(concept: Any, folder: Path, who: str, found: Found) -> dict[str, Path] | None:
-    """Images of the folder of sources by their path below it, without extension; ``None`` if it cannot be used."""
+    """Images of the source folder by their path below it, without extension; ``None`` if it is unusable."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         found.faults.append(
@@ -124,7 +124,7 @@ def _check_counts(found: Found, who: str, folder: str, label: str, most: int) ->
 
 
 def with_chosen_sources(pair: Pair) -> Pair:
-    """Both sides of a pair come from the same images, cropped to the chosen side's shape."""
+    """Give both sides of a pair the same sources, cropped to the chosen side's shape."""
     if not pair.chosen.sources:
         return pair
     rejected = replace(pair.rejected, sources=pair.chosen.sources, source_like=pair.chosen.path)
@@ -134,10 +134,10 @@ def with_chosen_sources(pair: Pair) -> Pair:
 def compare_with_results(
     entries: Collection[Item | Pair], files: FileIndex, bad: Collection[str]
 ) -> tuple[list[UserError], list[str]]:
-    """Faults and warnings about sources and what was made from them.
+    """Faults and warnings about sources and their results.
 
     Args:
-        bad: paths of images that cannot be read.
+        bad: paths of unreadable images.
     """
     copies: list[str] = []
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""Which images of a run have masks: of pairs, one of the two."""
+"""Finds which images of a run have masks; of a pair, one of the two needs a mask."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def collect_masks(config: TrainConfig, entries: Sequence[Any], concepts: Sequence[Any]) -> Masks:
-    """The masks of images or pairs, none where the run reads none.
+    """The masks of images or pairs; empty if the run uses none.
 
     Args:
         entries: items, or pairs.
-        concepts: as configured, by the items' concept index.
+        concepts: configured concepts, by the items' concept index.
     """
     pairs = config.trains_pairs
     wanted = config.rlhf_dpo_mask is PairMasks.FILE if pairs else config.masked_training
@@ -30,6 +30,6 @@ def collect_masks(config: TrainConfig, entries: Sequence[Any], concepts: Sequenc
 
 
 def collect_conditions(config: TrainConfig, items: Sequence[Item]) -> Masks:
-    """What an inpainting model is shown of images instead of the masked images, nothing where the run has none."""
+    """The pictures shown to an inpainting model instead of the masked images; empty if the run has none."""
     wanted = config.custom_conditioning_image and not config.rlhf_enabled
     return look_for_conditions(items) if wanted and items else Masks()

@@ -1,4 +1,4 @@
-"""An error about embeddings that are trained and that no prompt holds."""
+"""An error about trained embeddings that no prompt contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_words_are_used(model: Model, prompts: Iterable[str]) -> None:
-    """``DataError`` if an embedding is trained and not one of the prompts holds its placeholder."""
+    """Raise ``DataError`` if an embedding is trained but no prompt contains its placeholder."""
     missing = {
         word.placeholder for word in ([] if model.words is None else model.words.words) if word.trained
     }

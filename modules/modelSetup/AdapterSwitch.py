@@ -20,13 +20,13 @@ Chosen = Sequence[tuple[Path, float]]
 
 
 class AdapterSwitch:
-    """Puts adapters on a model and takes them off again.
+    """Attaches adapters to a model and removes them again.
 
     Args:
-        model: without an adapter.
-        device: to compute on; the denoiser stays there.
-        tell: is given what is to be known of an adapter, each sentence once.
-        words: placeholders and files of embeddings that are there with and without adapters.
+        model: a model without an adapter.
+        device: compute device; the denoiser stays there.
+        tell: called with notes on an adapter, each only once.
+        words: placeholders and files of embeddings that are used with and without adapters.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class AdapterSwitch:
         self._told: set[str] = set()
 
     def use(self, chosen: Chosen) -> None:
-        """Sample with these adapters from now on; those of strength 0 are left out.
+        """Sample with these adapters from now on. Those of strength 0 are skipped.
 
         Raises:
-            UserError: a file is not an adapter of this model, or adapters are of kinds that cannot be added.
+            UserError: a file is not an adapter of this model, or the adapters are of types that cannot be
+                added.
         """
         wanted = [(path, strength) for path, strength in chosen if strength != 0.0]
         files, factors = tuple(path for path, _ in wanted), tuple(strength for _, strength in wanted)
@@ -61,7 +62,7 @@ class AdapterSwitch:
         if self._handle is not None:
             self._handle.detach()
             self._handle = None
-        self._factors = (1.0,)  # of an adapter that has just been attached
+        self._factors = (1.0,)  # from an adapter that has just been attached
         read = [noting_known_words(read_adapter(path, model), model) for path in files]
         if read:
             one = read[0] if len(read) == 1 else _together(read, factors)

@@ -1,7 +1,8 @@
-"""What training and sampling need from a model, the same for every family.
+"""What training and sampling need from a model, common to all families.
 
-A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses live here. Loading from
-a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images in ``sample_images``.
+A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses are here.
+Loading from a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images
+in ``sample_images``.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class BaseModelSetup(ModelFamily):
     def encode_text(
         self, model: Model, prompts: Sequence[str], train: bool = False, seen: Sources = NO_SOURCES
     ) -> Conditioning:
-        """Prompts to conditioning on ``model.device``.
+        """Encode prompts to a conditioning on ``model.device``.
 
         Args:
-            train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
+            train: keep the graph and compute like the denoiser (autocast). Otherwise there is no graph,
                 the encoder computes in its own type and the result is float32.
-            seen: the images that the text encoder is shown with the prompts, (B, 3, H, W) uint8 each, in families
-                whose text encoder sees them.
+            seen: the images that the text encoder is shown with the prompts, (B, 3, H, W) uint8 each, in
+                families whose text encoder sees them.
         """
         if train:
             with model.autocast():
@@ -68,12 +69,13 @@ class BaseModelSetup(ModelFamily):
 
     @torch.no_grad()
     def text_states(self, model: Model, prompts: Sequence[str], seen: Sources = NO_SOURCES) -> Conditioning:
-        """What ``encode_text`` makes float32, as the encoders give it: in their types, and where they are."""
+        """As ``encode_text``, but with the encoders' own types and devices instead of float32."""
         return self._encode_seeing(model, self._texts(model, prompts), seen)
 
     def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
-        """What is encoded of prompts: without brackets that are emphasis, as the family words them, with the
-        tokens of learned words."""
+        """The texts to encode for prompts: without emphasis brackets, formatted by the family, with tokens of
+        learned words.
+        """
         texts = [
             read_emphasis(prompt) if model.prompt_weighting else self._words(prompt) for prompt in prompts
         ]
@@ -81,18 +83,18 @@ class BaseModelSetup(ModelFamily):
 
     @staticmethod
     def _tokenizer_of(model: Model, encoder: str) -> tuple[Any, AddedRows | None]:
-        """The tokenizer of a text encoder, and what the encoder's table is extended by."""
+        """The tokenizer of a text encoder, and the rows added to the encoder's table."""
         if model.words is None:
             return model.parts[encoder.replace("text_encoder", "tokenizer")], None
         return model.words.tokenizer(encoder), model.words.rows(encoder)
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
-        """Those of the prompts whose end no text encoder gets to see."""
+        """The prompts whose end no text encoder reads."""
         known = model.text_encoders if model.words is not None else ()
         read = {
             encoder: self._tokenizer_of(model, encoder)[0] if encoder in known else model.parts[part.name]
             for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
-            # an encoder that a model comes without reads nothing
+            # an encoder that the model lacks reads nothing
             if part.name in model.parts and (encoder in model.parts or not part.optional)
         }
         own = self.prompt_length(model) - self.spec.template_tokens
@@ -102,18 +104,18 @@ class BaseModelSetup(ModelFamily):
         return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
 
     def prompt_length(self, model: Model) -> int:
-        """Tokens of a text, template included, that are read of it."""
+        """Number of tokens read of a text, including the template."""
         return model.prompt_length or self.spec.prompt_length
 
     def chunk_count(self, model: Model, prompt: str) -> int:
-        """In how many chunks a prompt is read; 0 where that is as if there were none."""
+        """Number of chunks in which a prompt is read; 0 if it is read without chunks."""
         return 0
 
     @torch.no_grad()
     def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        """[0, 1] images (B, 3, H, W) to latents (B, C, h, w), float32, scaled for the denoiser.
+        """Encode [0, 1] images (B, 3, H, W) to latents (B, C, h, w), float32, scaled for the denoiser.
 
-        The mean of the VAE's distribution is used, so the result is always the same.
+        The mean of the VAE's distribution is used, so that the result is deterministic.
         """
         height, width = rgb_BCHW.shape[-2:]
         if height % model.latent_factor or width % model.latent_factor:
@@ -128,13 +130,14 @@ class BaseModelSetup(ModelFamily):
 
     @torch.no_grad()
     def decode_latents(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
-        """Latents, scaled as for the denoiser, to [0, 1] images (B, 3, H, W), float32."""
+        """Decode latents, scaled as for the denoiser, to [0, 1] images (B, 3, H, W), float32."""
         weight = next(model.vae.parameters())
         z_BChw = latents_BChw.to(weight.device).float() / model.latent_scale + model.latent_shift
         return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)
 
     def decode_to_cpu(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
-        """``decode_latents``, brought to the CPU; a batch that does not fit into the device's memory is halved.
+        """As ``decode_latents``, with the result on the CPU. A batch that does not fit into the device's
+        memory is halved.
 
         Raises:
             torch.OutOfMemoryError: one image alone does not fit.
@@ -144,7 +147,7 @@ class BaseModelSetup(ModelFamily):
         except torch.OutOfMemoryError:
             if len(latents_BChw) == 1:
                 raise
-        # only now is what the error held let go of
+        # only now is the memory held by the error released
         give_back(model.device)
         half = len(latents_BChw) // 2
         return torch.cat(
@@ -163,14 +166,14 @@ class BaseModelSetup(ModelFamily):
         return model._empty_prompt.to(model.device)
 
     def condition(self, model: Model, batch: ImageBatch, draw: NoiseDraw | None = None) -> Conditioning:
-        """The conditioning of a batch: the cached one, or the prompts encoded now if the text encoder is
-        trained. Samples the draw marks get the empty prompt.
+        """The conditioning of a batch: the cached one or, if the text encoder is trained, the newly encoded
+        prompts. Samples marked in the draw get the empty prompt.
         """
         text = self.text_condition(model, batch, None if draw is None else draw.drop_caption_B)
         return self.with_images(model, text, batch)
 
     def with_images(self, model: Model, cond: Conditioning, batch: ImageBatch) -> Conditioning:
-        """The conditioning with what the denoiser is told about the images of a batch besides their prompts."""
+        """Add what the denoiser is given about the images of a batch besides their prompts."""
         told = {
             "geometry_B6": batch.geometry_B6 if self.spec.size_conditioning else None,
             "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
@@ -183,7 +186,7 @@ class BaseModelSetup(ModelFamily):
     def text_condition(
         self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None = None
     ) -> Conditioning:
-        """The part of ``condition`` that the prompts decide, with the images their encoder is shown."""
+        """The part of ``condition`` that depends on the prompts, with the images shown to their encoder."""
         if model.trains_text or batch.cond is None:
             prompts = list(batch.prompts)
             if drop_B is not None:
@@ -199,7 +202,7 @@ class BaseModelSetup(ModelFamily):
         )
 
     def _blanks(self, model: Model, batch: ImageBatch) -> list[dict[str, torch.Tensor]]:
-        """What the empty prompt becomes for each sample of a batch."""
+        """The conditioning of the empty prompt for each sample of a batch."""
         if not self.spec.sees_sources:
             return self.empty_prompt(model).unbind() * len(batch)
         if batch.blank is None:
@@ -250,11 +253,12 @@ class BaseModelSetup(ModelFamily):
         """Draws for the chosen and the rejected side, keyed by pair. Captions are never dropped.
 
         Args:
-            shared: both sides get the same timestep and noise; otherwise the rejected side has a stream
-                of its own.
+            shared: whether both sides get the same timestep and noise; otherwise the rejected side has its
+                own stream.
 
         Raises:
-            RuntimeError: the rejected side is missing. DataError: shared noise for latents of unlike shape.
+            RuntimeError: the rejected side is missing. DataError: shared noise is requested for latents of
+                different shapes.
         """
         chosen, rejected = pair.both_sides()
         options = _without_dropout(options)
@@ -277,7 +281,7 @@ class BaseModelSetup(ModelFamily):
         return draw, draw
 
     def _shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
-        """The shift of noise levels for latents of ``shape`` (C, h, w), if it follows from their size."""
+        """The shift of noise levels for latents of ``shape`` (C, h, w), if it depends on their size."""
         if not options.shifts_by_size:
             return None
         size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
@@ -319,7 +323,7 @@ class BaseModelSetup(ModelFamily):
         draw: NoiseDraw,
         size: tuple[int, int],
     ) -> torch.Tensor:
-        """Minus the plain mean squared error of each sample, (B,) float32: the higher, the likelier."""
+        """Minus the plain mean squared error of each sample, (B,) float32. Higher means likelier."""
         prediction = self.predict(model, latents_BChw, cond, draw, size)
         return -mse_per_sample(prediction.predicted, prediction.target)
 
@@ -332,10 +336,10 @@ class BaseModelSetup(ModelFamily):
         options: LossOptions,
         outside: bool = False,
     ) -> torch.Tensor:
-        """The training loss of predictions already made, weighted per noise level and sample, (B,).
+        """The training loss of existing predictions, weighted by noise level and sample, (B,).
 
         Args:
-            outside: of what the masks of the batch leave out, instead of what they show.
+            outside: compute the loss outside the masks instead of inside.
         """
         weight_B1hw = None
         if batch.loss_mask_B1hw is not None:
@@ -356,7 +360,7 @@ class BaseModelSetup(ModelFamily):
     def calculate_loss(
         self, model: Model, batch: ImageBatch, draw: NoiseDraw, options: LossOptions | None = None
     ) -> torch.Tensor:
-        """The supervised loss of each sample, (B,) float32; the caller reduces and back-propagates."""
+        """The supervised loss of each sample, (B,) float32. The caller reduces and backpropagates it."""
         cond = self.condition(model, batch, draw)
         prediction = self.predict(model, batch.latents_BChw, cond, draw, batch.size)
         return self.supervised_loss(model, prediction, draw, batch, options or LossOptions())
@@ -364,7 +368,7 @@ class BaseModelSetup(ModelFamily):
     # -- sampling -----------------------------------------------------------------------------------------
 
     def check_size(self, model: Model, size: tuple[int, int]) -> None:
-        """``ConfigError`` if images of ``size`` (height, width) cannot be made."""
+        """Raise ``ConfigError`` if images of ``size`` (height, width) cannot be made."""
         step = max(self.spec.size_multiple, model.latent_factor)
         if any(side < step or side % step for side in size):
             raise ConfigError(

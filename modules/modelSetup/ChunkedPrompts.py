@@ -1,4 +1,4 @@
-"""Families that read a prompt in chunks, each as long as their CLIP text encoders read."""
+"""Families that read a prompt in chunks, each as long as the limit of their CLIP text encoders."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
 class ChunkedPrompts(BaseModelSetup):
-    """A family whose prompts are read by CLIP alone; it says by which encoders."""
+    """A family whose prompts are read only by CLIP. Subclasses name the encoders."""
 
     @abstractmethod
     def _readers(self, model: Model) -> list[ClipReader]:
-        """The encoders with what they read, in the order of their states."""
+        """The encoders and the layers read, in the order of their states."""
 
     def _states(self, model: Model, prompts: Sequence[str]) -> tuple[Conditioning, torch.Tensor]:
-        """``hidden_BLE`` of prompts and the last encoder's pooled states; see ``states_in_chunks``."""
+        """``hidden_BLE`` of prompts, and the last encoder's pooled states; see ``states_in_chunks``."""
         return states_in_chunks(self._readers(model), prompts, model.prompt_chunks)
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The autoencoder of FLUX.2: its latents are normalised in patches of 2 x 2."""
+"""The autoencoder of FLUX.2, whose latents are normalised in patches of 2 x 2."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
 class Flux2Autoencoder(BaseModelSetup):
-    """A base of the families that have it."""
+    """A base class of the families that use it."""
 
     variance_floor: float | None = None
-    """What is added to the variances of the patches; ``None`` takes what the autoencoder's config says."""
+    """Added to the variances of the patches; ``None`` means the value in the autoencoder's config."""
 
     channels_last = False
-    """Whether channels are innermost within a patch, for the statistics too."""
+    """Whether channels are innermost within a patch, including in the statistics."""
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config

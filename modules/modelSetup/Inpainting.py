@@ -1,4 +1,4 @@
-"""Denoisers that paint into images: besides the noisy latents they see a mask and the part of the image it keeps."""
+"""Denoisers that inpaint: besides the noisy latents, they see a mask and the kept part of the image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
 class Inpainting(BaseModelSetup):
-    """To be put before a family whose denoiser takes further channels; the family denoises all of them."""
+    """A mixin for a family whose denoiser takes further channels. The family denoises all of them."""
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -22,8 +22,8 @@ class Inpainting(BaseModelSetup):
         return super().denoise(model, torch.cat([x_BChw, seen_BChw], dim=1), t_B, cond, size)  # type: ignore[safe-super]
 
     def _nothing(self, model: Model, size: tuple[int, int]) -> torch.Tensor:
-        """What the denoiser sees when the whole image is to be painted, (1, 1 + C, h, w): everything masked, and the
-        latents of middle grey.
+        """The denoiser's extra input if the whole image is to be painted, (1, 1 + C, h, w): everything
+        masked, and the latents of middle grey.
         """
         if size not in model._blank:
             grey_BCHW = torch.full((1, 3, *size), 0.5)

@@ -1,4 +1,4 @@
-"""What one model family says and does about itself: its spec, and how its parts are loaded and called."""
+"""A model family: its spec, and how its parts are loaded and called."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from modules.weights.part_sources import (
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What the config overrules in a model's own scheduler config.
+    """Overrides of a model's own scheduler config.
 
     Args:
         prediction: ``epsilon`` or ``v_prediction``; ``None`` keeps the model's.
@@ -45,8 +45,8 @@ class LoadOptions:
 
 
 def widen_vae(model: Model) -> None:
-    """Give an autoencoder of Stable Diffusion XL that would be in float16 full precision: its decoder leaves the range
-    of float16 and makes black images; the config of a fixed one says so.
+    """Convert an SDXL autoencoder that would be in float16 to full precision. Its decoder overflows float16
+    and gives black images, unless its config marks a fixed one.
     """
     vae: Any = model.vae
     if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:
@@ -54,8 +54,9 @@ def widen_vae(model: Model) -> None:
 
 
 class ModelFamily(ABC):
-    """A family of models: ``spec``, ``_encode`` and ``denoise`` are its own; the rest
-    has defaults that most families share."""
+    """A family of models. It must define ``spec``, ``_encode`` and ``denoise``; the rest has defaults that
+    most families share.
+    """
 
     spec: ClassVar[FamilySpec]
 
@@ -63,22 +64,22 @@ class ModelFamily(ABC):
 
     @abstractmethod
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
+        """Encode prompts to a conditioning on the text encoder's device, in the current gradient mode."""
 
     def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: PictureSources) -> Conditioning:
-        """The same where the text encoder is shown images, (B, 3, H, W) uint8 each."""
+        """As ``_encode``, with images (B, 3, H, W) uint8 each that the text encoder sees."""
         return self._encode(model, prompts)
 
     def _words(self, prompt: str) -> str:
-        """A prompt as the tokenizers are given it, before any template."""
+        """A prompt as passed to the tokenizers, before any template."""
         return prompt
 
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        """[-1, 1] images on the VAE's device and in its type to its raw latents (distribution mean)."""
+        """Encode [-1, 1] images, on the VAE's device and in its type, to raw latents (distribution mean)."""
         return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]
 
     def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
-        """Raw latents on the VAE's device and in its type to [-1, 1] images."""
+        """Decode raw latents, on the VAE's device and in its type, to [-1, 1] images."""
         return model.vae.decode(z_BChw).sample  # type: ignore[operator, no-any-return]
 
     @abstractmethod
@@ -88,9 +89,9 @@ class ModelFamily(ABC):
         """The denoiser's output, (B, C, h, w).
 
         Args:
-            x_BChw: noisy latents, already in the type the denoiser wants.
+            x_BChw: noisy latents, already in the type of the denoiser.
             t_B: timesteps.
-            cond: what ``_encode`` made, and where there is one ``guidance_B`` (the embedded guidance scale) and
+            cond: the result of ``_encode``, with ``guidance_B`` if used (the embedded guidance scale) and
                 ``geometry_B6`` (height, width, crop top, crop left, target height, target width in pixels).
             size: (height, width) in pixels.
         """
@@ -120,7 +121,7 @@ class ModelFamily(ABC):
         )
 
     def _set_latents(self, model: Model) -> None:
-        """How latents are scaled and how large they are, from the VAE's config."""
+        """Set scale and size of latents from the VAE's config."""
         config: Any = model.vae.config
         model.latent_scale = float(config.scaling_factor)
         model.latent_shift = float(config.get("shift_factor") or 0.0)
@@ -128,7 +129,7 @@ class ModelFamily(ABC):
         model.latent_channels = int(config.latent_channels)
 
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
-        """The wanted parts from the folder or file of the whole model."""
+        """Load the wanted parts from the folder or file of the whole model."""
         return load_from(sources, self.spec, wanted, dtypes)
 
     # -- loading ------------------------------------------------------------------------------------------
@@ -145,15 +146,15 @@ class ModelFamily(ABC):
 
         Args:
             source: diffusers folder, file of weights or hub name.
-            parts: which parts; all by default.
-            part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
+            parts: parts to load; all by default.
+            part_sources: part name -> another source: a file, a folder or a hub name.
 
         Raises:
-            UserError: not there, or not a model of this family.
+            UserError: the model does not exist, or is not of this family.
         """
         dtypes, options = dtypes or PartDtypes(), options or LoadOptions()
         wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
-        # the noise schedule belongs to every model
+        # every model has the noise schedule
         wanted += [part.name for part in self.spec.of_kind("scheduler") if part.name not in wanted]
         sources = find_sources(source, part_sources or {}, self.spec, wanted)
         path = sources.base
@@ -179,7 +180,7 @@ class ModelFamily(ABC):
         return model
 
     def _check_channels(self, path: Path, loaded: Mapping[str, Any]) -> None:
-        """Tell models for painting into images and others apart."""
+        """Distinguish inpainting models from others."""
         wanted, denoiser = self.spec.denoiser_channels, loaded.get(self.spec.denoiser)
         if not wanted or denoiser is None or denoiser.config.in_channels == wanted:
             return
@@ -201,39 +202,42 @@ class ModelFamily(ABC):
         )
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """The prediction to go by, of those for the prompt and for the negative one; ``cfg`` 1 is the first of them."""
+        """The guided prediction, from those for the prompt and for the negative prompt; ``cfg`` 1 gives the first."""
         return unwanted_BChw + cfg * (wanted_BChw - unwanted_BChw)
 
     def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
-        """The size that takes the most memory of those with about the area of a square one.
+        """The size with the highest memory use among those with about the area of a square.
 
         Args:
-            size: the square one, (height, width) in pixels.
-            step: what sides are multiples of.
+            size: size of the square, (height, width) in pixels.
+            step: number of pixels that sides are multiples of.
         """
         return size
 
     def guidance_scales(self, cfg: float, steps: int) -> list[float]:
-        """The guidance scale of each step of a sample that is asked for with ``cfg``, the noisiest first."""
+        """The guidance scale of each step of a sample with scale ``cfg``, noisiest first."""
         return [cfg] * steps
 
     def unprompted(self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
-        """The output of the second denoiser, which sees no prompt, (B, C, h, w); arguments as for ``denoise``.
+        """The output of the second denoiser, which sees no prompt, (B, C, h, w). Arguments as for
+        ``denoise``.
 
         Raises:
-            UnsupportedError: the family has none.
+            UnsupportedError: the family has no second denoiser.
         """
         raise UnsupportedError(f"{self.spec.label} has no denoiser that sees no prompt")
 
     def start_noise(
         self, model: Model, seeds: Sequence[int], size: tuple[int, int]
     ) -> tuple[torch.Tensor, list[torch.Generator]]:
-        """What samples of ``size`` (height, width) start from, in the layout of latents; see ``initial_noise``."""
+        """The initial noise of samples of ``size`` (height, width), in the layout of latents; see
+        ``initial_noise``.
+        """
         shape = (model.latent_channels, *(side // model.latent_factor for side in size))
         return initial_noise(seeds, shape)
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
-        """How many tokens the denoiser makes of an image of ``size`` (height, width): one for each patch of 2 x 2
-        latents.
+        """Number of tokens of the denoiser for an image of ``size`` (height, width): one for each patch of 2
+        x 2 latents.
         """
         return (size[0] // model.latent_factor // 2) * (size[1] // model.latent_factor // 2)

@@ -1,4 +1,4 @@
-"""Scores of image pairs by a model: the bridge between a family and the preference schedules."""
+"""Scores image pairs with a model; the bridge between a family and the preference schedules."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from modules.objective.supervised import LossOptions, mse_per_sample
 
 @dataclass(frozen=True)
 class ModelPairScorer:
-    """Scores B pairs for fixed draws with whatever weights are live, for ``modules.objective.execution``.
+    """Scores B pairs for fixed draws with the current weights, for ``modules.objective.execution``.
 
-    A trained text encoder encodes the prompts inside every call, so a reference pass sees the reference's
-    encoder too. Only sides with an image pass the model. Where there is none, the score, the error and the prediction
-    are 0 and the norm is 1.
+    A trained text encoder encodes the prompts inside every call, so that a reference pass uses the
+    reference's encoder too. Only sides with an image pass through the model. Without one, the score, the
+    error and the prediction are 0 and the norm is 1.
 
     Args:
-        draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
-        errors: give prediction minus target along with the scores, as the safeguard needs them.
-        norms: give the norm of every prediction along with its score, as the norm guard needs them.
-        predictions: give every prediction along with its score, as the anchor needs them.
-        masked_mean: average the error over the mask of a pair, where it has one; otherwise over the image.
+        draws: draws of the chosen and the rejected side, from ``draw_pair_noise``.
+        errors: return prediction minus target with the scores, for the safeguard.
+        norms: return the norm of every prediction with its score, for the norm guard.
+        predictions: return every prediction with its score, for the anchor.
+        masked_mean: average the error over the mask of a pair, if it has one; otherwise over the image.
 
     Raises:
-        RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides with
-            different weights.
+        RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides
+            with different weights.
     """
 
     setup: BaseModelSetup
@@ -76,7 +76,7 @@ class ModelPairScorer:
         return made if rows is None else self._spread(made, rows, side)
 
     def _rows(self, side: Side) -> torch.Tensor | None:
-        """Places of the images of a side, among those of both for ``"both"``; ``None`` if there are all of them."""
+        """Indices of the images of a side, among those of both for ``"both"``; ``None`` if all are present."""
         if self.pair.sides_B2 is None:
             return None
         there_B2 = self.pair.sides_B2
@@ -96,7 +96,7 @@ class ModelPairScorer:
         return loss_B if rows is None else _placed(loss_B, rows, len(self))
 
     def _spread(self, made: ScoreOut, rows: torch.Tensor, side: Side) -> ScoreOut:
-        """What images came to, at their places among all."""
+        """Scatter the results of images to their indices among all."""
         count = len(self) * (2 if side == "both" else 1)
         return ScoreOut(
             _placed(made.score_B, rows, count),
@@ -107,7 +107,7 @@ class ModelPairScorer:
         )
 
     def _nothing(self, with_supervised: bool) -> ScoreOut:
-        """Of a side that has no image at all: numbers with a graph that no weight is part of."""
+        """The result of a side without any image: values with a graph that contains no weight."""
         latents_BChw = self.pair.chosen.latents_BChw
         zeros_B = to_float32(torch.zeros_like(latents_BChw[:, 0, 0, 0], device=self.model.device))
         zeros_B.requires_grad_(torch.is_grad_enabled())
@@ -121,7 +121,7 @@ class ModelPairScorer:
         )
 
     def _mask(self, side: Side, device: torch.device) -> torch.Tensor | None:
-        """How much each cell of the images of a side counts."""
+        """The weight of each cell of the images of a side."""
         if self.pair.mask_B1hw is None:
             return None
         mask_B1hw = to_device(self.pair.mask_B1hw, device)
@@ -129,7 +129,7 @@ class ModelPairScorer:
 
     @staticmethod
     def _errors(prediction: Prediction, mask_B1hw: torch.Tensor | None) -> torch.Tensor:
-        """The direction in which the predictions of a score move, (B, D): what lies outside a mask does not."""
+        """The direction in which the predictions of a score move, (B, D). Areas outside a mask do not move."""
         error_BChw = (prediction.predicted - prediction.target).detach()
         return (error_BChw if mask_B1hw is None else error_BChw * mask_B1hw).flatten(1)
 
@@ -145,7 +145,7 @@ class ModelPairScorer:
             batch, draw = batch.select(rows), draw.select(rows)
         same = chosen.prompts == rejected.prompts and chosen.seen.same_as(rejected.seen)
         if side == "both" and rows is None and self.model.trains_text and same:
-            # one pass for the prompts of both sides; their images differ
+            # one pass for the prompts of both sides, whose images differ
             text = self.setup.text_condition(self.model, chosen)
             cond = self.setup.with_images(self.model, Conditioning.cat([text, text]), batch)
         else:
@@ -154,6 +154,6 @@ class ModelPairScorer:
 
 
 def _placed(values: torch.Tensor, rows: torch.Tensor, count: int, filler: float = 0.0) -> torch.Tensor:
-    """``values`` at the places ``rows`` of ``count``, ``filler`` elsewhere."""
+    """Scatter ``values`` to the indices ``rows`` of ``count``, with ``filler`` elsewhere."""
     empty = values.new_full((count, *values.shape[1:]), filler)
     return empty.index_copy(0, rows.to(values.device), values)

@@ -1,4 +1,4 @@
-"""The autoencoder of Qwen-Image, which is made for videos; an image is a video of one frame."""
+"""The autoencoder of Qwen-Image, made for videos. An image is a video of one frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
 class QwenAutoencoder(BaseModelSetup):
-    """A base of the families that have it."""
+    """A base class of the families that use it."""
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config

@@ -1,4 +1,4 @@
-"""Several LoRAs made one, and the difference of two models made a LoRA."""
+"""Merges several LoRAs into one, and extracts the difference of two models as a LoRA."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ class Made(NamedTuple):
 
 
 def best_factors(matrix: torch.Tensor, rank: int) -> Factors:
-    """The nearest matrix of a rank, by its singular values, which both factors share.
+    """The best approximation of a matrix by one of lower rank, by singular values, which are split between
+    both factors.
 
-    Large matrices are projected onto their main directions first (Halko, Martinsson and Tropp 2011,
-    arXiv 0909.4061, algorithm 4.4); what has no more than the rank is kept exactly.
+    Large matrices are first projected onto their main directions (Halko, Martinsson and Tropp 2011, arXiv
+    0909.4061, algorithm 4.4). Matrices of at most this rank are reproduced exactly.
     """
     out, inside = matrix.shape
     rank, wide = min(rank, out, inside), rank + OVERSAMPLED
@@ -74,7 +75,7 @@ def best_factors(matrix: torch.Tensor, rank: int) -> Factors:
 
 
 def best_of_product(factors: Factors, rank: int) -> Factors:
-    """The nearest product of a lower rank, without the product itself."""
+    """The best approximation of a product by one of lower rank, without computing the product itself."""
     if rank >= factors.up.shape[1]:
         return factors
     left, above = torch.linalg.qr(factors.up)
@@ -89,8 +90,8 @@ def add_adapters(
     """The sum of LoRAs, each times its strength.
 
     Args:
-        base: folder or file of the model they are for; only names and shapes are read.
-        rank: of the sum, by singular values; exact, with all ranks added, if ``None``.
+        base: folder or file of their model; only names and shapes are read.
+        rank: rank of the sum, by singular values; ``None`` is exact, with all ranks added.
 
     Raises:
         UserError: a file is not a LoRA of this model, or has magnitudes (DoRA).
@@ -113,10 +114,10 @@ def summed(files: Sequence[tuple[AdapterFile, float]], rank: int | None = None) 
     """The layers of the sum of LoRAs of one model, each times its strength.
 
     Args:
-        rank: of the sum, by singular values; exact, with all ranks added, if ``None``.
+        rank: rank of the sum, by singular values; ``None`` is exact, with all ranks added.
 
     Raises:
-        UnsupportedError: one is not a plain LoRA.
+        UnsupportedError: an adapter is not a plain LoRA.
     """
     sums: dict[Place, list[Factors]] = {}
     shapes: dict[Place, tuple[int, ...]] = {}
@@ -153,14 +154,14 @@ def _layer(factors: Factors, shape: Sequence[int]) -> LayerAdapter:
 def extract_adapter(
     base: str, tuned: str, family: str, rank: int, progress: Callable[[int, int, str], None]
 ) -> Made:
-    """The LoRA that makes one model nearly another one.
+    """Extract the LoRA that approximately turns one model into another.
 
     Args:
-        rank: of every layer; exact where the models differ by no more.
-        progress: called with how many layers are done, how many there are, and the next.
+        rank: rank of every layer; exact if the models differ by no more.
+        progress: called with the number of layers done, their total, and the next layer.
 
     Raises:
-        UserError: a model cannot be read, or they are of unlike shapes, or equal.
+        UserError: a model is unreadable, or they are of different shapes, or equal.
     """
     setup = create_model_setup(family)
     first, second = (load_lazily(source, setup, "SAFETENSORS", False, {}) for source in (base, tuned))

@@ -1,4 +1,4 @@
-"""Adapters and models rewritten in other layouts, and adapters merged into models."""
+"""Converts adapters and models to other layouts, and merges adapters into models."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ PICKLED = (".ckpt", ".pt", ".pth", ".bin")
 def check_target(
     target: Path, source: Path, force: bool, folder: bool = False, option: str = "--force"
 ) -> None:
-    """``UserError`` unless something may be written at ``target``.
+    """Raise ``UserError`` unless ``target`` may be written.
 
     Args:
-        force: whether a file, or a folder that was written here, may be replaced.
+        force: whether a file, or a folder written by this program, may be replaced.
         folder: whether a folder is to be written.
-        option: what the command calls ``force``.
+        option: name of ``force`` on the command line.
     """
     if target.exists() and source.exists() and target.resolve() == source.resolve():
         raise UserError(f"{target} is the input itself", hint="choose another name")
@@ -68,17 +68,17 @@ def check_target(
 
 
 def clear_leftovers(target: Path) -> None:
-    """Put in order what a killed conversion to the same name left: half files, and a folder half replaced."""
+    """Clean up what a killed conversion to the same name left: incomplete files, and a partly replaced folder."""
     owned = Owned(target.parent, local=True)
     owned.restore_folder(target.name)
     owned.sweep(TEMPORARY)
 
 
 def find_family(metadata: dict[str, str], given: str | None) -> BaseModelSetup:
-    """The setup of the family that is given, or else named by the file.
+    """The setup of the given family, or else of the one named in the file.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: neither is known.
     """
     if given:
         return create_model_setup(given)
@@ -103,9 +103,9 @@ def convert_adapter(
     """Rewrite an adapter file in another layout.
 
     Args:
-        base: folder or file of the model it is for. Names and shapes are all that is taken from it; a folder's
-            weights are not even read.
-        dtype: of the weights; as they are if ``None``.
+        base: folder or file of its model. Only names and shapes are used; a folder's weights are not even
+            read.
+        dtype: type of the weights; ``None`` keeps them.
     """
     shape = get_layout(layout)
     find_adapter(source)
@@ -143,10 +143,11 @@ def convert_checkpoint(
     report: Report = lambda _: None,
     part_sources: Mapping[str, str] | None = None,
 ) -> None:
-    """Rewrite a model: ``kind`` is DIFFUSERS (a folder) or SAFETENSORS (one file; see ``one_file`` for what is in it).
+    """Rewrite a model: ``kind`` is DIFFUSERS (a folder) or SAFETENSORS (one file; see ``one_file`` for what
+    is in it).
 
     Args:
-        part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
+        part_sources: part name -> another source: a file, a folder or a hub name.
     """
     setup = create_model_setup(family)
     report(f"reading {source}")
@@ -168,7 +169,7 @@ def merge_adapter(
     """Write a model with the change of an adapter, times ``strength``, added to its weights.
 
     Args:
-        part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
+        part_sources: part name -> another source: a file, a folder or a hub name.
     """
     setup = create_model_setup(family)
     find_adapter(adapter)
@@ -184,7 +185,7 @@ def merge_adapter(
 
 
 def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Report) -> None:
-    """Say which layers of an adapter a single file has no place for."""
+    """Report the layers of an adapter that a single file has no place for."""
     lost = [part for part in file.parts() if part not in one_file.file_parts(model.spec)]
     if kind == "SAFETENSORS" and lost:
         report(
@@ -193,12 +194,12 @@ def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Repor
 
 
 def merge(model: Model, file: AdapterFile, strength: float) -> None:
-    """Put what an adapter makes of the weights of a model that are in files in their places.
+    """Merge an adapter lazily into those weights of a model that are in files.
 
     The change, times ``strength``, is added in float32 when a weight is read.
 
     Raises:
-        UnsupportedError: weights in the blocks of a GGUF file.
+        UnsupportedError: the weights are stored in GGUF blocks.
     """
     if any(
         isinstance(place, GgufTensor)
@@ -222,7 +223,7 @@ def merge(model: Model, file: AdapterFile, strength: float) -> None:
 
 @torch.no_grad()
 def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, strength: float) -> torch.Tensor:
-    """The weight of one layer with its adapter in it: the layer is made, adapted and merged on its own."""
+    """The merged weight of one layer. The layer is created, adapted and merged separately."""
     part, path = place
     layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
     before = base.read()
@@ -231,10 +232,10 @@ def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, str
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
     only = replace(file, layers={place: file.layers[place]})
     (adapted,) = attach(own, AdapterOptions(parts=(part,)), only).layers.values()
-    # makes a new weight, and leaves the one before alone
+    # creates a new weight, and leaves the old one unchanged
     adapted.merge(safe_merge=True, adapter_names=[NAME])
     merged: torch.Tensor = adapted.get_base_layer().weight.detach()
-    # adapters and their layers hold each other, and would hold the weight until they are collected
+    # adapters and their layers reference each other, and would keep the weight until they are collected
     adapted.get_base_layer().weight = None
     return merged.sub_(before).mul_(strength).add_(before).to(stored_as)
 
@@ -252,7 +253,7 @@ def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None
     """Write a whole model as DIFFUSERS or SAFETENSORS.
 
     Raises:
-        DataError: the disk has not the room for it.
+        DataError: there is not enough disk space.
     """
     if kind == "DIFFUSERS":
         entries = [tensor for name in model.modules() for tensor in part_tensors(model, name, dtype).values()]
@@ -278,15 +279,16 @@ def _check_room(target: Path, needed: int) -> None:
 def load_lazily(
     source: str, setup: BaseModelSetup, kind: str, only: bool, part_sources: Mapping[str, str]
 ) -> Model:
-    """What is to be written, with its weights left in their files, and text encoders an adapter may be for.
+    """Load the model to write with its weights left in their files, including text encoders the adapter may
+    be for.
 
     Args:
-        only: leave those out.
+        only: leave those text encoders out.
     """
     spec = setup.spec
     parts: set[str] | None = None
     if kind == "SAFETENSORS" and not spec.writes_single_file:
-        # a file of the denoiser is enough to make one
+        # a file of the denoiser is enough to create one
         parts = {*one_file.file_parts(spec)}
         if not only and not Path(source).is_file():
             parts |= set(spec.text_encoders)
@@ -294,10 +296,10 @@ def load_lazily(
 
 
 def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) -> None:
-    """Write the tensors of a pickle as safetensors under the same names. Nothing in the pickle is run.
+    """Write the tensors of a pickle as safetensors under the same names. No code in the pickle is run.
 
     Raises:
-        UserError: not there, no pickle of tensors, or one that asks for anything else to be run.
+        UserError: the file does not exist, is not a pickle of tensors, or asks to run anything else.
     """
     if not source.is_file():
         raise DataError(f"{source} does not exist", hint="check the path")

@@ -1,4 +1,4 @@
-"""From the embeddings of a config to the words of a model, and back to files."""
+"""Turns the embeddings of a config into words of a model, and writes them to files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from modules.util.files.output_place import word_files, words_folder
 from modules.util.owned_files import Owned
 
 FILL = "*"
-"""What initial texts are filled up with."""
+"""Padding of initial texts."""
 Named = list[tuple[str, nn.Parameter]]
 Vectors = Mapping[str, torch.Tensor]
 
 
 def add_words(model: Model, config: TrainConfig, source: AdapterFile | None = None) -> None:
-    """Give a model the embeddings of a config, and those that come with an adapter.
+    """Add the embeddings of a config to a model, and those that come with an adapter.
 
-    Those of the config that have no file of their own begin as the adapter has them, if it does.
+    Embeddings of the config without a file start with the adapter's vectors, if it has them.
 
     Raises:
         UserError: a placeholder is in the vocabulary, or a file does not fit.
@@ -60,11 +60,11 @@ def add_words(model: Model, config: TrainConfig, source: AdapterFile | None = No
 def add_words_of(
     model: Model, sources: Sequence[AdapterFile], own: Sequence[tuple[str, Path]] = (), field: str = ""
 ) -> None:
-    """Give a model the embeddings that come with adapters and those of files, to sample with, and no others.
+    """Set a model's embeddings for sampling to those of adapters and files.
 
     Args:
         own: placeholders and files.
-        field: what is to be corrected if one of them does not fit.
+        field: the field to correct if one of them does not fit.
 
     Raises:
         UserError: a placeholder is in the vocabulary or listed twice, or a file does not fit.
@@ -98,9 +98,9 @@ def _of_adapter(
 
 
 def noting_known_words(file: AdapterFile, model: Model) -> AdapterFile:
-    """The file of an adapter with a note on embeddings whose placeholder means something to the model already.
+    """An adapter file with a note on embeddings whose placeholder already has a meaning in the model.
 
-    Prompts that use such a word in its ordinary sense get the vectors of the file, too.
+    Prompts that use such a word in its ordinary sense also get the vectors of the file.
     """
     known = [name for name in file.embeddings or () if _encoder_that_knows(model, name)]
     if not known:
@@ -136,7 +136,7 @@ def _check_placeholder(model: Model, placeholder: str, field: str) -> None:
 
 
 def _encoder_that_knows(model: Model, placeholder: str) -> str:
-    """The first text encoder of whose vocabulary a word is one token; empty if none is."""
+    """The first text encoder in whose vocabulary a word is a single token; empty if there is none."""
     for encoder in model.text_encoders:
         tokenizer = _tokenizer(model, encoder)
         unknown = tokenizer.unk_token_id
@@ -170,7 +170,7 @@ def _word(model: Model, placeholder: str, vectors: Vectors, config: TrainConfig,
 
 
 def _median_norm(model: Model, encoder: str) -> float:
-    """The median length of the vectors of a text encoder's vocabulary."""
+    """The median norm of the vectors in a text encoder's vocabulary."""
     rows = table(model, encoder).detach()
     return 0.0 if rows.device.type == "meta" else float(rows.float().norm(dim=1).median())
 
@@ -182,7 +182,7 @@ def save_words(
     dtype: torch.dtype | None,
     facts: Mapping[str, str],
 ) -> None:
-    """Write embeddings as files of a folder next to what was saved, ``NAME_embeddings``."""
+    """Write embeddings as files to a folder next to the output, ``NAME_embeddings``."""
     if not words:
         return
     folder = words_folder(saved)

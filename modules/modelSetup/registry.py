@@ -21,6 +21,6 @@ def create_model_setup(model_type: object) -> BaseModelSetup:
     """The setup of a model type (a name or an enum member).
 
     Raises:
-        ConfigError: no such type; the message names the near and the known ones.
+        ConfigError: the type is unknown. The message lists similar and known ones.
     """
     return MODEL_SETUPS.get(str(getattr(model_type, "value", model_type)), field="model_type")()

@@ -1,4 +1,6 @@
-"""Images from prompts: encoding, the sampling loop, guidance and decoding, in batches that do not matter."""
+"""Images from prompts: encoding, the sampling loop, guidance and decoding, in batches that do not affect the
+result.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ from modules.util.config.SampleConfig import FilledSample
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What to sample.
+    """A request for samples.
 
     Args:
-        negative: one for all images, or one for each prompt; used when ``cfg`` is above 1, by models that do not
-            embed the guidance scale.
+        negative: one for all images, or one for each prompt; used when ``cfg`` is above 1, by models that do
+            not embed the guidance scale.
         seeds: one for each prompt; 0, 1, 2... when empty.
-        steps, cfg, size, scheduler: the model's usual ones where ``None``; size is (height, width) in pixels.
-        batch_size: images sampled at once, for memory only.
-        sources: the images that are edited, (3, H, W) in [0, 1] each, the same for all prompts.
+        steps, cfg, size, scheduler: ``None`` means the model's usual value; size is (height, width) in
+            pixels.
+        batch_size: images sampled at once; affects only memory.
+        sources: the source images, (3, H, W) in [0, 1] each, the same for all prompts.
     """
 
     prompts: Sequence[str]
@@ -42,7 +45,7 @@ class SampleRequest:
 
     @classmethod
     def of(cls, sample: FilledSample, seed: int, sources: Sequence[torch.Tensor] = ()) -> SampleRequest:
-        """One image of a sample from a config."""
+        """The request for one image of a config's sample."""
         return cls(
             [sample.prompt],
             sample.negative_prompt,
@@ -57,7 +60,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Images that are sampled together: nothing is left open, and each has its prompts and seed."""
+    """Images that are sampled together, with all values filled in and a prompt and seed each."""
 
     prompts: list[str]
     negatives: list[str]
@@ -70,10 +73,10 @@ class _Batch:
 
 
 def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
-    """A request with the model's usual values, at most ``batch_size`` images each.
+    """Split a request into batches of at most ``batch_size`` images, with the model's usual values filled in.
 
     Raises:
-        ValueError: not as many seeds or negative prompts as prompts.
+        ValueError: the numbers of seeds or negative prompts and of prompts differ.
     """
     spec, published = model.spec, model.published
     usual = (spec.default_steps, spec.default_cfg)
@@ -100,7 +103,7 @@ def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
 
 
 def unguided(model: Model, cfg: float) -> str:
-    """What to tell a person of guided samples for which the model lacks a part; empty where it has all."""
+    """A message about guided samples for which the model lacks a part; empty if it has all."""
     guide = model.spec.guide
     if cfg <= 1.0 or not guide or guide in model.parts:
         return ""
@@ -111,7 +114,7 @@ def unguided(model: Model, cfg: float) -> str:
 
 
 def check_sample(setup: BaseModelSetup, model: Model, sample: FilledSample) -> None:
-    """``UserError`` if an image of that size or with that sampler cannot be made."""
+    """Raise ``UserError`` if an image of that size or with that sampler cannot be made."""
     setup.check_size(model, sample.size)
     setup.make_sampler(model, sample.noise_scheduler, sample.diffusion_steps, sample.size)
 
@@ -124,16 +127,17 @@ def sample(
     progress: Progress | None = None,
     adapter: AbstractContextManager[object] | None = None,
 ) -> torch.Tensor:
-    """Images (B, 3, H, W) float32 in [0, 1] on the CPU; the model is left in the mode it was in.
+    """Sample images (B, 3, H, W), float32 in [0, 1] on the CPU. The mode of the model is preserved.
 
-    An image depends on its prompt, seed and settings, not on what it is sampled together with.
+    An image depends on its prompt, seed and settings, not on the other images of its batch.
 
     Args:
-        progress: called with (steps done, steps in all) over all batches; returning ``False`` cancels.
+        progress: called with (steps done, total steps) over all batches; returning ``False`` cancels.
         adapter: a context to sample in, such as the reference's.
 
     Raises:
-        SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
+        SamplingCancelled: ``progress`` cancelled it. ConfigError: the size, sampler or step count is
+            impossible.
     """
     batches = _batches(request, model)
     steps, images = batches[0].steps, []
@@ -141,7 +145,7 @@ def sample(
     total, done = steps * len(batches), 0
 
     def report(step: int, _: int) -> object:
-        # some samplers take more evaluations than steps
+        # some samplers need more evaluations than steps
         return None if progress is None else progress(done + min(step, steps), total)
 
     with model.in_mode("eval"), model.as_sampled(), adapter or nullcontext():
@@ -154,18 +158,18 @@ def sample(
 def sample_texts(
     model: Model, prompts: Sequence[str], negatives: Sequence[str], cfg: float
 ) -> tuple[str, ...]:
-    """What is encoded for a batch of images, and what the model may keep the result under."""
+    """The texts to encode for a batch of images, and the key under which the model may keep the result."""
     guided = cfg > 1.0 and model.spec.reads_negatives
     return (*prompts, *(map(NegativePrompt, negatives) if guided else ()))
 
 
 def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """What the states of texts are kept under: with the images they depend on, where the text encoder sees them.
+    """The key of the states of texts, including the images they depend on, if the text encoder sees them.
 
     Args:
         sources: (3, H, W) each.
     """
-    # the same text can become other states as a negative prompt
+    # the same text can have other states as a negative prompt
     names = tuple(f"negative: {text}" if isinstance(text, NegativePrompt) else text for text in texts)
     if not model.spec.sees_sources:
         return names
@@ -173,7 +177,7 @@ def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tens
 
 
 def seen_sources(model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:
-    """The images that are edited as a text encoder is shown them with each of ``count`` prompts; none in most families.
+    """The source images as shown to a text encoder with each of ``count`` prompts; empty in most families.
 
     Args:
         images: (3, H, W) in [0, 1] each.
@@ -185,7 +189,7 @@ def seen_sources(model: Model, images: Sequence[torch.Tensor], count: int) -> So
 
 @contextmanager
 def borrowed_encoders(model: Model) -> Iterator[None]:
-    """All text encoders on the compute device for the length of a block."""
+    """Move all text encoders to the compute device for the duration of a block."""
     with ExitStack() as stack:
         for part in model.text_encoders:
             stack.enter_context(model.borrowed(part))
@@ -193,7 +197,7 @@ def borrowed_encoders(model: Model) -> Iterator[None]:
 
 
 def _sources(setup: BaseModelSetup, model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:
-    """Latents of the images that are edited, the same for ``count`` samples."""
+    """Latents of the source images, the same for ``count`` samples."""
     with model.borrowed(model.spec.vae):
         latents = [setup.encode_image(model, rgb_CHW[None]).to(model.device) for rgb_CHW in images]
     return Sources(one_1Chw.expand(count, -1, -1, -1) for one_1Chw in latents)
@@ -227,7 +231,7 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
 def _denoise_together(
     setup: BaseModelSetup, model: Model, cond: Conditioning, size: tuple[int, int], scales: Sequence[float]
 ) -> Denoise:
-    """Predictions for all texts in one pass: for prompts, or for prompts and then negative ones, with guidance."""
+    """Predict for all texts in one pass: for prompts, or for prompts and then negative ones, with guidance."""
     left = iter(scales)
 
     def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
@@ -246,7 +250,7 @@ def _denoise_together(
 def _denoise_apart(
     setup: BaseModelSetup, model: Model, cond: Conditioning, size: tuple[int, int], scales: Sequence[float]
 ) -> Denoise:
-    """Predictions for prompts, guided by those of the denoiser that sees none."""
+    """Predict for prompts, guided by the denoiser that sees none."""
     left = iter(scales)
 
     def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""From the config to a model ready for training: number types, adapters, what is trained, what is saved."""
+"""From the config to a model ready for training: number types, adapters, trained parts, saving."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     """The base model a config names, on the CPU, frozen.
 
     Args:
-        parts: which parts; all that a run needs by default, so none that is there for samples only.
+        parts: parts to load; by default all that a run needs, without those used only for samples.
 
     Raises:
-        UserError: not there, not a model of this family, with weights that are NaN or infinite, or with a noise
-            schedule that the config does not fit.
+        UserError: the model does not exist, is not of this family, has NaN or infinite weights, or has a
+            noise schedule that the config does not fit.
     """
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
@@ -65,9 +65,9 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     model = load(part_dtypes(config, spec), spec.parts_of_a_run if parts is None else parts)
     noise = noise_options(config)
     if noise.offset_weight and noise.offset_by_level:
-        # refused before anything is encoded, not by the first step
+        # refused before anything is encoded, rather than by the first step
         model.schedule.offset_share(torch.zeros(1, dtype=torch.int64))
-    # before it is rounded: in few bits NaN is a number like any other
+    # before rounding, because in few bits NaN looks like any other number
     check_weights(model)
     if config.training_adapter.model_name and spec.denoiser in model.modules():
         path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
@@ -86,7 +86,7 @@ def read_as_told(model: Model, config: TrainConfig) -> None:
     """Set how prompts are read.
 
     Raises:
-        ConfigError: an encoder cannot read like that.
+        ConfigError: an encoder does not support it.
     """
     model.layer_skips = layer_skips(model, config)
     model.prompt_length = prompt_length(model, config)
@@ -94,10 +94,10 @@ def read_as_told(model: Model, config: TrainConfig) -> None:
 
 
 def prompt_length(model: Model, config: TrainConfig) -> int:
-    """How many tokens of a prompt are read, if not as many as is usual; else 0.
+    """Number of tokens read of a prompt, if it is not the usual number; else 0.
 
     Raises:
-        ConfigError: its tokenizer reads fewer.
+        ConfigError: the tokenizer reads fewer.
     """
     name = model.spec.length_of
     length = getattr(config, name).sequence_length if name else None
@@ -114,7 +114,7 @@ def prompt_length(model: Model, config: TrainConfig) -> int:
 
 
 def masks_padding(model: Model, config: TrainConfig) -> bool | None:
-    """Whether padding is hidden from the denoiser, if that is not what is usual."""
+    """Whether padding is hidden from the denoiser, if that differs from the default."""
     usual = model.spec.padding
     if usual == "none" or model.spec.denoiser != "transformer":
         return None
@@ -126,20 +126,20 @@ def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
     """How many layers of which text encoders are skipped.
 
     Raises:
-        ConfigError: an encoder has no more layers than that.
+        ConfigError: an encoder does not have that many layers.
     """
     told = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
     return checked_skips(model, told, "{}.layer_skip")
 
 
 def checked_skips(model: Model, told: Mapping[str, int], field: str) -> dict[str, int]:
-    """Those of text encoders that the model has, without zeros.
+    """The skips of text encoders that the model has, without zeros.
 
     Args:
-        field: where they were told, with a place for the encoder's name.
+        field: the field that set them, with a placeholder for the encoder's name.
 
     Raises:
-        ConfigError: an encoder has no more layers than that.
+        ConfigError: an encoder does not have that many layers.
     """
     made = {name: skip for name, skip in told.items() if skip and name in model.parts}
     for name, skip in made.items():
@@ -150,10 +150,10 @@ def checked_skips(model: Model, told: Mapping[str, int], field: str) -> dict[str
 
 
 def fetch(spec: FamilySpec, config: TrainConfig) -> None:
-    """Download the pieces of the base model that are on the hub and not on this machine.
+    """Download the files of the base model that are not on this machine.
 
     Raises:
-        UserError: one cannot be downloaded.
+        UserError: a file cannot be downloaded.
     """
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
     find_sources(config.base_model_name, names, spec, spec.parts_of_a_run)
@@ -162,7 +162,7 @@ def fetch(spec: FamilySpec, config: TrainConfig) -> None:
 
 
 def load_options(config: TrainConfig) -> LoadOptions:
-    """What the config overrules in the model's scheduler config."""
+    """Overrides of the model's scheduler config."""
     return LoadOptions(prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr)
 
 
@@ -179,10 +179,10 @@ def part_dtypes(config: TrainConfig, spec: FamilySpec) -> PartDtypes:
 
 
 def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collection[str]], Model]) -> None:
-    """Keep frozen weights as the config says: in fewer bits, or in main memory.
+    """Store frozen weights as the config says: in fewer bits, or in main memory.
 
     Args:
-        in_files: loads parts so that their weights stay in their files. A whole model that is saved gets those, not
+        in_files: loads parts so that their weights stay in their files. A saved whole model gets these, not
             the rounded ones.
     """
     for name, module in model.modules().items():
@@ -198,7 +198,7 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
 
 
 def keep_in_main_memory(model: Model, config: TrainConfig) -> None:
-    """Keep the share of the denoiser's layers that the config names in main memory, frozen or trained."""
+    """Keep the configured share of the denoiser's layers in main memory, frozen or trained."""
     denoiser = model.spec.denoiser
     fraction = getattr(config, denoiser).offload_fraction
     if denoiser not in model.modules() or fraction == 0.0:
@@ -210,7 +210,7 @@ def keep_in_main_memory(model: Model, config: TrainConfig) -> None:
 
 
 def check_rounding(module: nn.Module, part: str, kind: str) -> None:
-    """Refuse to round weights again that came from a GGUF file in fewer bits.
+    """Refuse to round weights again that are already in fewer bits in a GGUF file.
 
     Raises:
         UnsupportedError: names the setting.
@@ -224,10 +224,10 @@ def check_rounding(module: nn.Module, part: str, kind: str) -> None:
 
 
 def prediction_override(config: TrainConfig) -> str | None:
-    """What ``force_*_prediction`` asks for.
+    """The prediction set by ``force_*_prediction``.
 
     Raises:
-        ConfigError: both at once.
+        ConfigError: both are set.
     """
     if config.force_v_prediction and config.force_epsilon_prediction:
         raise ConfigError("force_v_prediction and force_epsilon_prediction exclude each other")
@@ -237,7 +237,7 @@ def prediction_override(config: TrainConfig) -> str | None:
 
 
 def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions:
-    """How noise is drawn; for preference steps stratified as the config says and with captions kept."""
+    """How noise is drawn. For preference steps it is stratified as configured, and captions are not dropped."""
     strata = 0
     if preference and config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED:
         strata = config.rlhf_dpo_timestep_strata
@@ -262,7 +262,7 @@ def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions
 
 
 def loss_options(config: TrainConfig) -> LossOptions:
-    """The supervised loss."""
+    """Options of the supervised loss."""
     return LossOptions(
         distances=SupervisedOptions(
             mse_strength=config.mse_strength,
@@ -278,15 +278,15 @@ def loss_options(config: TrainConfig) -> LossOptions:
 
 
 def averages_over_masks(config: TrainConfig) -> bool:
-    """Whether the error of a pair is averaged over its mask, not over the image."""
+    """Whether the error of a pair is averaged over its mask instead of the image."""
     return config.rlhf_dpo_mask_norm is PairMaskNorm.MASKED_MEAN
 
 
 def trained_parts(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
-    """Names of the parts the config trains, denoiser first.
+    """Names of the trained parts, denoiser first.
 
     Raises:
-        ConfigError: none.
+        ConfigError: no part is trained.
     """
     parts = tuple(config.trained_parts())
     if not parts and config.training_method is not TrainingMethod.EMBEDDING:
@@ -299,7 +299,7 @@ def trained_parts(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
 
 
 def adapter_options(config: TrainConfig, spec: FamilySpec) -> AdapterOptions:
-    """What adapter the config asks for."""
+    """The adapter requested by the config."""
     patterns = filter_patterns(config.layer_filter_preset, config.layer_filter, spec.layer_presets)
     return AdapterOptions(
         kind=config.peft_type.value,
@@ -319,10 +319,11 @@ def adapter_options(config: TrainConfig, spec: FamilySpec) -> AdapterOptions:
 
 
 def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
-    """What can be found wrong with the settings before a model of the family is loaded.
+    """Check the settings as far as possible before a model of the family is loaded.
 
     Raises:
-        UserError: a filter or a part the family has not, an adapter that is not there, a layout it cannot be saved in.
+        UserError: the family lacks a part or the layers of a filter, an adapter is missing, or the layout
+            does not suit it.
     """
     trained = trained_parts(config, spec)
     if config.prompt_weighting and not spec.prompt_weighting:
@@ -342,17 +343,17 @@ def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
 
 
 def prepare(setup: BaseModelSetup, model: Model, config: TrainConfig) -> AdapterHandle | None:
-    """Make a loaded model ready for training; returns the adapters of a LORA run, see ``attach_or_unfreeze``."""
+    """Prepare a loaded model for training. Returns the adapters of a LORA run, see ``attach_or_unfreeze``."""
     handle = attach_or_unfreeze(model, config)
     seen = setup.spec.sees_sources
     if noise_options(config).caption_dropout and not model.trains_text and not seen:
-        # encoded while the text encoder is at hand; it may be released later
+        # encoded while the text encoder is loaded; it may be released later
         setup.empty_prompt(model)
     return handle
 
 
 def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | None:
-    """Attach adapters or unfreeze weights, set checkpointing; returns the adapters of a LORA run.
+    """Attach adapters or unfreeze weights, and set checkpointing. Returns the adapters of a LORA run.
 
     The model may be on any device; adapters follow their layers.
     """
@@ -382,7 +383,7 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
     add_words(model, config, source)
     trains_words = model.words is not None and model.words.trained
     model.trains_text = trains_words or any(part in spec.text_encoders for part in parts)
-    # what a word learns comes through the denoiser and its text encoder, whether these are trained or not
+    # gradients of a word pass through the denoiser and its text encoder, whether these are trained or not
     passed = [spec.denoiser, *model.encoders_of_trained_words()] if trains_words else []
     for part in dict.fromkeys((*parts, *passed)):
         if getattr(config, part).gradient_checkpointing:
@@ -392,13 +393,13 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
 
 
 def _unusual(config: TrainConfig) -> set[str]:
-    """The settings that are not what they are when nothing is said."""
+    """The settings that differ from their defaults."""
     fields = type(config).model_fields
     return {name for name, known in fields.items() if getattr(config, name) != known.default}
 
 
 def trainable_parameters(model: Model, config: TrainConfig) -> list[ParameterGroup]:
-    """(group, learning rate or ``None`` for the general one, named parameters) of what
+    """(group, learning rate or ``None`` for the general one, named parameters) of everything
     ``attach_or_unfreeze`` made trainable, denoiser first.
     """
     groups: list[ParameterGroup] = []
@@ -428,18 +429,20 @@ def save(
     """Write what was trained: the adapter, the whole model, or an embedding.
 
     Args:
-        layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for
-            adapters (LEGACY_LORA for kinds that cannot be fused as it has to); for whole models see ``output_place``.
+        layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is
+            KOHYA_LORA for adapters (LEGACY_LORA for kinds that cannot be fused as it has to); for whole
+            models see ``output_place``.
         metadata: facts about the run, for the file.
-        embeddings: where embeddings are written: ``bundled`` in the file of the adapter, ``apart`` in files next to it,
-            or ``alone``, the first of them instead of a model. Those of whole models are always apart.
+        embeddings: where embeddings are written: ``bundled`` in the file of the adapter, ``apart`` in files
+            next to it, or ``alone``, the first of them instead of a model. Those of whole models are always
+            apart.
 
     Returns:
-        What was written.
+        The path of the output.
 
     Raises:
-        ConfigError: a layout for the other kind of training.
-        UserError: what is there must not be replaced.
+        ConfigError: the layout is for the other kind of training.
+        UserError: the existing file or folder must not be replaced.
     """
     name = str(layout)
     facts = {f"tastemaker.{key}": str(value) for key, value in (metadata or {}).items()}
@@ -482,10 +485,10 @@ def place_of_words(config: TrainConfig) -> PlaceOfWords:
 
 
 def check_weights(model: Model) -> None:
-    """Look at every weight of a loaded model.
+    """Check every weight of a loaded model.
 
     Raises:
-        DataError: NaN or infinite ones; the first tensor that has any is named.
+        DataError: there are NaN or infinite weights. The message names the first such tensor.
     """
     for part, module in model.modules().items():
         for name, layer in module.named_modules():
@@ -499,7 +502,7 @@ def check_weights(model: Model) -> None:
         for name, weight in module.named_parameters():
             if weight.device.type == "meta" or weight.dtype not in _LOOKED_AT:
                 continue
-            # a sum is not finite if any number in it is not, and takes no memory
+            # a sum is not finite if any number in it is not, and needs no memory
             if bool(weight.detach().sum(dtype=torch.float64).isfinite()):
                 continue
             bad = int((~weight.detach().isfinite()).sum())

@@ -1,4 +1,4 @@
-"""What is known about an image before it is decoded."""
+"""Facts about an image before it is decoded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Item:
     """One image of one concept.
 
     Args:
-        path: where it is.
-        id: stable name, unique in a run and free of machine paths: ``concept/sub/name.png``. It keys
-            whatever is random about the image.
+        path: path of the file.
+        id: stable id, unique in a run and free of machine paths: ``concept/sub/name.png``. It keys everything
+            random about the image.
         key: path below the concept's folder without extension; matches chosen to rejected.
         concept: index of its concept.
         prompts: alternative captions, at least one.
-        sources: where the images are that it was made from by editing.
-        source_like: the image whose shape the sources are cropped to; its own if empty.
+        sources: paths of its source images, if it is an edit.
+        source_like: the image to whose shape the sources are cropped; empty means the image itself.
     """
 
     path: str
@@ -30,5 +30,5 @@ class Item:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every image file that is read for it."""
+        """All image files read for it."""
         return (self.path, *self.sources)

@@ -1,7 +1,7 @@
-"""Decides which base classes the pipeline modules have.
+"""Chooses the base classes of the pipeline modules.
 
-With ``mgds`` installed (``requirements-mgds.txt``) our modules are mgds modules and can be used in its
-pipelines, and its modules in ours. Without it they have the in-tree base classes, with the same contract.
+With ``mgds`` installed (``requirements-mgds.txt``), our modules are mgds modules that can be used in its
+pipelines, and its modules in ours. Without it, they use the in-tree base classes with the same contract.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ else:
         SOURCE = "in-tree"
 
 THREAD_SAFE = SOURCE == "in-tree"
-"""mgds remembers the last item per module, not per thread."""
+"""mgds caches the last item per module, not per thread."""
 
 __all__ = ["SOURCE", "THREAD_SAFE", "Node", "PipelineModule", "RandomAccessPipelineModule"]
 
 
 class Node(PipelineModule, RandomAccessPipelineModule):
-    """A random-access module that has as many items as its first input."""
+    """A random-access module with as many items as its first input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A chain of modules, checked when it is put together."""
+"""A chain of modules, checked when it is built."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from modules.pipeline.Node import Node, PipelineModule
 
 
 class PipelineError(RuntimeError):
-    """A pipeline whose modules do not fit together: a bug of the program, found when the pipeline is built."""
+    """A pipeline whose modules do not fit together. This is a bug, found when the pipeline is built."""
 
 
 class Output(Node):
-    """The end of a pipeline: an item is all of ``names``."""
+    """The end of a pipeline: an item holds all of ``names``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -32,15 +32,15 @@ class Output(Node):
 
 
 class Pipeline:
-    """Modules in order; the items of the last one are the items of the pipeline.
+    """Modules in order. The items of the last one are the items of the pipeline.
 
     Args:
         modules: in order, nested lists allowed; ``None`` entries are skipped.
-        outputs: names of what an item holds.
+        outputs: names of the fields of an item.
         seed: base of the modules' own random streams.
 
     Raises:
-        PipelineError: a module asks for something no earlier module gives; the message names both.
+        PipelineError: a module needs an input that no earlier module provides. The message names both.
     """
 
     def __init__(self, modules: Iterable[Any], outputs: Sequence[str], seed: int = 0) -> None:
@@ -73,14 +73,14 @@ class Pipeline:
         return self._output.length()
 
     def get_item(self, variation: int, index: int) -> dict[str, Any]:
-        """All outputs of item ``index``; start the pipeline first."""
+        """All outputs of item ``index``. The pipeline must have been started."""
         return self._output.get_item(variation, index)
 
     def get(self, name: str, variation: int, index: int) -> Any:
-        """One value, also one that is not among the outputs.
+        """A single value, even if it is not among the outputs.
 
         Raises:
-            PipelineError: no module gives ``name``.
+            PipelineError: no module provides ``name``.
         """
         if name.split(".")[0] not in self._given:
             raise PipelineError(f"no module gives {name!r}")
@@ -96,7 +96,9 @@ def _flatten(modules: Iterable[Any]) -> Iterator[PipelineModule]:
 
 
 def _init(module: Any, pipeline: Pipeline, seed: int, index: int) -> None:
-    """Some releases of mgds hand modules a fourth thing, the shared state of a run; here there is none."""
+    """Initialise a module. Some releases of mgds expect a fourth argument, the shared state of a run, which
+    does not exist here.
+    """
     arguments: list[Any] = [pipeline, seed, index]
     if len(inspect.signature(module.init).parameters) > len(arguments):
         arguments.append(None)

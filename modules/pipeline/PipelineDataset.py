@@ -10,9 +10,9 @@ from modules.pipeline.Pipeline import Pipeline
 
 
 class PipelineDataset(Dataset[dict[str, Any]]):
-    """Items by index, or by (index, variation), which is how the samplers here ask.
+    """Items by index, or by (index, variation), as used by the samplers here.
 
-    ``DataLoader(dataset, batch_sampler=...)`` works with either.
+    ``DataLoader(dataset, batch_sampler=...)`` works with both.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:

@@ -1,7 +1,7 @@
-"""What a concept's settings mean for its items: bucket, transform and prompt of every visit.
+"""Applies a concept's settings to its items: bucket, transform and prompt of every visit.
 
-A visit is the how-many-th time an item is used. Whatever is random about it is fixed by the concept's seed,
-the item and the visit, so any process can say it without having seen the visits before.
+A visit is one use of an item, counted from 0. Everything random about it is determined by the concept's seed,
+the item and the visit, so that any process can compute it without the earlier visits.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ VALIDATION_TYPES = frozenset({"VALIDATION", "DPO_CHOSEN_VAL", "DPO_REJECTED_VAL"
 
 @dataclass(frozen=True)
 class Rules:
-    """One concept as the data side sees it.
+    """The data settings of one concept.
 
     Args:
-        name: for messages, and the first part of its items' ids.
+        name: its name in messages, and the first part of its items' ids.
         kind: name of the concept type.
-        seed: of everything random about it.
-        resolutions: visits of an item walk through them.
-        variations: different augmented images of an item that are kept when latents are cached.
-        text_variations: the same of captions.
-        image, text: augmentation settings, ``None`` where augmentation is off.
-        rate: visits of an item per epoch; ``samples`` visits of the whole concept if that is set.
+        seed: seed of everything random about it.
+        resolutions: resolutions that the visits of an item cycle through.
+        variations: number of augmented versions of an image with cached latents.
+        text_variations: number of versions of a caption.
+        image, text: augmentation settings; ``None`` if augmentation is off.
+        rate: visits of an item per epoch; if set, ``samples`` visits of the whole concept instead.
         loss_weight: weight of its samples.
-        bucketing: whether crops follow the image's aspect.
-        multiple: pixels the model needs sides to be multiples of.
+        bucketing: whether crops follow the image's aspect ratio.
+        multiple: number of pixels that sides must be a multiple of.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Rules:
         validation must measure the same thing every time.
 
         Raises:
-            ConfigError: an impossible balancing.
+            ConfigError: the balancing is impossible.
         """
         kind = str(getattr(concept.type, "value", concept.type))
         plain = kind in DPO_TYPES or kind in VALIDATION_TYPES
@@ -76,7 +76,7 @@ class Rules:
             kind=kind,
             seed=int(concept.seed),
             resolutions=resolutions,
-            # a whole number of walks through the resolutions
+            # a whole number of cycles through the resolutions
             variations=-(-wanted // len(resolutions)) * len(resolutions),
             text_variations=1 if plain else max(1, int(concept.text_variations)),
             image=None if plain else concept.image,
@@ -110,13 +110,13 @@ class Rules:
         return self.resolutions[(start + visit) % len(self.resolutions)]
 
     def transform(self, crop: tuple[int, int], name: str, visit: int, cached: bool) -> Transform:
-        """What is done to an image at a visit; with cached latents the variations come in turn."""
+        """The transform of an image at a visit. With cached latents, the variations take turns."""
         variation = visit % self.variations if cached else visit
         return decide_transform(crop, self.image, self.seed, name, variation)
 
     @property
     def aims_at_masks(self) -> bool:
-        """Whether something is done at random to images because of their masks."""
+        """Whether images are randomly transformed according to their masks."""
         image = self.image
         return image is not None and bool(
             image.enable_random_circular_mask_shrink or image.enable_random_mask_rotate_crop
@@ -131,7 +131,7 @@ class Rules:
         visit: int,
         cached: bool,
     ) -> Transform:
-        """``transform`` with what is done to an image because of its mask.
+        """``transform`` combined with the transforms that depend on the mask.
 
         Args:
             white: the mask's outline.
@@ -142,14 +142,14 @@ class Rules:
         return aimed(transform, self.image, white, size, least, (self.seed, name, variation))
 
     def prompt_count(self, prompts: Sequence[str]) -> int:
-        """How many prompts an item has in turn when text states are cached."""
+        """Number of prompts that an item uses in turn if text states are cached."""
         return text_variations(prompts, self.text_variations, augments_text(self.text))
 
     def prompt(self, prompts: Sequence[str], name: str, visit: int, cached: bool) -> str:
         """The prompt of a visit.
 
         Args:
-            name: the item's id, or the pair's, so that both sides take the same alternative.
+            name: the item's id, or the pair's, so that both sides use the same alternative.
         """
         variation = visit % self.prompt_count(prompts) if cached else visit
         line = choose_line(prompts, self.seed if self.text is not None else 0, name, variation)

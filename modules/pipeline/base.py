@@ -1,8 +1,8 @@
 """The in-tree pipeline module: the contract of the ``mgds`` package, safe to use from several threads.
 
-A module names its inputs and outputs. Asked for item ``index`` of ``variation``, it asks the modules before
-it for what it needs. Items are computed on demand, only as far back as necessary, and the last one is
-remembered per thread.
+A module names its inputs and outputs. For item ``index`` of ``variation``, it requests its inputs from
+earlier modules. Items are computed on demand, only as far back as necessary, and the last one is cached per
+thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Pipeline(Protocol):
 class PipelineModule(ABC):
     """One step of a pipeline.
 
-    ``length``, ``get_inputs`` and ``get_outputs`` say what it needs and gives; ``get_item`` comes from the
-    access type mixed in.
+    ``length``, ``get_inputs`` and ``get_outputs`` describe its inputs and outputs; ``get_item`` comes from
+    the access type mixed in.
     """
 
     pipeline: _Pipeline
@@ -37,13 +37,13 @@ class PipelineModule(ABC):
         self.clear_item_cache()
 
     def init(self, pipeline: _Pipeline, base_seed: int, module_index: int) -> None:
-        """Called once by the pipeline the module becomes part of."""
+        """Called once by the pipeline that contains the module."""
         self.pipeline = pipeline
         self._base_seed = base_seed
         self._module_index = module_index
 
     def clear_item_cache(self) -> None:
-        """Forget the remembered item and length."""
+        """Clear the cached item and length."""
         self._local = threading.local()
         self._length: int | None = None
         self._sources: dict[str, list[Any]] = {}
@@ -56,16 +56,16 @@ class PipelineModule(ABC):
         self._local = threading.local()
 
     def _before(self, name: str) -> list[Any]:
-        """Modules before this one that give ``name``, nearest first."""
+        """Earlier modules that provide ``name``, nearest first."""
         if name not in self._sources:
             earlier = reversed(self.pipeline.modules[: self._module_index])
             self._sources[name] = [module for module in earlier if name in module.get_outputs()]
         return self._sources[name]
 
     def _get_previous_item(self, variation: int, name: str, index: int) -> Any:
-        """What an earlier module has under ``name``; ``a.b`` is entry ``b`` of ``a``.
+        """The value of ``name`` from an earlier module; ``a.b`` is entry ``b`` of ``a``.
 
-        A module that gives ``None`` passes the question on to the one before it.
+        If a module returns ``None``, the request goes on to the previous one.
         """
         head, *path = name.split(".")
         value: Any = None
@@ -87,31 +87,31 @@ class PipelineModule(ABC):
         return self._before(name)[0].get_meta(variation, name)
 
     def _get_rand(self, variation: int, index: int = -1) -> random.Random:
-        """A random stream of this module's own for (variation, index)."""
+        """A random stream of this module for (variation, index)."""
         return python_random("pipeline", self._base_seed, self._module_index, variation, index)
 
     @abstractmethod
     def length(self) -> int:
-        """How many items this module gives."""
+        """Number of items of this module."""
 
     @abstractmethod
     def get_inputs(self) -> list[str]:
-        """Names it asks earlier modules for."""
+        """Names of its inputs."""
 
     @abstractmethod
     def get_outputs(self) -> list[str]:
-        """Names it answers to."""
+        """Names of its outputs."""
 
 
 class RandomAccessPipelineModule(ABC):
-    """Access type of modules that give any item of any variation at any time."""
+    """Access type of modules that provide any item of any variation at any time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.started = False
 
     def start(self, variation: int) -> None:  # noqa: B027
-        """Called once, before the first item; most modules have nothing to do."""
+        """Called once before the first item. Most modules do nothing."""
 
     def get_meta(self, variation: int, name: str) -> Any:
         """Facts about the module as a whole; none by default."""
@@ -119,7 +119,7 @@ class RandomAccessPipelineModule(ABC):
 
     @abstractmethod
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> Values:
-        """An item, or at least its ``requested_name``."""
+        """An item, or at least its field ``requested_name``."""
 
 
 def _recall(module: Any, variation: int, index: int, name: str) -> Any:
@@ -128,7 +128,7 @@ def _recall(module: Any, variation: int, index: int, name: str) -> Any:
         local.at, local.item = (variation, index), {}
     if name not in local.item:
         item = module.get_item(variation, index, name)
-        # the call may have gone through this module for another item; keep only what belongs together
+        # the call may have passed through this module for another item, so keep only what belongs together
         if local.at == (variation, index):
             local.item.update(item)
         return item[name]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LEAST_SHARE, MOST_SHARE = 0.005, 0.9
-"""Masks of pairs that cover less or more of the image are probably not meant."""
+"""Masks of pairs that cover a smaller or larger share of the image are probably not intended."""
 
 
 class DataLoaderMasksMixin:
@@ -54,7 +54,7 @@ class DataLoaderMasksMixin:
         return self.config.masked_training and not self.units.dpo
 
     def mask_modules(self) -> list[Any]:
-        """The module that reads masks, where there are any; masks have entries of their own among the latents."""
+        """The module that reads masks, if there are any. Latents of masked images have cache entries of their own."""
         if not self.masked:
             return []
         self._mask_cells = MaskCells(
@@ -73,14 +73,14 @@ class DataLoaderMasksMixin:
     _outlines: MaskOutlines | None
 
     def outlines(self) -> MaskOutlines | None:
-        """Where masks are white, for concepts that crop or shrink with them; made again with each dataset."""
+        """White areas of masks, for concepts that crop or shrink with them. Created again with each dataset."""
         aims = self.masked and not self.validation and any(rules.aims_at_masks for rules in self.rules)
         alpha = self.config.mask_source is MaskSource.ALPHA
         self._outlines = MaskOutlines(self.source.masks, self.files, alpha, self.latents) if aims else None
         return self._outlines
 
     def keep_outlines(self) -> None:
-        """Read where masks are white, and keep it in the first process."""
+        """Read the white areas of masks, and store them in the first process."""
         if self._outlines is None:
             return
         items = [item for item in self.units.entries if self.rules[item.concept].aims_at_masks]
@@ -91,11 +91,11 @@ class DataLoaderMasksMixin:
 
     @property
     def pairs_masked(self) -> bool:
-        """Whether parts of pairs count."""
+        """Whether pairs are masked."""
         return self.units.dpo and self.config.rlhf_dpo_mask is not PairMasks.OFF
 
     def pair_mask_modules(self) -> list[Any]:
-        """The module that makes the masks of pairs, where there are any."""
+        """The module that makes the masks of pairs, if there are any."""
         if not self.pairs_masked:
             return []
         of_files, factor = None, self.model.latent_factor
@@ -113,17 +113,17 @@ class DataLoaderMasksMixin:
         return [PairMask(of_files, self.files, factor, self.config.rlhf_dpo_mask_dilate, self.latents)]
 
     def pair_masks(self, items: Sequence[dict[str, Any]]) -> torch.Tensor | None:
-        """How much of each cell counts, (B, 1, h, w); ``None`` without masks."""
+        """The weight of each cell, (B, 1, h, w); ``None`` without masks."""
         if not self.pairs_masked:
             return None
         return torch.from_numpy(np.stack([item["pair_mask"] for item in items]))[:, None]
 
     def check_pair_masks(self) -> None:
-        """Look at the mask of every pair, which also puts it into the cache; those that cover next to nothing or next
-        to everything are logged.
+        """Check the mask of every pair, which also caches it. Masks that cover almost nothing or almost
+        everything are logged.
 
         Raises:
-            DataError: masks without any white.
+            DataError: there are masks without any white.
         """
         if not self.pairs_masked:
             return
@@ -164,7 +164,7 @@ class DataLoaderMasksMixin:
                 )
 
     def _looks(self, pair: Any) -> int:
-        """After how many visits a pair looks as before."""
+        """Number of visits after which a pair looks the same again."""
         visits: int = max(self.rules[side.concept].variations for side in (pair.chosen, pair.rejected))
         return visits
 
@@ -175,17 +175,17 @@ class DataLoaderMasksMixin:
         return torch.from_numpy(np.stack([item["cells"] for item in items]))[:, None]
 
     def both_masks(self, item: Item, transform: Transform) -> tuple[CellMask, CellMask]:
-        """What a model that paints into images may have to paint of an image: what its mask says, and everything."""
+        """The areas of an image that an inpainting model may have to paint: its mask, and everything."""
         white = np.ones([side // self.model.latent_factor for side in transform.size], dtype=np.float32)
         cells = self._mask_cells.kept(item, transform)
         cells = white if cells is None else cells
         return CellMask(cells >= HALF), CellMask(white >= HALF)
 
     def keep_masks(self, share: slice) -> None:
-        """Put what masks come to into the cache.
+        """Add the cells of masks to the cache.
 
         Args:
-            share: which of the visits this process does.
+            share: the visits that this process handles.
         """
         if not self.masked:
             return

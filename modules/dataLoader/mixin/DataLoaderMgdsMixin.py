@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class DataLoaderMgdsMixin:
-    """From concepts to a pipeline."""
+    """Turns concepts into a pipeline."""
 
     @staticmethod
     def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
-        """Enabled chosen and rejected concepts, zipped in config order; see ``source.pair_concepts``."""
+        """Pair enabled chosen and rejected concepts in config order; see ``source.pair_concepts``."""
         return pair_concepts(concepts, validation)
 
     @staticmethod
@@ -29,7 +29,7 @@ class DataLoaderMgdsMixin:
 
     @staticmethod
     def first_module(units: UnitSet) -> Node:
-        """The module a pipeline of these units begins with."""
+        """The first module of a pipeline for these units."""
         return PairByFilename(units.entries) if units.dpo else SourceItems(units.entries)
 
     @staticmethod

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 MASKS = 3
-"""Masks of an image whose latents are cached, in turn: each is another masked image to encode."""
+"""Number of masks that an image with cached latents uses in turn; each is another masked image to encode."""
 
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """One image to encode: what it is filed under, how to get its pixels, and what of them is hidden.
+    """One image to encode: its cache key, how to get its pixels, and which of them are hidden.
 
     Args:
-        plan: of an image that is edited; ``None`` for the result.
-        condition: path of a picture that is shown instead of the image with its mask.
+        plan: plan of a source image; ``None`` for the result.
+        condition: path of a picture shown instead of the masked image.
     """
 
     key: str
@@ -75,9 +75,9 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
 
     @property
     def masks(self) -> int:
-        """How many masks an image has in turn; 0 for a new one at every visit."""
+        """Number of masks that an image uses in turn; 0 for a new one at every visit."""
         if self.units.dpo and self.config.rlhf_dpo_reference_cache:
-            # kept scores belong to one look of a pair
+            # cached scores belong to a single look of a pair
             return 1
         return 0 if self.latents is None else MASKS
 
@@ -123,7 +123,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return [*made, *self.text_modules(side)]
 
     def outputs(self) -> list[str]:
-        """What an item of the dataset holds."""
+        """The fields of a dataset item."""
         names = ["item", "latents" if self.latents is not None else "pixels", *self.text_outputs()]
         if self.setup.spec.size_conditioning:
             names.append("geometry")
@@ -141,16 +141,16 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     # -- cache ---------------------------------------------------------------------------------------------
 
     def latent_identity(self) -> str:
-        """What latents depend on besides the image: the VAE's weights and config, and the scaling."""
+        """Everything that latents depend on besides the image: the VAE's weights and config, and the scaling."""
         vae = self.model.fingerprint(self.setup.spec.vae)
         return content_key("vae", vae, repr(self.model.latent_scale), repr(self.model.latent_shift))
 
     def latent_key(self, item: Item, transform: Transform) -> str:
-        """Digest of the file's content, what is done to it, and the VAE."""
+        """Digest of the file's content, its transform and the VAE."""
         return self._key_of(item.path, transform)
 
     def source_key(self, plan: SourcePlan) -> str:
-        """The same of an image that is edited."""
+        """As ``latent_key``, for a source image."""
         return self._key_of(plan.path, plan.transform)
 
     def _key_of(self, path: str, transform: Transform) -> str:
@@ -158,7 +158,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return content_key(CACHE_FORMAT, "latents", "float32", self.latents_of, digest, transform.text())
 
     def masked_key(self, item: Item, transform: Transform, mask: Mask | CellMask, condition: str = "") -> str:
-        """The same of an image of which a part is hidden, or of the picture that is shown instead."""
+        """As ``latent_key``, for a masked image, or for the picture shown instead."""
         if condition:
             return content_key(
                 "condition", self._key_of(condition, transform), repr(self.files.size(item.path))
@@ -168,7 +168,8 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     latents_of: str
 
     def encode_tasks(self, known: Container[str]) -> Iterator[EncodeTask | None]:
-        """Every image of every variation; ``None`` for one with the same content as an earlier one, or that is known.
+        """Yield every image of every variation; ``None`` for one that is known or has the same content as an
+        earlier one.
 
         Args:
             known: keys that need no task.
@@ -186,7 +187,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
                             yield task
 
     def _distinct_visits(self, item: Item) -> int:
-        """After how many visits an image looks as before."""
+        """Number of visits after which an image looks the same again."""
         variations = self.rules[item.concept].variations
         drawn = self.setup.spec.inpainting and not self.masked
         return math.lcm(variations, self.masks) if drawn else variations
@@ -194,10 +195,11 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     def _encoded(
         self, side: str, unit: int, visit: int, known: Container[str]
     ) -> Iterator[EncodeTask | None]:
-        """What is kept of a visit."""
+        """Yield what is cached of a visit."""
         entry = self.units.entries[unit]
         item: Item = getattr(entry, side[:-1]) if side else entry
-        # most of a start without changes: what the pipeline would say, without the way through it
+        # most of the time of a start without changes: computes what the pipeline would, without going
+        # through it
         crop, transform = self._plans[side].plan(item, entry.id, visit)
         key = self.latent_key(item, transform)
         if not (self.setup.spec.inpainting or self.setup.spec.sources):
@@ -235,9 +237,9 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)
 
     def encode_images(self, pixels: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
-        """(H, W, 3) images of one size, 0 to 255, to latents (B, C, h, w) on the CPU, float32.
+        """Encode (H, W, 3) images of one size, 0 to 255, to latents (B, C, h, w) on the CPU, float32.
 
-        Each is encoded by itself: in a batch, its last digits would depend on what else is in the batch.
+        Each is encoded separately, because in a batch its last digits would depend on the other images.
         """
         return torch.cat([self._encode_image(one) for one in pixels])
 
@@ -250,7 +252,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     def collate(
         self, items: Sequence[dict[str, Any]], micro: MicroBatch, size: tuple[int, int]
     ) -> ImageBatch | PairBatch:
-        """The items of a micro-batch as what the model is given.
+        """Collate the items of a micro-batch into the input of the model.
 
         Args:
             size: (height, width) of their bucket.
@@ -306,7 +308,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         )
 
     def _sources(self, items: Sequence[dict[str, Any]], side: str) -> Sources:
-        """Latents of the images that are edited; all items have equally many, of the same sizes."""
+        """Latents of the source images. All items have the same number, of the same sizes."""
         if self.latents is not None:
             rows = [item[f"{side}source_latents"] for item in items]
         else:

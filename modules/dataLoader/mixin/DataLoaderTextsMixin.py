@@ -28,21 +28,19 @@ if TYPE_CHECKING:
 
 PROMPT_INDEX = "prompts.sqlite"
 PROMPTS_EDITION = "1"
-"""Raised whenever prompts are divided into chunks in another way."""
+"""Increased whenever the division of prompts into chunks changes."""
 
 
 @dataclass(frozen=True)
 class TextTask:
-    """One prompt to encode, with the images its encoder is shown."""
+    """One prompt to encode, with the images shown to its encoder."""
 
     prompt: str
     plans: tuple[SourcePlan, ...] = ()
 
 
 class DataLoaderTextsMixin:
-    """What prompts become: the modules, the cache keys, the states of a batch. Uses the attributes of
-    ``BaseDataLoader``.
-    """
+    """Prompts: the modules, the cache keys, the states of a batch. Uses the attributes of ``BaseDataLoader``."""
 
     model: Model
     setup: BaseModelSetup
@@ -57,12 +55,12 @@ class DataLoaderTextsMixin:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Prefixes of the names of what a unit has: two images of a pair, or one."""
+        """Prefixes of the fields of a unit: two images of a pair, or a single one."""
         return ("chosen_", "rejected_") if self.units.dpo else ("",)
 
     @property
     def _drops_captions(self) -> bool:
-        """Whether the empty prompt of each image is needed, because it is not the same for all of them."""
+        """Whether the empty prompt of each image is needed, because it differs between images."""
         return (
             self.setup.spec.sees_sources
             and not self.trains_text
@@ -72,13 +70,13 @@ class DataLoaderTextsMixin:
 
     @property
     def encodes_shown(self) -> bool:
-        """Whether the pixels of the images that are edited are needed in every step, to show them to a text encoder."""
+        """Whether the pixels of source images are needed in every step, because a text encoder sees them."""
         return self.setup.spec.sees_sources and self.texts is None
 
     # -- pipeline ------------------------------------------------------------------------------------------
 
     def text_modules(self, side: str) -> list[Any]:
-        """What looks the states of prompts up."""
+        """The modules that look up the states of prompts."""
         if self.texts is None:
             return []
         names = (f"{side}text_key", f"{side}cond")
@@ -90,15 +88,15 @@ class DataLoaderTextsMixin:
         return made
 
     def text_outputs(self) -> list[str]:
-        """What an item of the dataset holds of its prompt."""
+        """The prompt fields of a dataset item."""
         kept = [] if self.texts is None else ["cond", *(["blank"] if self._drops_captions else [])]
         return ["prompt", *kept]
 
     # -- cache ---------------------------------------------------------------------------------------------
 
     def text_identity(self) -> str:
-        """What text states depend on besides the text: encoders, tokenizers, and how the family has them read it: its
-        template, its number of tokens, its layers. Families that have the same encoders read in different ways.
+        """Everything that text states depend on besides the text: encoders, tokenizers, and the family's
+        template, number of tokens and layers. Families with the same encoders use them differently.
         """
         kinds = ("text_encoder", "tokenizer", "processor")
         parts = [part.name for part in self.setup.spec.parts if part.kind in kinds]
@@ -111,11 +109,11 @@ class DataLoaderTextsMixin:
         return content_key("text", *rules, *(f"{name}={self.model.fingerprint(name)}" for name in present))
 
     def text_key(self, prompt: str, plans: Sequence[SourcePlan] = ()) -> str:
-        """Digest of a prompt and what encodes it; entries have 16 bits where their encoder gives no more, and float32
-        ones of earlier versions hold the same numbers. So do those of prompts that one chunk holds.
+        """Digest of a prompt and its encoders. Entries have 16 bits if their encoder gives no more; float32
+        ones of earlier versions hold the same numbers, and so do those of prompts that fit into one chunk.
 
         Args:
-            plans: the images the encoder is shown: their contents, what is done to them and their order count.
+            plans: the images shown to the encoder. Their contents, transforms and order are part of the key.
         """
         chunks = self.prompts.chunks(prompt, self._chunks_of) if self.setup.spec.chunks_prompts else 0
         rules = [f"{chunks} chunks"] if chunks else []
@@ -126,7 +124,7 @@ class DataLoaderTextsMixin:
 
     @cached_property
     def prompts(self) -> PromptIndex:
-        """How prompts are read, known from earlier starts where anything is kept."""
+        """How prompts are read; stored between starts if anything is cached."""
         words = [] if self.model.words is None else self.model.words.words
         lengths = [f"{word.placeholder}: {word.tokens}" for word in words]
         reader = content_key(
@@ -140,19 +138,19 @@ class DataLoaderTextsMixin:
         return self.setup.chunk_count(self.model, prompt)
 
     def cut_prompts(self, prompts: Sequence[str]) -> list[str]:
-        """Those of the prompts whose end no text encoder gets to see."""
+        """The prompts whose end no text encoder reads."""
         return self.prompts.cut(prompts, partial(self.setup.cut_prompts, self.model))
 
     @cached_property
     def _words_digest(self) -> str:
-        """Of the embeddings, which do not change as long as texts are kept."""
+        """Digest of the embeddings, which do not change as long as texts are cached."""
         return "" if self.model.words is None else self.model.words.digest()
 
     def text_tasks(self, prompts: Iterable[str], known: Container[str]) -> dict[str, TextTask]:
-        """All that is kept of prompts, by its key.
+        """Everything cached of prompts, by key.
 
         Args:
-            prompts: all that the units can have.
+            prompts: all prompts of the units.
             known: keys that need no task.
         """
         if not self.setup.spec.sees_sources:
@@ -172,7 +170,7 @@ class DataLoaderTextsMixin:
         return made
 
     def all_prompts(self) -> Iterator[str]:
-        """Every prompt the units can have, each once."""
+        """Every prompt the units can have, without duplicates."""
         seen: set[str] = set()
         for entry in self.units.entries:
             # both sides of a pair have the same prompts
@@ -185,15 +183,15 @@ class DataLoaderTextsMixin:
                     yield prompt
 
     def encode_task(self, task: TextTask) -> dict[str, torch.Tensor]:
-        """The states of a prompt as they are kept."""
+        """Encode a prompt in the form in which it is cached."""
         return self.text_row(task.prompt, [load_source(plan, self.files) for plan in task.plans])
 
     def text_row(self, prompt: str, shown: Sequence[np.ndarray[Any, Any]] = ()) -> dict[str, torch.Tensor]:
-        """The states of one prompt as they are kept, encoded by itself: in a batch, its last digits would depend on
-        what else is in the batch.
+        """Encode one prompt in the form in which it is cached. It is encoded separately, because in a batch
+        its last digits would depend on the other prompts.
 
         Args:
-            shown: (H, W, 3) of the images the encoder is shown, 0 to 255.
+            shown: (H, W, 3) pixels of the images shown to the encoder, 0 to 255.
         """
         (row,) = self._states(prompt, shown).unbind()
         return {name: _kept_exactly(tensor) for name, tensor in row.items()}
@@ -205,7 +203,7 @@ class DataLoaderTextsMixin:
 
     @contextmanager
     def on_device(self, *parts: str) -> Iterator[None]:
-        """Parts on the compute device while something is encoded."""
+        """Move the needed parts to the compute device while something is encoded."""
         with ExitStack() as stack:
             for name in parts:
                 if name in self.model.parts:
@@ -217,7 +215,7 @@ class DataLoaderTextsMixin:
     def conditioning(
         self, items: Sequence[dict[str, Any]], side: str, encode: Callable[..., dict[str, torch.Tensor]]
     ) -> Conditioning | None:
-        """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
+        """The conditioning of prompts, cached or encoded now; ``None`` if a text encoder is trained."""
         if self.texts is not None:
             return Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
         if self.trains_text:
@@ -230,7 +228,7 @@ class DataLoaderTextsMixin:
             return Conditioning.stack([_in_float32(row) for row in rows])
 
     def blank(self, items: Sequence[dict[str, Any]], side: str) -> Conditioning | None:
-        """The same of the empty prompt, where captions are dropped and it is another one for each image."""
+        """The conditioning of the empty prompt, if captions are dropped and it differs between images."""
         if not self._drops_captions:
             return None
         if self.texts is not None:
@@ -240,14 +238,16 @@ class DataLoaderTextsMixin:
             return Conditioning.stack([_in_float32(row) for row in rows])
 
     def seen(self, items: Sequence[dict[str, Any]], side: str) -> Sources:
-        """The images that a text encoder that is trained is shown."""
+        """The images shown to a trained text encoder."""
         if not self.trains_text or not self.encodes_shown:
             return NO_SOURCES
         rows = [item[f"{side}source_pixels"] for item in items]
         return Sources(_pixels(place) for place in zip(*rows, strict=True))
 
     def prompt_encoder(self) -> Callable[..., dict[str, torch.Tensor]]:
-        """``text_row`` for one batch: both sides of a pair mostly have the same prompts and the same sources."""
+        """``text_row`` for one batch, cached because both sides of a pair mostly have the same prompts and
+        sources.
+        """
         made: dict[object, dict[str, torch.Tensor]] = {}
 
         def encode(prompt: str, shown: Sequence[np.ndarray[Any, Any]] = ()) -> dict[str, torch.Tensor]:
@@ -260,16 +260,16 @@ class DataLoaderTextsMixin:
 
 
 def _pixels(images: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
-    """(H, W, 3) images of one size as (B, 3, H, W) uint8."""
+    """Convert (H, W, 3) images of one size to (B, 3, H, W) uint8."""
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def _kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
+    """A text state in its cached form: 16-bit types are kept, all other floating-point types become float32."""
     whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
     return tensor if whole else tensor.float()
 
 
 def _in_float32(row: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Text states that are kept in their encoder's type, as ``encode_text`` gives them."""
+    """Cached text states in float32, as returned by ``encode_text``."""
     return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in row.items()}

@@ -1,4 +1,6 @@
-"""Anima: Qwen3 reads, T5 tokens say where; the denoiser of Cosmos Predict2 makes a video of one frame."""
+"""Anima: Qwen3 encodes the prompt, T5 tokens give positions; the denoiser of Cosmos Predict2 makes a video of
+one frame.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ COSMOS = "diffusers.models.transformers.transformer_cosmos"
 
 @model_setup
 class AnimaSetup(QwenAutoencoder):
-    """The network between both tokenizers (``text_encoder_2``) is never trained, so that its states are kept."""
+    """The network between both tokenizers (``text_encoder_2``) is never trained, so that its states can be cached."""
 
     spec = FAMILIES["ANIMA"]
 
@@ -56,7 +58,7 @@ class AnimaSetup(QwenAutoencoder):
             hidden_states=x_BChw[:, :, None],
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
-            # nothing of an image is padding
+            # an image has no padding
             padding_mask=x_BChw.new_zeros(1, 1, *size),
             return_dict=False,
         )[0]
@@ -68,7 +70,9 @@ def _resize(mask_1KHW: torch.Tensor, size: Sequence[int], interpolation: object 
 
 
 def _resize_without_torchvision() -> None:
-    """The denoiser has torchvision resize its mask, to the nearest pixel; without that package PyTorch does it."""
+    """Replace the denoiser's use of torchvision for resizing its mask (nearest neighbour) by PyTorch, if
+    torchvision is missing.
+    """
     module: Any = sys.modules[COSMOS]
     if not hasattr(module, "transforms"):
         nearest = SimpleNamespace(NEAREST="nearest")

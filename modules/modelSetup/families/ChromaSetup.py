@@ -1,4 +1,6 @@
-"""Chroma1: FLUX.1 schnell without CLIP and without embedded guidance; padding of the prompt is masked but for one."""
+"""Chroma1: FLUX.1 schnell without CLIP and without embedded guidance. Prompt padding is masked except for one
+token.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class ChromaSetup(BaseModelSetup):
 
 @contextmanager
 def _masked_checkpoints(denoiser: Any, mask_BL: torch.Tensor) -> Iterator[None]:
-    """Hands the mask to single-stream blocks that are recomputed too: diffusers 0.42 forgets it there, so that
-    gradient checkpointing would train another model than the one without.
+    """Pass the mask to recomputed single-stream blocks too. diffusers 0.42 drops it there, so that gradient
+    checkpointing would train another model.
     """
     plain = denoiser._gradient_checkpointing_func if denoiser.gradient_checkpointing else None
 

@@ -19,17 +19,17 @@ LAYER = -2
 
 @model_setup
 class ErnieImageSetup(Flux2Autoencoder):
-    """Its prompt enhancer (``pe``) is not loaded: prompts are read as they are written."""
+    """Its prompt enhancer (``pe``) is not loaded: prompts are used as written."""
 
     spec = FAMILIES["ERNIE"]
     variance_floor = 1e-5
-    """The model was trained with it; the published config says 1e-4."""
+    """The model was trained with this value; the published config says 1e-4."""
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        # without the part that would be shown images
+        # without the vision part
         encoder: Any = model.module("text_encoder").language_model
         tokenizer = model.parts["tokenizer"]
-        # a tokenizer that adds no start mark makes nothing of an empty prompt
+        # a tokenizer that adds no start mark gives no tokens for an empty prompt
         nothing = "" if tokenizer("").input_ids else tokenizer.bos_token
         texts = [prompt or nothing for prompt in prompts]
         hidden_BLE, mask_BL = causal_states(

@@ -17,16 +17,16 @@ from modules.spec.families.flux_2 import DEV_LAYERS, LAYERS
 from modules.spec.registry import FAMILIES
 
 LONG = 4300
-"""Image tokens above which the number of steps no longer matters to the shift."""
+"""Number of image tokens above which the number of steps no longer affects the shift."""
 
 BETWEEN = 10
-"""Steps in time between the image and the first source, and from each source to the next."""
+"""Distance on the time axis between the image and the first source, and between successive sources."""
 
 SYSTEM = (
     "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
     "relationships, object\nattribution and actions without speculation."
 )
-"""What dev's text encoder is told before every prompt."""
+"""System message of dev's text encoder before every prompt."""
 
 IMAGE_MARK = "[IMG]"
 
@@ -38,7 +38,7 @@ class Flux2Setup(Flux2Autoencoder):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer = model.parts["tokenizer"]
         texts = chat_messages(tokenizer, prompts, enable_thinking=False)
-        # without the head that would make words of every state
+        # without the language model head
         encoder: Any = model.module("text_encoder").model
         length = self.prompt_length(model)
         hidden_BLE, mask_BL = causal_states(encoder, tokenizer, texts, length, LAYERS, padded=True)
@@ -47,7 +47,7 @@ class Flux2Setup(Flux2Autoencoder):
         return Conditioning({"hidden_BLE": hidden_BLE})
 
     def _guidance(self, model: Model, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor | None:
-        """The guidance scale that the denoiser is told (B,), float32, where it has an input for it."""
+        """The guidance scale passed to the denoiser (B,), float32, if it has an input for it."""
         return None
 
     def denoise(
@@ -69,7 +69,7 @@ class Flux2Setup(Flux2Autoencoder):
             img_ids=torch.cat(positions),
             return_dict=False,
         )[0]
-        # what it makes of the sources is not looked at
+        # its output for the sources is ignored
         return out_BLE[:, : height * width].transpose(1, 2).unflatten(2, (height, width))  # type: ignore[no-any-return]
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
@@ -84,7 +84,7 @@ class Flux2Setup(Flux2Autoencoder):
 
 @model_setup
 class Flux2DevSetup(Flux2Setup):
-    """Mistral 3 reads the prompt after a message of the system; the guidance scale is an input of the denoiser."""
+    """Mistral 3 reads the prompt after a system message. The guidance scale is an input of the denoiser."""
 
     spec = FAMILIES["FLUX_2_DEV"]
 
@@ -92,9 +92,9 @@ class Flux2DevSetup(Flux2Setup):
         tokenizer = model.parts["tokenizer"]
         encoder: Any = model.module("text_encoder")
         texts = [tokenizer.apply_chat_template(_conversation(prompt), tokenize=False) for prompt in prompts]
-        # the template has the mark of the beginning; padding goes where the tokenizer puts it
+        # the template contains the start mark; padding is added on the tokenizer's side
         ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, self.prompt_length(model), special=False)
-        # without the head that would make words of every state
+        # without the language model head
         hidden_BLE = states_of(encoder.model, ids_BL, mask_BL, DEV_LAYERS)
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
@@ -108,14 +108,14 @@ class Flux2DevSetup(Flux2Setup):
 
 
 def _conversation(prompt: str) -> list[dict[str, Any]]:
-    """A prompt as the template of dev's tokenizer takes it; a mark of an image that is not there is left out."""
+    """A prompt in the format of dev's chat template. A mark of a missing image is left out."""
     texts = {"system": SYSTEM, "user": prompt.replace(IMAGE_MARK, "")}
     return [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in texts.items()]
 
 
 def _shift(tokens: int, steps: int) -> float:
-    """The exponent by which noise levels are shifted: lines in the number of tokens fitted for 10 and for 200 steps,
-    and between these a line in the number of steps.
+    """The exponent of the shift of noise levels: linear in the number of tokens for 10 and for 200 steps, and
+    linearly interpolated in the number of steps.
     """
     many = 0.00016927 * tokens + 0.45666666
     if tokens > LONG:
@@ -125,6 +125,6 @@ def _shift(tokens: int, steps: int) -> float:
 
 
 def _positions(height: int, width: int, depth: int, device: torch.device, time: int = 0) -> torch.Tensor:
-    """(height * width * depth, 4) positions of tokens: time, row, column, place in the text."""
+    """(height * width * depth, 4) positions of tokens: time, row, column, index in the text."""
     axes = [torch.arange(n, device=device) for n in (height, width, depth)]
     return torch.cartesian_prod(torch.tensor([time], device=device), *axes)

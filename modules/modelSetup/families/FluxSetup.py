@@ -51,12 +51,12 @@ class FluxSetup(BaseModelSetup):
             img_ids=positions_L3,
             return_dict=False,
         )[0]
-        # what it makes of the sources is not looked at
+        # its output for the sources is ignored
         return unpack(out_BLE[:, : height * width // 4], height, width)
 
 
 def _tokens(x_BChw: torch.Tensor, cond: Conditioning) -> tuple[torch.Tensor, torch.Tensor]:
-    """The patches of the noisy latents with those of the sources behind them, and the positions of all.
+    """The patches of the noisy latents followed by those of the sources, and the positions of all.
 
     The first axis of the positions numbers the images (Batifol et al. 2025, arXiv 2506.15742, section 3.1).
     """
@@ -72,8 +72,8 @@ def _tokens(x_BChw: torch.Tensor, cond: Conditioning) -> tuple[torch.Tensor, tor
 
 @model_setup
 class FluxSchnellSetup(FluxSetup):
-    """The step-distilled model, made for shorter prompts; without a guidance input, so that guidance above 1 takes a
-    second pass.
+    """The step-distilled model, made for shorter prompts. It has no guidance input, so that guidance above 1
+    needs a second pass.
     """
 
     spec = FAMILIES["FLUX_SCHNELL_1"]
@@ -81,6 +81,6 @@ class FluxSchnellSetup(FluxSetup):
 
 @model_setup
 class FluxKontextSetup(FluxSetup):
-    """The model that edits an image as the prompt says."""
+    """The model that edits an image according to the prompt."""
 
     spec = FAMILIES["FLUX_KONTEXT_DEV_1"]

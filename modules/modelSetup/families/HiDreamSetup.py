@@ -24,7 +24,7 @@ PATCH = 2
 
 @model_setup
 class HiDreamSetup(BaseModelSetup):
-    """Images that are not square are padded to the model's largest number of tokens, as in its training."""
+    """Non-square images are padded to the model's maximum number of tokens, as in its training."""
 
     spec = FAMILIES["HI_DREAM_FULL"]
 
@@ -35,7 +35,7 @@ class HiDreamSetup(BaseModelSetup):
         )
         tokenizer = model.parts["tokenizer_4"]
         tokenizer.pad_token = tokenizer.eos_token
-        # without the head that would make words of every state
+        # without the language model head
         llama: Any = model.module("text_encoder_4").model
         ids_BL, mask_BL = tokenize(tokenizer, prompts, llama, self.prompt_length(model))
         depths = range(1, llama.config.num_hidden_layers + 1)
@@ -46,7 +46,7 @@ class HiDreamSetup(BaseModelSetup):
         return Conditioning({"hidden_BLE": hidden_BLE, "t5_BTE": t5_BTE, "pooled_BE": pooled_BE})
 
     def _pooled(self, model: Model, prompts: Sequence[str], which: str) -> torch.Tensor:
-        """The pooled state of one CLIP, which was made for longer prompts than its tokenizer may say."""
+        """The pooled state of one CLIP, which was made for longer prompts than its tokenizer may claim."""
         encoder: Any = model.module(f"text_encoder{which}")
         ids_BL = model.parts[f"tokenizer{which}"](
             list(prompts),
@@ -63,13 +63,13 @@ class HiDreamSetup(BaseModelSetup):
         denoiser: Any = model.denoiser
         dtype, (_, width) = x_BChw.dtype, denoiser.config.caption_channels
         let_gradients_through(denoiser)
-        # its own way back to an image depends on its mode, and asks the device how large the image is
+        # its own unpatching depends on the training mode, and asks the device for the image size
         denoiser.unpatchify = _as_patches
         out_BLE = denoiser(
             **_image(denoiser, x_BChw),
             timesteps=t_B,
             encoder_hidden_states_t5=cond["t5_BTE"].to(dtype),
-            # all depths of one state lie together
+            # all depths of one state are contiguous
             encoder_hidden_states_llama3=cond["hidden_BLE"]
             .to(dtype)
             .unflatten(2, (-1, width))
@@ -81,14 +81,16 @@ class HiDreamSetup(BaseModelSetup):
         return -_together(out_BLE, *x_BChw.shape[1:])
 
     def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
-        """One that is not square, up to the size to which such images are padded."""
+        """A non-square size, up to the one to which such images are padded."""
         height, width = size
         largest: Any = model.denoiser.max_seq
         pads = self.image_tokens(model, size) <= largest and width > step
         return (height, width - step) if pads else size
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
-        """Where noise levels are shifted by size, its pipeline takes the largest for every image."""
+        """Make a sampler. If noise levels are shifted by size, its pipeline uses the largest shift for every
+        image.
+        """
         config = {name: value for name, value in model.parts["scheduler"].items() if name not in SHIFT_CONFIG}
         largest: Any = model.denoiser.max_seq
         return make_sampler(model.schedule, name, steps, config, largest, self.spec.even_steps)
@@ -99,9 +101,9 @@ def _as_patches(x_BLE: torch.Tensor, img_sizes: object, is_training: bool) -> to
 
 
 def _image(denoiser: Any, x_BChw: torch.Tensor) -> dict[str, Any]:
-    """What the denoiser is given of noisy latents: it pads those that are not square itself, up to its largest size.
+    """The denoiser's input for noisy latents. It pads non-square ones itself, up to its maximum size.
 
-    Larger ones are given as patches, without padding, which is what it makes of square ones.
+    Larger ones are passed as patches without padding, which is how it handles square ones.
     """
     height, width = (side // PATCH for side in x_BChw.shape[-2:])
     if height == width or height * width <= denoiser.max_seq:
@@ -116,7 +118,7 @@ def _image(denoiser: Any, x_BChw: torch.Tensor) -> dict[str, Any]:
 
 
 def _together(out_BLE: torch.Tensor, channels: int, height: int, width: int) -> torch.Tensor:
-    """The image (B, C, h, w) whose patches are the first ones; in a patch, channels are innermost."""
+    """The image (B, C, h, w) made of the first patches. Within a patch, channels are innermost."""
     rows, columns = height // PATCH, width // PATCH
     patches = out_BLE[:, : rows * columns].unflatten(1, (rows, columns))
     patches_BhwyxC: torch.Tensor = patches.unflatten(3, (PATCH, PATCH, channels))

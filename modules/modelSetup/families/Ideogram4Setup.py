@@ -1,4 +1,6 @@
-"""Ideogram 4: Qwen3-VL read at thirteen depths; text and image are one sequence; guidance has a network of its own."""
+"""Ideogram 4: Qwen3-VL read at thirteen depths. Text and image form one sequence; guidance has a network of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +22,30 @@ from modules.spec.families.ideogram_4 import LAYERS
 from modules.spec.registry import FAMILIES
 
 TEXT, IMAGE, NOTHING = 3, 2, 0
-"""What the denoiser is told a token is."""
+"""Token types of the denoiser."""
 IMAGE_START = 65536
-"""Positions of image tokens are counted from here along all axes, so that no text reaches them."""
+"""Positions of image tokens start here on all axes, so that no text reaches them."""
 BASE_AREA = 512 * 512
-"""Pixels of the images whose noise levels are not shifted."""
+"""Area in pixels of images whose noise levels are not shifted."""
 SPREAD = 1.5
 """Standard deviation of the logit of noise levels, in training and in samples."""
 LEAST_LOG_SNR, MOST_LOG_SNR = -15.0, 18.0
-"""Logarithms of the signal-to-noise ratio beyond which no step of a sample goes."""
+"""Limits of the log signal-to-noise ratio for the steps of a sample."""
 POLISHED = 16
-"""At the end of a sample, one step in 16 is guided less."""
+"""At the end of a sample, one step in 16 has less guidance."""
 POLISH_SCALE = 3.0
 PLACE = "{prompt}"
 
 
 @model_setup
 class Ideogram4Setup(Flux2Autoencoder):
-    """Made to be asked in JSON; any text is read. Its prompt enhancer is not loaded."""
+    """Made for prompts in JSON, but reads any text. Its prompt enhancer is not loaded."""
 
     spec = FAMILIES["IDEOGRAM_4"]
     channels_last = True
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        # without the tower for images
+        # without the vision tower
         encoder: Any = model.module("text_encoder").language_model
         tokenizer = model.parts["tokenizer"]
         before, after = _template(tokenizer)
@@ -57,7 +59,7 @@ class Ideogram4Setup(Flux2Autoencoder):
                 [layer + 1 for layer in LAYERS],
                 suffix=after,
             )
-        # the layers of one channel are next to each other
+        # the layers of one channel are adjacent
         hidden_BLE = states_BLE.unflatten(2, (len(LAYERS), -1)).transpose(2, 3).flatten(2)
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 
@@ -73,7 +75,7 @@ class Ideogram4Setup(Flux2Autoencoder):
         return _velocity(denoiser, x_BChw, t_B, nothing_BLE, nothing_BL)
 
     def guidance_scales(self, cfg: float, steps: int) -> list[float]:
-        """The last sixteenth of the steps has a scale of 3 at most: of 48 steps at 7, the last 3."""
+        """The last sixteenth of the steps has a scale of at most 3: of 48 steps at 7, the last 3."""
         last = steps // POLISHED
         return [cfg] * (steps - last) + [min(cfg, POLISH_SCALE)] * last
 
@@ -87,7 +89,7 @@ class Ideogram4Setup(Flux2Autoencoder):
     def start_noise(
         self, model: Model, seeds: Sequence[int], size: tuple[int, int]
     ) -> tuple[torch.Tensor, list[torch.Generator]]:
-        """Drawn token by token."""
+        """The initial noise, drawn token by token."""
         height, width = (side // model.latent_factor for side in size)
         noise_BLC, generators = initial_noise(seeds, (height * width, model.latent_channels))
         return noise_BLC.transpose(1, 2).unflatten(2, (height, width)), generators
@@ -96,14 +98,14 @@ class Ideogram4Setup(Flux2Autoencoder):
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)
 
     def _shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
-        """Moves a logit-normal by what samples of that size are moved by."""
+        """Shift a logit-normal by as much as samples of that size are shifted."""
         if not options.shifts_by_size:
             return None
         return math.exp(_mean((shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)))
 
 
 def _template(tokenizer: Any) -> tuple[str, str]:
-    """What the tokenizer's template puts before and after a prompt."""
+    """The parts of the tokenizer's template before and after a prompt."""
     said = [{"role": "user", "content": [{"type": "text", "text": PLACE}]}]
     text: str = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
     before, _, after = text.partition(PLACE)
@@ -111,16 +113,16 @@ def _template(tokenizer: Any) -> tuple[str, str]:
 
 
 def _mean(size: tuple[int, int]) -> float:
-    """Of the logit of noise levels, for images of (height, width) pixels."""
+    """Mean of the logit of noise levels, for images of (height, width) pixels."""
     return 0.5 * math.log(size[0] * size[1] / BASE_AREA)
 
 
 def _levels(steps: int, mean: float) -> list[float]:
-    """Noise levels of the steps of a sample, falling: equally likely parts of a logit-normal, held within limits."""
+    """Descending noise levels of the steps of a sample: equally likely parts of a logit-normal, clamped to limits."""
     share_T = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)[:-1]
     level_T = torch.sigmoid(mean + SPREAD * torch.special.ndtri(share_T))
     least, most = (1.0 / (1.0 + math.exp(0.5 * ratio)) for ratio in (MOST_LOG_SNR, LEAST_LOG_SNR))
-    # rounded as its pipeline does
+    # rounded as in its pipeline
     found: list[float] = (1.0 - (1.0 - level_T).clamp(least, most)).float().tolist()
     return found
 
@@ -128,7 +130,7 @@ def _levels(steps: int, mean: float) -> list[float]:
 def _velocity(
     denoiser: Any, x_BChw: torch.Tensor, t_B: torch.Tensor, hidden_BLE: torch.Tensor, text_BL: torch.Tensor
 ) -> torch.Tensor:
-    """What a denoiser makes of images behind texts. Padding of the texts sees nothing but padding."""
+    """The output of a denoiser for images after texts. Padding of the texts attends only to padding."""
     height, width = x_BChw.shape[-2:]
     tokens_BLC = x_BChw.flatten(2).transpose(1, 2)
     (batch, length), count, device = text_BL.shape, height * width, x_BChw.device
@@ -138,7 +140,7 @@ def _velocity(
     image_L3 = grid_positions(height, width, device).long() + IMAGE_START
     out_BLC: torch.Tensor = denoiser(
         hidden_states=torch.cat([x_BChw.new_zeros(batch, length, tokens_BLC.shape[2]), tokens_BLC], dim=1),
-        # this model counts time from noise to image, and its velocity points that way
+        # this model counts time from noise to image, and its velocity has that direction
         timestep=(1.0 - t_B / 1000.0).to(x_BChw.dtype),
         encoder_hidden_states=torch.cat(
             [hidden_BLE, hidden_BLE.new_zeros(batch, count, hidden_BLE.shape[2])], dim=1

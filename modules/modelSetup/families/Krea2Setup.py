@@ -24,17 +24,17 @@ BEFORE = (
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 BEFORE_TOKENS = 34
 DISTILLED_SHIFT = 1.15
-"""The exponent by which noise levels of the distilled model are shifted, whatever the size."""
+"""The exponent of the shift for noise levels of the distilled model, whatever the size."""
 
 
 @model_setup
 class Krea2Setup(QwenAutoencoder):
-    """Other programs count guidance from 0 here: their scale is ours less one."""
+    """Other programs count guidance from 0 for this model: their scale is ours minus one."""
 
     spec = FAMILIES["KREA_2"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        # without the tower for images
+        # without the vision tower
         encoder: Any = model.module("text_encoder").language_model
         states_BLE, mask_BL = causal_states(
             encoder,
@@ -53,7 +53,7 @@ class Krea2Setup(QwenAutoencoder):
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
         mask_BL, hidden_BLE = cond["mask_BL"], cond["hidden_BLE"].to(x_BChw.dtype)
-        # tokens of the text have no position
+        # text tokens have no position
         text_L3 = torch.zeros(hidden_BLE.shape[1], 3, device=x_BChw.device)
         image_L3 = grid_positions(height // 2, width // 2, x_BChw.device)
         out_BLE = model.denoiser(

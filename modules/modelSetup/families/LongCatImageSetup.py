@@ -1,5 +1,5 @@
-"""LongCat-Image and LongCat-Image-Edit: Qwen2.5-VL reads quotations letter by letter; a flow transformer with rotary
-positions.
+"""LongCat-Image and LongCat-Image-Edit: Qwen2.5-VL reads quotations letter by letter; a flow transformer with
+rotary positions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TINY = 1e-8
 
 @model_setup
 class LongCatImageSetup(BaseModelSetup):
-    """Prompts are read as they are written; its pipeline can let the text encoder rewrite them first."""
+    """Prompts are used as written; its pipeline can let the text encoder rewrite them first."""
 
     spec = FAMILIES["LONGCAT_IMAGE"]
 
@@ -46,10 +46,11 @@ class LongCatImageSetup(BaseModelSetup):
         """States (B, L, E) of the images and of prompts that are padded to one length.
 
         Args:
-            before: what comes before the prompts, with a place for each image, before which states are dropped.
+            before: template before the prompts, with a place for each image. States before these places are
+                dropped.
         """
         tokenizer = model.parts["tokenizer"]
-        # without the head that would make words of every state
+        # without the language model head
         encoder: Any = model.module("text_encoder").model
         device = next(encoder.parameters()).device
         length = min(self.prompt_length(model), tokenizer.model_max_length)
@@ -87,7 +88,7 @@ class LongCatImageSetup(BaseModelSetup):
         return hidden_BLE
 
     def _corner(self, model: Model, states: int) -> int:
-        """Row and column of the first patch of an image, behind a text with this number of states."""
+        """Row and column of the first patch of an image after a text with this number of states."""
         return TOKENS
 
     def denoise(
@@ -110,11 +111,11 @@ class LongCatImageSetup(BaseModelSetup):
             img_ids=image_L3,
             return_dict=False,
         )[0]
-        # what it makes of the sources is not looked at
+        # its output for the sources is ignored
         return unpack(out_BLE[:, : height * width // 4], height, width)
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """Guided, and every patch that is longer than in the prediction for the prompt brought back to that length."""
+        """The guided prediction, with patches longer than in the prompt's prediction scaled down to that length."""
         wanted_BLE = pack(wanted_BChw)
         guided_BLE = pack(super().guide(wanted_BChw, unwanted_BChw, cfg))
         lengths_BL1 = wanted_BLE.norm(dim=-1, keepdim=True) / (guided_BLE.norm(dim=-1, keepdim=True) + TINY)
@@ -123,7 +124,7 @@ class LongCatImageSetup(BaseModelSetup):
 
 @model_setup
 class LongCatImageEditSetup(LongCatImageSetup):
-    """The model that edits an image as the prompt says; its text encoder sees the image at half its size."""
+    """The model that edits an image according to the prompt. Its text encoder sees the image at half its size."""
 
     spec = FAMILIES["LONGCAT_IMAGE_EDIT"]
 
@@ -138,11 +139,11 @@ class LongCatImageEditSetup(LongCatImageSetup):
         return Conditioning({"hidden_BLE": self._states(model, prompts, before, shown)})
 
     def _corner(self, model: Model, states: int) -> int:
-        """Behind the tokens of the image too; a shorter prompt leaves it where it is."""
+        """After the image tokens too; a shorter prompt does not move it."""
         return TOKENS + states - self.prompt_length(model)
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """The plain way; only the model that makes images of prompts alone is brought back to a length."""
+        """Plain guidance. Only the text-to-image model rescales patches."""
         return super(LongCatImageSetup, self).guide(wanted_BChw, unwanted_BChw, cfg)
 
 
@@ -155,6 +156,6 @@ def _numbered(x_BChw: torch.Tensor, number: int, corner: int) -> torch.Tensor:
 
 
 def _tokens(tokenizer: Any, prompt: str) -> list[int]:
-    """Those of a prompt; quotations are read letter by letter."""
+    """The tokens of a prompt. Quotations are tokenized letter by letter."""
     pieces = (letters for text, quoted in quotations(prompt) for letters in (text if quoted else (text,)))
     return [token for piece in pieces for token in tokenizer(piece, add_special_tokens=False).input_ids]

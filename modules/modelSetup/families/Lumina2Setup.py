@@ -25,7 +25,7 @@ LAYER = -2
 
 @model_setup
 class Lumina2Setup(BaseModelSetup):
-    """Negative prompts, and captions that are left out, are read without the instruction."""
+    """Negative prompts and dropped captions are encoded without the instruction."""
 
     spec = FAMILIES["LUMINA_2"]
 
@@ -43,7 +43,7 @@ class Lumina2Setup(BaseModelSetup):
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
-        # this model counts time from noise to image, and its velocity points that way
+        # this model counts time from noise to image, and its velocity has that direction
         out_BChw: torch.Tensor = model.denoiser(
             hidden_states=x_BChw,
             timestep=(1000.0 - t_B) / 1000.0,
@@ -54,7 +54,7 @@ class Lumina2Setup(BaseModelSetup):
         return -out_BChw
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """Guided, and every row of the latents brought back to the length it has in the prediction for the prompt."""
+        """The guided prediction, with every row of the latents rescaled to its length in the prompt's prediction."""
         guided_BChw = super().guide(wanted_BChw, unwanted_BChw, cfg)
         lengths_BCh1: torch.Tensor = wanted_BChw.norm(dim=-1, keepdim=True) / guided_BChw.norm(
             dim=-1, keepdim=True
@@ -62,6 +62,6 @@ class Lumina2Setup(BaseModelSetup):
         return torch.mul(guided_BChw, lengths_BCh1)
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
-        """Where noise levels are shifted by size, its pipeline counts the channels of the latents as tokens."""
+        """Make a sampler. If noise levels are shifted by size, its pipeline counts the latent channels as tokens."""
         config = model.parts.get("scheduler")
         return make_sampler(model.schedule, name, steps, config, model.latent_channels, self.spec.even_steps)

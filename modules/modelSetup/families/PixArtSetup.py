@@ -16,12 +16,12 @@ from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
 
 SIZE_AWARE_SAMPLE = 128
-"""The latent size of the models that are told resolution and aspect ratio."""
+"""Latent size of the models that are given resolution and aspect ratio."""
 
 
 @model_setup
 class PixArtAlphaSetup(BaseModelSetup):
-    """Prompts are read in small letters."""
+    """Prompts are lower-cased."""
 
     spec = FAMILIES["PIXART_ALPHA"]
 
@@ -59,7 +59,7 @@ class PixArtAlphaSetup(BaseModelSetup):
             added_cond_kwargs=known,
             return_dict=False,
         )[0]
-        # the other half is the variance, which neither training here nor the samplers use
+        # the other half is the variance, which is used neither in training here nor by the samplers
         return out_BChw[:, : x_BChw.shape[1]]  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,6 @@
-"""Qwen-Image 2.1: Qwen3-VL read before its last norm; text and images are one sequence, causal but for the images."""
+"""Qwen-Image 2.1: Qwen3-VL read before its last norm. Text and images form one sequence, causal except for
+the images.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,25 @@ BEFORE_TOKENS = 3
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 AFTER_TOKENS = 5
 SLOT = 4
-"""Tokens of an image for which its mask has one entry, and the text encoder one token."""
+"""Image tokens per entry of its mask, and per token of the text encoder."""
 SLOTS = "slots_BL"
-"""Of how many tokens of images each token of a text is the first behind."""
+"""For each text token: the number of image slots after which it is the first token."""
 GREY = (0.5, 0.5, 0.5)
-"""Mean and standard deviation of the colours that Qwen3-VL is shown."""
+"""Mean and standard deviation of the colours shown to Qwen3-VL."""
 RGB = 3
 
 
 @model_setup
 class Qwen21Setup(QwenAutoencoder):
-    """Made to be sampled without guidance; true guidance is possible. Edits images too, which its text encoder sees."""
+    """Made to be sampled without guidance; true guidance is possible. It also edits images, which its text
+    encoder sees.
+    """
 
     spec = FAMILIES["QWEN_21"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer = model.parts["processor"]
-        # without the tower for images and the head that would make words of every state
+        # without the vision tower and the language model head
         whole: Any = model.module("text_encoder")
         encoder = whole.model.language_model
         dropped = len(tokenizer(SYSTEM).input_ids)
@@ -51,7 +55,7 @@ class Qwen21Setup(QwenAutoencoder):
             states_BLE, mask_BL = causal_states(
                 encoder,
                 tokenizer,
-                # the model has no state for nothing
+                # the model has no state for an empty text
                 [f"{BEFORE}{prompt or ' '}" for prompt in prompts],
                 dropped + self.prompt_length(model) - AFTER_TOKENS,
                 layers=(-1,),
@@ -63,7 +67,7 @@ class Qwen21Setup(QwenAutoencoder):
         if not seen:
             return self._encode(model, prompts)
         tokenizer = model.parts["processor"]
-        # without the head that would make words of every state
+        # without the language model head
         whole: Any = model.module("text_encoder")
         pictures = Pictures.of(seen, _patch_rules(whole.config.vision_config, model.latent_factor))
         named = " ".join(f"<image{number}>{PICTURE}" for number in range(1, len(seen) + 1))
@@ -71,13 +75,13 @@ class Qwen21Setup(QwenAutoencoder):
         first, dropped = tokenizer(before).input_ids, len(tokenizer(SYSTEM).input_ids)
         ids_BL, mask_BL = tokens_before(
             tokenizer,
-            # the model has no state for nothing
+            # the model has no state for an empty text
             [f"{before}{prompt or ' '}" for prompt in prompts],
             whole,
             len(first) + self.prompt_length(model) - BEFORE_TOKENS - AFTER_TOKENS,
             AFTER,
         )
-        # padding is behind the text, where nothing sees its positions
+        # padding follows the text, where nothing attends to its positions
         every_BL = torch.ones(ids_BL.shape, dtype=torch.bool, device="cpu")
         shown = pictures.inputs(whole.model, tokenizer, first, every_BL)
         with unnormed(whole.model.language_model), countable(ids_BL, whole.model):
@@ -104,7 +108,9 @@ class Qwen21Setup(QwenAutoencoder):
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
-        """Prompts of unlike length are denoised apart: where an image is in the sequence depends on the length."""
+        """Denoise prompts of different lengths separately, because the position of an image in the sequence
+        depends on the length.
+        """
         lengths = cond["mask_BL"].sum(dim=1).tolist()
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         made = []
@@ -117,7 +123,7 @@ class Qwen21Setup(QwenAutoencoder):
         return torch.cat(made)[back]
 
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        """The autoencoder knows transparent images; these are opaque."""
+        """Encode opaque images; the autoencoder also supports transparent ones."""
         config: Any = model.vae.config
         opaque_BCHW = torch.ones_like(rgb_BCHW[:, :1]).expand(-1, int(config.in_channels) - RGB, -1, -1)
         return super()._encode_image(model, torch.cat([rgb_BCHW, opaque_BCHW], dim=1))
@@ -126,7 +132,7 @@ class Qwen21Setup(QwenAutoencoder):
         return super()._decode(model, z_BChw)[:, :RGB]
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
-        """Takes the noise levels that the model is published with, where there are as many as ``steps``."""
+        """Make a sampler with the published noise levels, if there are as many as ``steps``."""
         sampler = super().make_sampler(model, name, steps, size)
         levels = sample_levels(model.source)
         if len(levels) == steps and hasattr(sampler, "set_begin_index"):
@@ -135,12 +141,12 @@ class Qwen21Setup(QwenAutoencoder):
         return sampler
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
-        """One for each latent."""
+        """One token per latent."""
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)
 
 
 def _denoised(denoiser: Any, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor:
-    """The prediction for latents whose prompts have one length; the images that are edited are before them."""
+    """The prediction for latents whose prompts have the same length. Source images precede them."""
     images = [*cond.sources, x_BChw]
     shapes = [(1, *image_BChw.shape[-2:]) for image_BChw in images]
     height, width = x_BChw.shape[-2:]
@@ -152,29 +158,29 @@ def _denoised(denoiser: Any, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Cond
         img_mask=_image_slots(cond, height * width).expand(len(x_BChw), -1),
         return_dict=False,
     )[0]
-    # what it makes of the sources is not looked at
+    # its output for the sources is ignored
     x_BCn = out_BLE[:, -height * width :].transpose(1, 2)
     return x_BCn.unflatten(2, (height, width))  # type: ignore[no-any-return]
 
 
 def _slots(cond: Conditioning) -> list[int]:
-    """Before each token of the text, how many places images have; samples of one batch have them alike."""
+    """Number of image slots before each text token. Samples of one batch have the same."""
     hidden_BLE = cond["hidden_BLE"]
     if not cond.sources:
         return [0] * hidden_BLE.shape[1]
     if hidden_BLE.is_meta:
-        # where images are is in the contents, which a forecast has not, and makes no difference to its memory
+        # the positions of images depend on contents, which a forecast lacks, but do not affect its memory
         count = sum(one.shape[-2] * one.shape[-1] // SLOT for one in cond.sources)
         return [count, *[0] * (hidden_BLE.shape[1] - 1)]
     return [int(count) for count in cond[SLOTS][0].tolist()]
 
 
 def _image_slots(cond: Conditioning, tokens: int) -> torch.Tensor:
-    """(L,) bool, which places of the sequence are of images: of sources between the texts, and at the end of the image
-    that is made.
+    """(L,) bool, which positions of the sequence belong to images: sources between the texts, and the
+    generated image at the end.
 
     Args:
-        tokens: of the image that is made.
+        tokens: number of tokens of the generated image.
     """
     before = [place for count in _slots(cond) for place in (*[True] * count, False)]
     # the denoiser asks for the numbers of its mask, which plans without tensors must have too
@@ -183,7 +189,7 @@ def _image_slots(cond: Conditioning, tokens: int) -> torch.Tensor:
 
 
 def _with_places(cond: Conditioning, dtype: torch.dtype) -> torch.Tensor:
-    """(B, L, E) states of the texts, with zeros where images are between them."""
+    """(B, L, E) states of the texts, with zeros at image positions."""
     hidden_BLE = cond["hidden_BLE"].to(dtype)
     pieces, done = [], 0
     for at, count in enumerate(_slots(cond)):
@@ -195,12 +201,12 @@ def _with_places(cond: Conditioning, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _words_and_slots(first: Sequence[int], place: int, length: int) -> tuple[list[int], list[int]]:
-    """Where the tokens of texts are, and how many of images are directly before each of them.
+    """Positions of the text tokens, and the number of image tokens directly before each.
 
     Args:
-        first: the tokens that all texts begin with; all images are among them.
-        place: the token of images.
-        length: tokens of the longest text.
+        first: the tokens with which all texts begin, including all images.
+        place: the image token.
+        length: number of tokens of the longest text.
     """
     at: list[int] = []
     slots: list[int] = []
@@ -216,14 +222,15 @@ def _words_and_slots(first: Sequence[int], place: int, length: int) -> tuple[lis
 
 
 def _patch_rules(vision: Any, factor: int) -> PatchRules:
-    """How images become patches, whose tokens are the slots of the denoiser: images are never scaled again.
+    """How images are split into patches, whose tokens are the slots of the denoiser. Images are never
+    rescaled.
 
     Args:
-        vision: config of the text encoder's tower for images.
-        factor: pixels of a latent in each direction.
+        vision: config of the text encoder's vision tower.
+        factor: pixels per latent in each direction.
 
     Raises:
-        UserError: they would not be.
+        UserError: images would be rescaled.
     """
     patch, merge = int(vision.patch_size), int(vision.spatial_merge_size)
     if (patch * merge) ** 2 != SLOT * factor**2:

@@ -32,7 +32,7 @@ BEFORE_EDIT = (
 )
 BEFORE_EDIT_TOKENS = 64
 SHOWN_MULTIPLE = 32
-"""What sides of the images that the text encoder of Edit-Plus is shown are multiples of."""
+"""Sides of images shown to the text encoder of Edit-Plus are multiples of this."""
 
 
 @model_setup
@@ -41,7 +41,7 @@ class QwenSetup(QwenAutoencoder):
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         texts = [f"{BEFORE}{prompt}{AFTER}" for prompt in prompts]
-        # without the head that would make words of every state
+        # without the language model head
         encoder: Any = model.module("text_encoder").model
         hidden_BLE, mask_BL = causal_states(
             encoder, model.parts["tokenizer"], texts, BEFORE_TOKENS + self.prompt_length(model), layers=(-1,)
@@ -66,11 +66,11 @@ class QwenSetup(QwenAutoencoder):
             img_shapes=[shapes] * len(x_BChw),
             return_dict=False,
         )[0]
-        # what it makes of the sources is not looked at
+        # its output for the sources is ignored
         return unpack(out_BLE[:, : height * width // 4], height, width)
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """Guided, and every patch brought back to the length it has in the prediction for the prompt."""
+        """The guided prediction, with every patch rescaled to its length in the prompt's prediction."""
         wanted_BLE = pack(wanted_BChw)
         guided_BLE = pack(super().guide(wanted_BChw, unwanted_BChw, cfg))
         lengths_BL1 = wanted_BLE.norm(dim=-1, keepdim=True) / guided_BLE.norm(dim=-1, keepdim=True)
@@ -79,7 +79,7 @@ class QwenSetup(QwenAutoencoder):
 
 @model_setup
 class QwenEditSetup(QwenSetup):
-    """The model that edits an image as the prompt says; its text encoder sees the image too."""
+    """The model that edits an image according to the prompt. Its text encoder sees the image too."""
 
     spec = FAMILIES["QWEN_EDIT"]
 
@@ -87,7 +87,7 @@ class QwenEditSetup(QwenSetup):
         return self._encode_seeing(model, prompts, NO_SOURCES)
 
     def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: Sources) -> Conditioning:
-        # without the head that would make words of every state
+        # without the language model head
         encoder: Any = model.module("text_encoder").model
         hidden_BLE, mask_BL = picture_states(
             encoder,
@@ -103,17 +103,17 @@ class QwenEditSetup(QwenSetup):
         )
 
     def _pictures(self, count: int) -> str:
-        """What stands for the images before a prompt."""
+        """The placeholders for the images before a prompt."""
         return PICTURE * count
 
     def _shown(self, seen: Sources) -> Sources:
-        """The images as the text encoder is shown them: here as the denoiser is."""
+        """The images as shown to the text encoder: here the same as for the denoiser."""
         return seen
 
 
 @model_setup
 class QwenEditPlusSetup(QwenEditSetup):
-    """The model that edits up to three images, numbered in its prompt; its text encoder sees them smaller."""
+    """The model that edits up to three images, numbered in its prompt. Its text encoder sees smaller versions."""
 
     spec = FAMILIES["QWEN_EDIT_PLUS"]
 

@@ -17,7 +17,7 @@ from modules.spec.registry import FAMILIES
 
 @model_setup
 class SanaSetup(BaseModelSetup):
-    """Prompts are read in small letters, without the instruction that some programs let a language model read first."""
+    """Prompts are lower-cased, without the instruction that some programs prepend for the language model."""
 
     spec = FAMILIES["SANA"]
 

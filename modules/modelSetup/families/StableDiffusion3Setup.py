@@ -19,7 +19,7 @@ class StableDiffusion3Setup(BaseModelSetup):
     spec = FAMILIES["STABLE_DIFFUSION_3"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        """The two CLIP states side by side, padded to the width of T5's, which follow along the tokens."""
+        """The two CLIP states side by side, padded to the width of T5's, followed by T5's along the token axis."""
         (first_BLE, first_BE), (second_BLE, second_BE) = (
             self._clip_states(model, name, prompts) for name in ("text_encoder", "text_encoder_2")
         )
@@ -33,7 +33,7 @@ class StableDiffusion3Setup(BaseModelSetup):
             if model.masks_padding:
                 t5_BLE = t5_BLE.masked_fill(~mask_BL[..., None], 0.0)
         else:
-            # published to be used without its largest encoder too: its tokens are then all zero
+            # published for use without its largest encoder too, whose tokens are then all zero
             width = model.denoiser.config.joint_attention_dim  # type: ignore[union-attr]
             t5_BLE = clip_BLE.new_zeros(len(clip_BLE), tokens, width)  # type: ignore[arg-type]
         clip_BLE = torch.nn.functional.pad(clip_BLE, (0, t5_BLE.shape[-1] - clip_BLE.shape[-1]))
@@ -64,6 +64,6 @@ class StableDiffusion3Setup(BaseModelSetup):
 
 @model_setup
 class StableDiffusion35Setup(StableDiffusion3Setup):
-    """The same parts; size, dual attention and normalised queries come with the model's config."""
+    """The same parts. Size, dual attention and normalised queries are set in the model's config."""
 
     spec = FAMILIES["STABLE_DIFFUSION_35"]

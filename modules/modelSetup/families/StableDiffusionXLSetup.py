@@ -39,7 +39,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
         return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID, sources.folders)
 
     def _readers(self, model: Model) -> list[ClipReader]:
-        """Of both encoders the states before the last layer."""
+        """The states before the last layer, of both encoders."""
         made = []
         for name in ("text_encoder", "text_encoder_2"):
             tokenizer, added = self._tokenizer_of(model, name)
@@ -56,7 +56,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
     ) -> torch.Tensor:
         geometry_B6 = cond.tensors.get("geometry_B6")
         if geometry_B6 is None:
-            # an image that was made in this size and not cropped
+            # an image made in this size and not cropped
             geometry_16 = torch.tensor([[*size, 0, 0, *size]]).to(x_BChw.device, non_blocking=True)
             geometry_B6 = geometry_16.expand(len(x_BChw), 6)
         return model.denoiser(  # type: ignore[no-any-return]
@@ -64,7 +64,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
             t_B,
             encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
             encoder_attention_mask=cond.tensors.get(OWN),
-            # the numbers stay whole: half precision has not enough digits for pixels
+            # the numbers stay integers, because half precision has too few digits for pixels
             added_cond_kwargs={
                 "text_embeds": cond["pooled_BE"].to(x_BChw.dtype),
                 "time_ids": geometry_B6.float(),

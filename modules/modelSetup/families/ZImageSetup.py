@@ -18,7 +18,7 @@ LAYER = -2
 
 @model_setup
 class ZImageSetup(BaseModelSetup):
-    """Other programs count guidance from 0 here: their scale is ours less one."""
+    """Other programs count guidance from 0 for this model: their scale is ours minus one."""
 
     spec = FAMILIES["Z_IMAGE"]
 
@@ -35,7 +35,7 @@ class ZImageSetup(BaseModelSetup):
     ) -> torch.Tensor:
         lengths = cond["mask_BL"].sum(dim=1).tolist()
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
-        # this model counts time from noise to image, and its velocity points that way
+        # this model counts time from noise to image, and its velocity has that direction
         out = model.denoiser(
             list(x_BChw.unsqueeze(2)),
             (1000.0 - t_B) / 1000.0,

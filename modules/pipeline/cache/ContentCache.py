@@ -1,8 +1,8 @@
-"""Encoded images and texts on disk, each under the digest of everything it was made from.
+"""A cache of encoded images and texts on disk, each under the digest of everything it depends on.
 
-Entries lie in safetensors shards. A shard appears complete, by an atomic rename, and is never changed after,
-so a process that is killed loses only what it had not written yet, and any number of processes may add to one
-folder. A shard that is damaged is set aside with a warning and its entries are made again.
+Entries are in safetensors shards. A shard appears complete, by an atomic rename, and is never changed
+afterwards. A killed process therefore loses only what it had not written yet, and any number of processes may
+add to one folder. A damaged shard is set aside with a warning, and its entries are made again.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ OPEN_SHARDS = 128
 _MAX_HEADER = 64 << 20
 _FIRST = '{"__metadata__":'
 _VERIFIED = "verified.json"
-# files of other names in the folder are not ours, and so are never removed
+# files with other names in the folder are not ours, and are never removed
 _SHARD = re.compile(r"cache-\d{8}-[0-9a-f]{32}\.safetensors")
-# what reading a file that was tampered with may raise
+# exceptions on reading a file that was tampered with
 _DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -52,7 +52,7 @@ class ContentCache:
     """Named tensors by key.
 
     Args:
-        folder: where the shards are; made when first written to.
+        folder: folder of the shards; created on the first write.
 
     Keys are hex digests. Reading is cheap (shards stay open and mapped) and may happen in several threads.
     """
@@ -77,13 +77,13 @@ class ContentCache:
         return key in self._where or key in self._pending
 
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """The keys that have no entry, each once, in order."""
+        """The keys without an entry, in order, without duplicates."""
         return [key for key in dict.fromkeys(keys) if key not in self]
 
     # -- finding shards ------------------------------------------------------------------------------------
 
     def rescan(self) -> None:
-        """Look for shards other processes have added; set damaged ones aside."""
+        """Look for shards added by other processes, and set damaged ones aside."""
         with self._lock:
             found = self.folder.iterdir() if self.folder.is_dir() else ()
             present = {path.name for path in found if _SHARD.fullmatch(path.name)}
@@ -146,11 +146,11 @@ class ContentCache:
     # -- reading -------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Tensors:
-        """The tensors of an entry, on the CPU. Do not write into them.
+        """The tensors of an entry, on the CPU. They must not be modified.
 
         Raises:
             KeyError: the entry does not exist.
-            DataError: it was damaged since the start; it is removed and made again at the next start.
+            DataError: it was damaged after the start. It is removed, and made again at the next start.
         """
         with self._lock:
             if key in self._pending:
@@ -188,7 +188,7 @@ class ContentCache:
     # -- writing -------------------------------------------------------------------------------------------
 
     def put(self, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Add an entry. It is on disk after the next ``flush``, which happens by itself every so often."""
+        """Add an entry. It is on disk after the next ``flush``, which happens automatically from time to time."""
         owned = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
         with self._lock:
             if key in self:
@@ -203,7 +203,7 @@ class ContentCache:
         """Write the entries that were added since the last flush as one shard.
 
         Raises:
-            DataError: the disk is full or the folder cannot be written.
+            DataError: the disk is full or the folder is not writable.
         """
         with self._lock:
             self._flushed_at = time.monotonic()
@@ -235,7 +235,7 @@ class ContentCache:
         return name
 
     def close(self) -> None:
-        """Write the remaining entries, and remember which shards were verified."""
+        """Write the remaining entries, and record which shards were verified."""
         with self._lock:
             self.flush()
             self._open.clear()
@@ -246,11 +246,11 @@ class ContentCache:
                 try:
                     write_json(self.folder / _VERIFIED, known, indent=None)
                 except OSError as error:
-                    # it saves reading the files at the next start, no more
+                    # it only saves reading the files at the next start
                     _log.warning("%s cannot be written (%s)", self.folder / _VERIFIED, error)
 
     def compact(self) -> None:
-        """Join small shards into large ones: many short sessions leave many small files."""
+        """Merge small shards into large ones, because many short sessions leave many small files."""
         with self._lock:
             self.flush()
             small = [
@@ -272,7 +272,7 @@ class ContentCache:
             self.flush()
             for name in old:
                 self._forget(name)
-                # another process on Windows may still have it open; a double entry does no harm
+                # another process on Windows may still have it open; a duplicate entry does no harm
                 try:
                     Owned(self.folder, local=True).remove(name)
                 except PermissionError:
@@ -288,10 +288,11 @@ def _checksum(tensor: torch.Tensor) -> int:
 
 
 def _read_header(path: Path, known: bool) -> Entries:
-    """Key -> part -> checksum of a shard; ``ValueError`` if it is not whole or not ours.
+    """Read key -> part -> checksum of a shard. Raises ``ValueError`` if it is incomplete or not ours.
 
     Args:
-        known: the file was found whole before and has not changed; then only the sums are read, which have all names.
+        known: whether the file was verified before and has not changed; then only the checksums are read,
+            which list all names.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -302,7 +303,7 @@ def _read_header(path: Path, known: bool) -> Entries:
         if length > min(size - 8, _MAX_HEADER):
             raise ValueError("its header is cut off")
         text = stream.read(length).decode()
-    # the facts about the file come first
+    # facts about the file come first
     if known and text.startswith(_FIRST):
         meta, names = json.JSONDecoder().raw_decode(text, len(_FIRST))[0], None
     else:

@@ -1,4 +1,4 @@
-"""A table of what was once found out, in an SQLite file. Losing it costs time, never correctness."""
+"""A table of known facts in an SQLite file. Losing it costs time, never correctness."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class FactsFile:
     """Rows of one table.
 
     Args:
-        path: the file; ``None`` keeps nothing. A damaged file is replaced by an empty one, one that cannot be written
-            is no longer used; both with a warning.
+        path: the file; ``None`` stores nothing. A damaged file is replaced by an empty one, and one that is
+            not writable is no longer used, both with a warning.
         what: its name in warnings.
-        table: its name; another version of the program has another one.
+        table: its name, which changes with the version of the format.
         columns: names with types; the first ``key`` of them are the key.
     """
 
@@ -42,11 +42,11 @@ class FactsFile:
         self._names = ", ".join(column.partition(" ")[0] for column in columns)
 
     def read(self, keep: Callable[[Row], None], condition: str = "", *values: object) -> bool:
-        """Whether all rows that meet a condition could be read. Without a file or such a table there are none.
+        """Read all rows that meet a condition. Returns whether that succeeded. Without a file or table there
+        are no rows.
 
         Args:
-            keep: called with each row. What it was called with is not to be believed if the file turns
-                out to be damaged.
+            keep: called with each row. The rows must be discarded if the file turns out to be damaged.
             condition: in SQL, with ``?`` for each of the values.
         """
         if self._path is None or not self._path.is_file():
@@ -55,7 +55,7 @@ class FactsFile:
         try:
             with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection:
                 known = "SELECT 1 FROM sqlite_master WHERE name = ?"
-                # a file of an earlier version has another table, which knew less
+                # a file of an earlier version has another table with fewer facts
                 if connection.execute(known, (self._table,)).fetchone():
                     found = f"SELECT {self._names} FROM {self._table}{where}"
                     for row in connection.execute(found, values):
@@ -66,7 +66,7 @@ class FactsFile:
         return True
 
     def _set_aside(self, reason: object) -> None:
-        """Begin again with an empty file."""
+        """Start again with an empty file."""
         assert self._path is not None
         _log.warning("the %s %s is damaged and is made again (%s)", self._what, self._path, reason)
         try:
@@ -75,7 +75,7 @@ class FactsFile:
             self._path = None
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Add rows; each takes the place of the one with the same key."""
+        """Add rows, replacing rows with the same key."""
         rows = list(rows)
         if not rows or self._path is None:
             return

@@ -1,8 +1,8 @@
-"""What was once found out about image files: content hash, size, whether they decode.
+"""An index of facts about image files: content hash, size, whether they decode.
 
-A row is believed as long as path, length, inode and the times of the last modification and change are the same, so a
-second start reads no image. The time of change is the file system's own: programs that set the modification time back
-cannot set that.
+A row is valid as long as path, length, inode and the times of the last modification and change are the same,
+so that a second start reads no image. The change time is set by the file system; programs that reset the
+modification time cannot set it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _COLUMNS = (
     "path TEXT", "length INTEGER", "mtime_ns INTEGER", "ctime_ns INTEGER", "inode INTEGER", "checked_ns INTEGER",
     "width INTEGER", "height INTEGER", "digest TEXT", "decodes INTEGER",
 )  # fmt: skip
-# a file changed twice within the clock step of its file system looks unchanged: trust only older files
+# a file changed twice within the clock resolution of its file system looks unchanged, so only older files
+# are trusted
 _RACY_NS = 2_000_000_000
 
 
@@ -58,11 +59,11 @@ def _inode(stat: os.stat_result) -> int:
 
 
 class FileIndex:
-    """Facts about image files; callable from several threads.
+    """Facts about image files. Thread-safe.
 
     Args:
-        path: the SQLite file; ``None`` keeps everything in memory. A damaged file is replaced by an empty one, one that
-            cannot be written is used in memory only; both with a warning.
+        path: the SQLite file; ``None`` keeps everything in memory. A damaged file is replaced by an empty
+            one; one that is not writable is used in memory only, both with a warning.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -78,15 +79,15 @@ class FileIndex:
         self._rows[row[0]] = _Row(*row[1:])
 
     def flush(self) -> None:
-        """Write what is new to the file."""
+        """Write new facts to the file."""
         with self._lock:
             fresh, self._fresh = self._fresh, set()
             rows = [(path, *_values(self._rows[path])) for path in sorted(fresh)]
         self._file.write(rows)
 
     def _row(self, path: str) -> _Row:
-        """The valid row of a file, or a new empty one. This object looks at each file once."""
-        # asked several times for each item of a run: a dictionary needs no lock to be read
+        """The valid row of a file, or a new empty one. This object checks each file once."""
+        # called several times per item of a run, so the dictionary is read without a lock
         known = self._seen.get(path)
         if known is not None:
             return known
@@ -105,7 +106,7 @@ class FileIndex:
             return self._seen.setdefault(path, self._rows[path])
 
     def check_unchanged(self, path: str) -> None:
-        """``DataError`` if the file has changed since it was looked at."""
+        """Raise ``DataError`` if the file has changed since it was checked."""
         row = self._row(path)
         try:
             stat = Path(path).stat()
@@ -115,10 +116,10 @@ class FileIndex:
             raise DataError(f"{path}: the file was changed while it was being read", hint="start again")
 
     def size(self, path: str) -> tuple[int, int]:
-        """(width, height) of an image as it is seen.
+        """(width, height) of an image as displayed.
 
         Raises:
-            DataError: not a readable image.
+            DataError: it is not a readable image.
         """
         row = self._row(path)
         if not row.width:
@@ -132,7 +133,7 @@ class FileIndex:
         """Hex digest of the file's bytes.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: it is unreadable.
         """
         row = self._row(path)
         if not row.digest:
@@ -143,16 +144,16 @@ class FileIndex:
         return row.digest
 
     def without_digest(self, paths: Iterable[str]) -> list[str]:
-        """Those of the paths, each once, whose file has to be read to know its digest."""
+        """The paths, without duplicates, whose files must be read to get their digest."""
         unique = dict.fromkeys(paths)
         return [path for path in unique if (row := self._seen.get(path)) is None or not row.digest]
 
     def same_content(self, path: str, other: str) -> bool:
-        """Whether two files hold the same bytes; reads them only if their lengths agree."""
+        """Whether two files hold the same bytes. They are read only if their lengths are equal."""
         return self._row(path).length == self._row(other).length and self.digest(path) == self.digest(other)
 
     def check_decodes(self, path: str) -> None:
-        """Decode the image once in the life of its content.
+        """Check that the image decodes, once per content.
 
         Raises:
             DataError: it is damaged.
@@ -171,7 +172,7 @@ def _values(row: _Row) -> tuple[int | str, ...]:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """blake2b of a file's bytes, 16 bytes as hex; ``DataError`` if it cannot be read."""
+    """blake2b of a file's bytes, 16 bytes as hex. Raises ``DataError`` if it is unreadable."""
     try:
         with Path(path).open("rb") as stream:
             return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,7 +1,7 @@
-"""What was once found out about prompts: in how many chunks each is read, and whether its end is read at all.
+"""An index of facts about prompts: in how many chunks each is read, and whether its end is read at all.
 
-Both need the tokens of a prompt. To ask a tokenizer for those of a hundred thousand prompts takes longer than all the
-rest of a start.
+Both depend on the tokens of a prompt. Tokenizing a hundred thousand prompts takes longer than the rest of a
+start.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from modules.pipeline.cache.FactsFile import FactsFile, Row
 _COLUMNS = ("reader BLOB", "prompt BLOB", "chunks INTEGER", "cut INTEGER", "sum INTEGER")
 _UNKNOWN = -1
 _AT_ONCE = 4096
-"""Prompts that are given to a tokenizer together, so that their tokens do not fill the memory."""
+"""Number of prompts tokenized together, so that their tokens do not fill the memory."""
 
 
 class PromptIndex:
-    """Facts about prompts; callable from several threads.
+    """Facts about prompts. Thread-safe.
 
     Args:
         path: the SQLite file; ``None`` keeps everything in memory.
-        reader: digest of all that decides how a prompt is read: tokenizers, lengths, chunks, emphasis, learned words.
+        reader: digest of everything that determines how a prompt is read: tokenizers, lengths, chunks,
+            emphasis, learned words.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, reader: str) -> None:
@@ -47,7 +48,7 @@ class PromptIndex:
         self._chunks[prompt], self._cut[prompt] = chunks, cut
 
     def chunks(self, prompt: str, count: Callable[[str], int]) -> int:
-        """In how many chunks a prompt is read; asks ``count`` once in the life of the index."""
+        """Number of chunks in which a prompt is read. Calls ``count`` once in the life of the index."""
         key = self._key(prompt)
         found = self._chunks.get(key, _UNKNOWN)
         if found == _UNKNOWN:
@@ -58,10 +59,10 @@ class PromptIndex:
         return found
 
     def cut(self, prompts: Sequence[str], find: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
-        """Those of the prompts whose end is not read.
+        """The prompts whose end is not read.
 
         Args:
-            find: says which they are; called with prompts of which that is not known yet.
+            find: determines them; called with the prompts not known yet.
         """
         keys = [self._key(prompt) for prompt in prompts]
         unknown = [
@@ -85,7 +86,7 @@ class PromptIndex:
         return found
 
     def flush(self) -> None:
-        """Write what is new to the file."""
+        """Write new facts to the file."""
         with self._lock:
             fresh, self._fresh = sorted(self._fresh), set()
             rows: list[Row] = []
@@ -96,5 +97,5 @@ class PromptIndex:
 
 
 def _sum(reader: bytes, prompt: bytes, chunks: int, cut: int) -> int:
-    """A wrong number of chunks would find states of another reading."""
+    """A checksum, because a wrong number of chunks would find states of another reading."""
     return zlib.crc32(b"%b%b%d,%d" % (reader, prompt, chunks, cut))

@@ -20,17 +20,18 @@ from modules.util.rng import python_random
 
 
 class MaskCells(Node):
-    """What an image's mask says of each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1, and whether
-    the visit leaves the mask out: ``ignored``.
+    """The level of an image's mask in each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1, and
+    whether the visit ignores the mask: ``ignored``.
 
     Args:
-        masks: by the ids of items; an item without one is white.
-        files: knows sizes and digests.
-        factor: pixels of a cell's side.
+        masks: masks by item id; an item without one is white.
+        files: index of sizes and digests.
+        factor: side of a cell in pixels.
         alpha: whether masks are the alpha channels of the images.
-        cache: holds what was made before; ``None`` makes it at every visit.
-        ignored: chance that a visit takes the mask as white, fixed by the seed, the item and the visit.
-        seed: of the run.
+        cache: cache of the cells; ``None`` computes them at every visit.
+        ignored: probability that a visit treats the mask as white, determined by the seed, the item and the
+            visit.
+        seed: seed of the run.
         side: prefix of the names.
     """
 
@@ -82,7 +83,7 @@ class MaskCells(Node):
         return kept
 
     def key(self, item: Item, transform: Transform) -> str | None:
-        """Digest of the mask's content and what is done to it; ``None`` of an image without a mask."""
+        """Digest of the mask's content and transform; ``None`` for an image without a mask."""
         found = self._masks.get(item.id)
         if found is None:
             return None
@@ -98,7 +99,7 @@ class MaskCells(Node):
         )
 
     def make(self, item: Item, transform: Transform) -> Levels:
-        """The cells of an image that has a mask, from its file.
+        """Compute the cells of an image that has a mask, from its file.
 
         Raises:
             DataError: the file is damaged, or has changed.
@@ -112,7 +113,7 @@ class MaskCells(Node):
         return made
 
     def kept(self, item: Item, transform: Transform) -> Levels | None:
-        """The cells of an image that has a mask, out of the cache if they are there; ``None`` without a mask."""
+        """The cached cells of an image; ``None`` without a mask or cache entry."""
         key = self.key(item, transform)
         if key is None:
             return None
@@ -122,7 +123,7 @@ class MaskCells(Node):
         return cells
 
     def keep(self, item: Item, transform: Transform) -> None:
-        """Put the cells into the cache unless they are there."""
+        """Add the cells to the cache unless they are there."""
         key = self.key(item, transform)
         if key is not None and self._cache is not None and key not in self._cache:
             self._cache.put(key, {"mask": torch.from_numpy(self.make(item, transform))})

@@ -14,17 +14,17 @@ from modules.pipeline.loss_masks.reading import load_mask
 from modules.pipeline.nodes.CachedTensors import content_key
 
 VERSION = "1"
-"""Raised whenever the same mask has another outline than before."""
+"""Increased whenever the outline of the same mask changes."""
 
 
 class MaskOutlines:
-    """Where the masks of images are white, each file read once.
+    """White areas of the masks of images. Each file is read once.
 
     Args:
-        masks: by the ids of items.
-        files: knows digests.
+        masks: masks by item id.
+        files: index of digests.
         alpha: whether masks are the alpha channels of the images.
-        cache: holds what was found before; ``None`` remembers it for this run alone.
+        cache: cache of the outlines; ``None`` keeps them for this run only.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MaskOutlines:
         self._known: dict[str, Sequence[tuple[float, float]]] = {}
 
     def of(self, item: Item) -> Sequence[tuple[float, float]]:
-        """As ``outline``; nothing of an image without a mask.
+        """As ``outline``; empty for an image without a mask.
 
         Raises:
             DataError: the file is damaged, or has changed.
@@ -51,7 +51,7 @@ class MaskOutlines:
         return known
 
     def keep(self, item: Item) -> None:
-        """Put an image's outline into the cache unless it is there."""
+        """Add an image's outline to the cache unless it is there."""
         found = self._masks.get(item.id)
         if found is not None and self._cache is not None and self._key(found.mask) not in self._cache:
             points = torch.tensor(self.of(item), dtype=torch.float64).reshape(-1, 2)

@@ -19,14 +19,15 @@ SIDES = ("chosen_", "rejected_")
 
 
 class PairMask(Node):
-    """Where a pair counts: ``pair_mask``, (h, w) float32 from 0 to 1.
+    """The weight of a pair by cell: ``pair_mask``, (h, w) float32 from 0 to 1.
 
     Args:
-        of_files: reads the masks of both sides, whose union it is; ``None`` for where the two images differ.
-        files: knows digests.
-        factor: pixels of a cell's side.
-        dilate: cells by which a difference is enlarged.
-        cache: holds what was made before; ``None`` makes it at every visit.
+        of_files: reads the masks of both sides, whose union is used; ``None`` uses the areas in which the
+            images differ.
+        files: index of digests.
+        factor: side of a cell in pixels.
+        dilate: number of cells by which a difference is dilated.
+        cache: cache of the masks; ``None`` computes them at every visit.
     """
 
     def __init__(

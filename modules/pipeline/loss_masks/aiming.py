@@ -1,4 +1,4 @@
-"""What is done to an image and its mask at random: turn and crop to the mask, and keep a disc of it."""
+"""Random transforms of an image with its mask: turn and crop to the mask, and keep a disc of it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ WHITE = 0.5
 """Level from which a pixel counts as white."""
 MOST_DEGREES = 20.0
 PADDING = (0.1, 0.3)
-"""Least and most room around the mask on each side, in parts of its box."""
+"""Range of the margin around the mask on each side, relative to its box."""
 REACH = (0.2, 1.0)
-"""Least and most radius of a disc, in parts of the way from its centre to the farthest white pixel."""
+"""Range of a disc's radius, relative to the distance from its centre to the farthest white pixel."""
 
 Points = Sequence[tuple[float, float]]
 
 
 def outline(levels: Levels) -> list[tuple[float, float]]:
-    """Corners (x, y) of the convex hull of a mask's white pixels, in parts of its width and height; none without
-    white.
+    """Corners (x, y) of the convex hull of a mask's white pixels, relative to its width and height; empty
+    without white.
     """
     height, width = levels.shape
     white = levels >= WHITE
@@ -58,13 +58,13 @@ def aimed(
     least: float,
     keys: tuple[int, str, int],
 ) -> Transform:
-    """A transform with what a concept does at random to images that have a mask.
+    """Add a concept's random transforms of masked images to a transform.
 
     Args:
         augment: the concept's image settings.
         white: the mask's ``outline``.
         image_size: (width, height).
-        least: side of the smallest crop that is allowed, in parts of the result's: 1 enlarges nothing.
+        least: minimum side of a crop relative to the result; 1 enlarges nothing.
         keys: seed of the concept, name of the item, variation.
     """
     if not white:
@@ -99,13 +99,14 @@ def _focus(
 
 
 def shrunk(levels: Levels, shrink: tuple[float, float]) -> Levels:
-    """A mask of which a disc is kept.
+    """A mask reduced to a disc.
 
     Args:
-        shrink: which of the white pixels is its centre, and its radius in parts of the way from there to the farthest.
+        shrink: which white pixel is its centre, and its radius relative to the distance to the farthest one.
     """
     white = levels >= WHITE
-    # row by row: the places of all white pixels of a photo would be half a gigabyte, in each thread
+    # row by row, because the coordinates of all white pixels of a photo would take half a gigabyte per
+    # thread
     counts = white.sum(1)
     ends = counts.cumsum()
     if not ends[-1]:

@@ -1,4 +1,4 @@
-"""Where the two images of a pair differ: a mask nobody has to paint."""
+"""Finds where the two images of a pair differ, as a mask that nobody has to paint."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PIL import Image, ImageFilter
 from modules.pipeline.loss_masks.reading import Levels
 
 VERSION = 1
-"""Raised whenever the same images give other cells than before."""
+"""Increased whenever the cells of the same images change."""
 LEAST = 8
-"""Differences of colour values up to this many of 255 are noise, such as that of a JPEG."""
+"""Colour differences up to this value (of 255) are noise, such as that of JPEG."""
 
 Pixels = np.ndarray[Any, Any]
 
@@ -20,13 +20,13 @@ Pixels = np.ndarray[Any, Any]
 def differing_cells(chosen: Pixels, rejected: Pixels, factor: int, dilate: int) -> Levels:
     """(h, w) cells, 1 where the images differ and around it, else 0.
 
-    A pixel differs if one of its colours does by more than ``LEAST``. Single pixels are removed by an opening of radius
-    1; a cell counts if one pixel in it is left.
+    A pixel differs if one of its colours differs by more than ``LEAST``. Single pixels are removed by an
+    opening of radius 1. A cell counts if any pixel in it remains.
 
     Args:
         chosen, rejected: (H, W, 3) uint8, of one size.
-        factor: pixels of a cell's side.
-        dilate: cells by which the mask is enlarged.
+        factor: side of a cell in pixels.
+        dilate: number of cells by which the mask is dilated.
     """
     gap = np.abs(chosen.astype(np.int16) - rejected.astype(np.int16)).max(2) > LEAST
     grown = (

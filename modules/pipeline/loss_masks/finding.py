@@ -1,4 +1,4 @@
-"""Which file holds the mask of which image, and what is wrong with them."""
+"""Finds the mask files of images, and their faults."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.pairs.dpo_pair_files import dpo_pair_key
 
 SUFFIX = "-masklabel.png"
-"""What follows the name of an image in that of its mask, next to it."""
+"""Suffix of a mask next to its image, after the image's name."""
 CONDITION_SUFFIX = "-condlabel.png"
-"""The same of the picture that an inpainting model is shown."""
+"""Suffix of the picture shown to an inpainting model, next to its image."""
 CONDITION = "conditioning image"
-"""What such pictures are called in messages."""
+"""The name of such pictures in messages."""
 TOLERANCE = 0.01
-"""By how much the shape of a mask may differ from its image's."""
+"""Tolerance between the shapes of a mask and its image."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMask:
-    """Paths of an image and of its mask, which are the same for an alpha channel."""
+    """Paths of an image and of its mask; the same for an alpha channel."""
 
     image: str
     mask: str
@@ -36,7 +36,7 @@ class FoundMask:
 
 @dataclass
 class Masks:
-    """Masks by the ids of their items, and what is wrong with them."""
+    """Masks by item id, and their faults."""
 
     masks: dict[str, FoundMask] = field(default_factory=dict)
     faults: list[UserError] = field(default_factory=list)
@@ -49,9 +49,9 @@ def look_for_masks(
     concepts: Sequence[Any],
     pairs: bool = False,
 ) -> Masks:
-    """The masks of a run's images, as ``find_masks`` finds them; units without one are counted in a warning.
+    """The masks of a run's images, found by ``find_masks``. Units without one are counted in a warning.
 
-    Not one mask at all is a fault.
+    No mask at all is a fault.
 
     Args:
         units: name and images of everything that needs a mask: images, or pairs, which need one of two.
@@ -66,8 +66,8 @@ def look_for_masks(
 
 
 def look_for_conditions(items: Sequence[Item]) -> Masks:
-    """The pictures next to images that an inpainting model is shown instead of the masked images. Images without one
-    are counted in a warning; not one at all is a fault.
+    """The pictures next to images that an inpainting model is shown instead of the masked images. Images
+    without one are counted in a warning; no picture at all is a fault.
     """
     named = {item.id: Path(item.path).with_suffix("").as_posix() + CONDITION_SUFFIX for item in items}
     found = {
@@ -89,13 +89,13 @@ def look_for_conditions(items: Sequence[Item]) -> Masks:
 
 
 def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> dict[str, FoundMask]:
-    """Masks by the ids of items; images without one are left out. Two concepts may have masks for one image.
+    """Masks by item id. Images without one are left out. Two concepts may have masks for the same image.
 
     Args:
-        concepts: configs, by the items' concept index; FOLDER takes the masks of a concept from its ``mask_path``.
+        concepts: configs by the items' concept index; FOLDER uses the ``mask_path`` of a concept.
 
     Raises:
-        DataError: a folder of masks is not there, or an image's header cannot be read.
+        DataError: a mask folder does not exist, or an image's header is unreadable.
     """
     if source is MaskSource.ALPHA:
         return {item.id: FoundMask(item.path, item.path) for item in items if has_alpha(item.path)}
@@ -134,7 +134,7 @@ def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool
     """A warning about images or pairs without a mask, empty if all have one.
 
     Raises:
-        DataError: not one of them has a mask.
+        DataError: none of them has a mask.
     """
     if not missing:
         return ""
@@ -162,11 +162,11 @@ def mask_faults(
     decode: bool = False,
     noun: str = "mask",
 ) -> list[UserError]:
-    """Masks that cannot be read, and those whose shape is not their image's.
+    """Masks that are unreadable, or differ in shape from their image.
 
     Args:
-        noun: what they are called, if they are other pictures that belong to images.
-        ignore: paths of images that are faults already.
+        noun: their name in messages, if they are other pictures that belong to images.
+        ignore: paths of images already reported as faults.
         decode: decode every mask, not only its header.
     """
     bad: list[str] = []

@@ -1,4 +1,6 @@
-"""Masks of images: grey levels that say how much each part of an image is learned, white in full, black not at all."""
+"""Reads masks: grey levels that say how much each part of an image is learned, from white (fully) to black
+(not at all).
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,21 @@ from modules.pipeline.nodes.images import load_upright
 from modules.pipeline.nodes.transforms import Transform, crop_box
 
 VERSION = 1
-"""Raised whenever the same mask and transform give other cells than before."""
+"""Increased whenever the cells of the same mask and transform change."""
 
 Levels = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def load_mask(path: str | PathLike[str], alpha: bool = False) -> Image.Image:
-    """A mask, upright, as an image of mode F with levels from 0 (black) to 1 (white).
+    """Load an upright mask as an image of mode F with levels from 0 (black) to 1 (white).
 
-    Colour and palette are read as brightness (ITU-R 601), 16 bits in full.
+    Colour and palette images are read as brightness (ITU-R 601), 16-bit images at full depth.
 
     Args:
-        alpha: take the alpha channel: what is opaque is white.
+        alpha: use the alpha channel, in which opaque means white.
 
     Raises:
-        DataError: damaged, truncated, or of a size that is refused.
+        DataError: the file is damaged, truncated, or of a refused size.
     """
     return load_upright(path, _alpha_levels if alpha else _grey_levels)
 
@@ -51,7 +53,7 @@ def _floating(levels: np.ndarray[Any, Any]) -> Image.Image:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """What is transparent counts as black."""
+    """Make transparent areas black."""
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         full = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", full.size, (0, 0, 0, 255)), full).convert("RGB")
@@ -68,12 +70,12 @@ def _scaled(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def mask_cells(mask: Image.Image, size: tuple[int, int], transform: Transform, factor: int) -> Levels:
     """(h, w) mean levels of the cells that an image of ``size`` is encoded to after ``transform``.
 
-    The mask takes the way of its image: flip, turn, crop, scale. Colours do not matter to it.
+    The mask is transformed like its image: flip, turn, crop, scale. Colour changes do not affect it.
 
     Args:
-        mask: of mode F; its size may be another than the image's, its shape is the same.
+        mask: mask of mode F. Its size may differ from the image's, its shape must not.
         size: (width, height) of the image.
-        factor: pixels of a cell's side.
+        factor: side of a cell in pixels.
     """
     if transform.flip:
         mask = mask.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -90,6 +92,6 @@ def mask_cells(mask: Image.Image, size: tuple[int, int], transform: Transform, f
 
 
 def geometry_text(transform: Transform) -> str:
-    """The same text for transforms that differ in colours alone."""
+    """A text that is equal for transforms that differ only in colours."""
     plain = replace(transform, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
     return f"{VERSION}:{plain.text()}" + (f":{plain.shrink!r}" if plain.shrink else "")

@@ -8,7 +8,7 @@ from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.Node import Node
 
 CACHE_FORMAT = "2"
-"""Raised whenever what is encoded changes in a way no other part of the keys shows."""
+"""Increased whenever the encoding changes in a way that no other part of the keys reflects."""
 
 
 def content_key(*parts: str) -> str:
@@ -19,11 +19,11 @@ def content_key(*parts: str) -> str:
 
 
 class CachedTensors(Node):
-    """Looks encoded tensors up: their ``key`` and the ``tensors`` under it.
+    """Looks up encoded tensors: their ``key`` and the ``tensors`` under it.
 
     Args:
-        inputs: names of what the key is made from.
-        key: makes it from their values.
+        inputs: names of the inputs of the key.
+        key: computes the key from their values.
         cache: holds the entries.
         key_out, tensors_out: names of the outputs.
     """

@@ -9,12 +9,12 @@ from modules.pipeline.Rules import Rules
 
 
 class ChoosePrompt(Node):
-    """The prompt of a visit, augmented if the concept wants that: ``prompt``.
+    """The prompt of a visit, augmented if the concept says so: ``prompt``.
 
     Args:
-        rules: by the items' concept index.
+        rules: rules by the items' concept index.
         side: prefix of all names but ``name``.
-        cached: whether text states are cached, so variations come in turn.
+        cached: whether text states are cached, so that variations take turns.
     """
 
     def __init__(self, rules: Sequence[Rules], side: str = "", cached: bool = True) -> None:

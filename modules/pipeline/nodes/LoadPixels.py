@@ -10,10 +10,10 @@ from modules.pipeline.nodes.transforms import Transform, apply_transform
 
 
 class LoadPixels(Node):
-    """Decodes an image and carries out its transform: ``pixels``, (H, W, 3) uint8.
+    """Decodes an image and applies its transform: ``pixels``, (H, W, 3) uint8.
 
     Args:
-        files: told apart whether the file is still the one it has the digest of.
+        files: index that checks whether the file is still the one of its digest.
         side: prefix of the names.
     """
 

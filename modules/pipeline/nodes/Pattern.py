@@ -1,7 +1,7 @@
-"""Patterns of tags that end on every text: matched by all ways at once, not by trying one after the other.
+"""Tag patterns with bounded matching time: all alternatives are followed at once, without backtracking.
 
-The common forms of regular expressions are taken (letters, classes, groups, alternatives, repeats, anchors).
-Backreferences and looking around, which need trying, are refused.
+Common regular expressions are supported (letters, classes, groups, alternatives, repeats, anchors).
+Backreferences and lookaround, which need backtracking, are refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _REPEATS = frozenset((_constants.MAX_REPEAT, _constants.MIN_REPEAT))
 
 
 class Pattern:
-    """A pattern for whole texts; its work grows with its length times that of the text.
+    """A pattern for whole texts. Matching takes time proportional to its length times that of the text.
 
     Raises:
-        ValueError: it is not valid, too large, or of a form that is not taken.
+        ValueError: it is invalid, too large, or uses an unsupported form.
     """
 
     def __init__(self, text: str) -> None:
@@ -29,14 +29,14 @@ class Pattern:
             raise ValueError(str(error)) from error
         self._state = tree.state
         self._letters: list[tuple[re.Pattern[str], int] | None] = []
-        """By state: what its letter must match and where that leads."""
+        """By state: what its letter must match, and the next state."""
         self._free: list[list[tuple[re.Pattern[str] | None, int]]] = []
-        """By state: where one gets without a letter, and what must match the place."""
+        """By state: states reachable without a letter, and the condition on the position."""
         self._end = self._new()
         self._start = self._sequence(list(tree), self._end)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text is of the form."""
+        """Whether the whole text matches."""
         states = self._closure({self._start}, text, 0)
         for at in range(len(text)):
             further = {

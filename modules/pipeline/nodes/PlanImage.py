@@ -12,15 +12,15 @@ from modules.pipeline.Rules import Rules
 
 
 class PlanImage(Node):
-    """Decides from an item's header and its concept what will be done to the image: ``crop`` (height, width),
+    """Determines from an item's header and concept how the image is transformed: ``crop`` (height, width),
     ``transform`` and ``geometry`` (see ``crop_geometry``). Decodes nothing.
 
     Args:
-        rules: by the items' concept index.
-        files: knows the sizes.
+        rules: rules by the items' concept index.
+        files: index of the sizes.
         side: prefix of all names but ``name``, as in ``chosen_item``; empty for single images.
-        cached: whether latents are cached, so variations come in turn.
-        outlines: of the images' masks, where there are masks.
+        cached: whether latents are cached, so that variations take turns.
+        outlines: outlines of the images' masks, if there are masks.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from modules.pipeline.Node import Node
 
 
 class SourceItems(Node):
-    """The first module of a pipeline of single images: gives ``item`` and its ``name``."""
+    """The first module of a pipeline of single images. Provides ``item`` and its ``name``."""
 
     def __init__(self, items: Sequence[Item], item_out: str = "item", name_out: str = "name") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Finding the images and captions of a concept folder."""
+"""Finds the images and captions of a concept folder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MASK_SUFFIXES = ("-masklabel", "-condlabel")
 
 @dataclass
 class Found:
-    """What a concept folder holds.
+    """Content of a concept folder.
 
-    ``faults`` lists everything that cannot be used; ``broken`` has the keys of images that are there but have
-    a fault, so that nobody looks for their partners.
+    ``faults`` lists everything unusable. ``broken`` has the keys of existing images with a fault, so that
+    their partners are not reported as missing.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -35,14 +35,14 @@ class Found:
 def image_paths(folder: Path, subfolders: bool) -> Iterator[Path]:
     """Images below a folder, unsorted. Hidden files and folders and mask files are not images of the concept.
 
-    Links are followed; a folder that is reached twice, as in a loop of links, is entered once.
+    Links are followed. A folder that is reached twice, as in a loop of links, is entered once.
     """
     return (folder / relative for relative in image_names(folder, subfolders))
 
 
 def image_names(folder: Path, subfolders: bool) -> Iterator[str]:
-    """The same as paths below the folder, with ``/``. Text, because a path object takes longer to make than a small
-    caption to read.
+    """As ``image_paths``, but as relative names with ``/``. They are strings, because creating a path object
+    takes longer than reading a small caption.
     """
     seen: set[str] = set()
     pending = [""]
@@ -77,7 +77,7 @@ def collect_items(concept: Any, index: int, tag: str) -> Found:
 
     Args:
         concept: its config (``path``, ``include_subdirectories``, ``text``).
-        index: its place among the concepts of the run.
+        index: its index among the concepts of the run.
         tag: first part of the items' ids.
     """
     found = Found()
@@ -148,7 +148,7 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list
                 found.faults.append(error)
                 found.broken.add(key)
                 continue
-        # many images share a caption: keep one copy of it
+        # many images share a caption, so keep one copy of it
         completed = tuple([complete_prompt(prompt, concept.text) for prompt in prompts])
         prompts = known.setdefault(completed, completed)
         found.empty_captions += prompts == ("",)
@@ -166,7 +166,7 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list
 
 
 def _encodable(name: str) -> bool:
-    """Whether a name is text; on some systems any bytes can be a file name."""
+    """Whether a name is valid text. On some systems, file names may be any bytes."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -178,7 +178,7 @@ def concept_prompts(concept: Any, tag: str) -> tuple[str, ...]:
     """The prompts of a concept whose images share one text file.
 
     Raises:
-        DataError: no such file, or no text.
+        DataError: the file does not exist, or has no text.
     """
     path = str(concept.text.prompt_path).strip()
     hint = "set the prompt file of the concept, with one prompt per line"

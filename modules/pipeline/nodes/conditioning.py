@@ -1,4 +1,4 @@
-"""Pictures that inpainting models are shown instead of the masked image."""
+"""Pictures shown to inpainting models instead of the masked image."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from modules.pipeline.nodes.transforms import Pixels, Transform, apply_transform
 
 
 class PlanCondition(Node):
-    """The picture that is shown at a visit: ``condition``, its path. Empty where the masked image is shown, which is
-    blank where everything is to be painted.
+    """The picture shown at a visit: ``condition``, its path. Empty if the masked image is shown, which is
+    blank if everything is to be painted.
 
     Args:
-        conditions: paths by the ids of items.
-        ignored: whether the visits that leave masks out are known; otherwise masks are drawn.
+        conditions: paths by item id.
+        ignored: whether the visits that ignore masks are known; otherwise masks are drawn.
         side: prefix of the names.
     """
 
@@ -43,10 +43,10 @@ class PlanCondition(Node):
 
 
 class LoadCondition(Node):
-    """Decodes the picture that is shown at a visit: ``condition_pixels``, or ``None``.
+    """Decodes the picture shown at a visit: ``condition_pixels``, or ``None``.
 
     Args:
-        files: knows sizes.
+        files: index of the sizes.
         side: prefix of the names.
     """
 
@@ -69,7 +69,7 @@ class LoadCondition(Node):
 
 
 def load_condition(path: str, item: Item, transform: Transform, files: FileIndex) -> Pixels:
-    """(H, W, 3) pixels of a picture after what is done to its image.
+    """Load (H, W, 3) pixels of a picture with its image's transform applied.
 
     Raises:
         DataError: the file is damaged, or has changed.

@@ -1,4 +1,4 @@
-"""Decoding images that come from anywhere: bounded, upright, opaque, eight bits, RGB."""
+"""Decodes untrusted images: bounded, upright, opaque, eight bits, RGB."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Path = str | PathLike[str]
 
 
 def read_size(path: Path) -> tuple[int, int]:
-    """(width, height) of an image as it is seen, from its header alone.
+    """(width, height) of an image as displayed, from its header alone.
 
     Raises:
-        DataError: not a readable image, or of a size that is refused.
+        DataError: it is not a readable image, or of a refused size.
     """
     try:
         with Image.open(path) as image:
@@ -47,21 +47,21 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def load_rgb(path: Path) -> Image.Image:
-    """Decode an image completely; upright, on white where it was transparent, mode RGB.
+    """Decode an image completely to upright RGB, with transparent areas over white.
 
-    Sixteen-bit and floating images are scaled to eight bits; of an animation the first frame is taken.
+    16-bit and floating-point images are scaled to eight bits. Of an animation, the first frame is used.
 
     Raises:
-        DataError: damaged, truncated, or of a size that is refused.
+        DataError: the file is damaged, truncated, or of a refused size.
     """
     return load_upright(path, _to_rgb)
 
 
 def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Decode an image completely, and turn what ``read`` makes of it upright.
+    """Decode an image completely, and turn the result of ``read`` upright.
 
     Raises:
-        DataError: damaged, truncated, or of a size that is refused.
+        DataError: the file is damaged, truncated, or of a refused size.
     """
     try:
         with Image.open(path) as image:
@@ -80,7 +80,7 @@ def has_alpha(path: Path) -> bool:
     """Whether an image has an alpha channel or a transparent colour, by its header.
 
     Raises:
-        DataError: not a readable image.
+        DataError: it is not a readable image.
     """
     try:
         with Image.open(path) as image:
@@ -108,9 +108,9 @@ def _check_size(path: Path, width: int, height: int) -> None:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, as far as it stands before the pixels: asking a PNG for more would decode it.
+    """The EXIF orientation, if it precedes the pixels, because reading more of a PNG would decode it.
 
-    Pillow turns TIFF files by itself.
+    Pillow itself turns TIFF files.
     """
     if image.format == "TIFF":
         return 1

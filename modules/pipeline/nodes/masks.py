@@ -1,4 +1,4 @@
-"""Masks for models that paint into images: what is left out of an image, decided before it is decoded."""
+"""Masks for inpainting models: the hidden part of an image, determined before it is decoded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from modules.pipeline.nodes.transforms import Pixels
 from modules.util.rng import python_random
 
 VERSION = 1
-"""Raised whenever the same ``Mask`` covers other pixels than before."""
+"""Increased whenever the same ``Mask`` covers other pixels than before."""
 WHOLE = 0.25
-"""Share of masks that cover the whole image, which is what sampling without an image looks like."""
+"""Share of masks that cover the whole image, as in sampling without an image."""
 EVERYTHING = (0.0, 0.0, 1.0, 1.0)
 GREY = 127.5
 HALF = 0.5
@@ -24,21 +24,21 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What is to be painted: boxes (top, left, bottom, right) in parts of the height and width."""
+    """The area to paint: boxes (top, left, bottom, right) relative to height and width."""
 
     boxes: tuple[tuple[float, float, float, float], ...]
 
     def text(self) -> str:
-        """The same text for the same mask, on every machine."""
+        """A text that is equal for equal masks, on every machine."""
         return f"{VERSION}:{self.boxes!r}"
 
     @property
     def whole(self) -> bool:
-        """Whether it was decided to cover the whole image."""
+        """Whether it covers the whole image."""
         return self.boxes == (EVERYTHING,)
 
     def cells(self, height: int, width: int) -> Bools:
-        """(h, w) cells that are covered; every box covers one at least."""
+        """(h, w) covered cells. Every box covers at least one."""
         covered = np.zeros((height, width), dtype=np.bool_)
         for top, left, bottom, right in self.boxes:
             first_y, first_x = min(int(top * height), height - 1), min(int(left * width), width - 1)
@@ -54,22 +54,22 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellMask:
-    """What is to be painted, cell by cell: (h, w), true where the mask of an image is at least half white."""
+    """The area to paint, cell by cell: (h, w), true where the mask of an image is at least half white."""
 
     covered: Bools
 
     def text(self) -> str:
-        """The same text for the same mask, on every machine."""
+        """A text that is equal for equal masks, on every machine."""
         return f"{VERSION}:{self.covered.shape}:{np.packbits(self.covered).tobytes().hex()}"
 
     def cells(self, height: int, width: int) -> Bools:
-        """(h, w) cells that are covered; ``ValueError`` for another size than the mask's."""
+        """(h, w) covered cells. Raises ``ValueError`` for another size than the mask's."""
         if (height, width) != self.covered.shape:
             raise ValueError(f"a mask of {self.covered.shape} cells for an image of {(height, width)}")
         return self.covered
 
     def hide(self, pixels: Pixels, factor: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """As that of ``Mask``."""
+        """As ``Mask.hide``."""
         return _hidden(pixels, self.covered, factor)
 
 
@@ -96,11 +96,11 @@ def decide_mask(name: str, number: int) -> Mask:
 
 
 class PlanMask(Node):
-    """Decides what is masked at a visit: ``mask``.
+    """Determines what is masked at a visit: ``mask``.
 
     Args:
         side: prefix of its name.
-        count: how many masks an item has, in turn; 0 for a new one at every visit.
+        count: number of masks that an item uses in turn; 0 for a new one at every visit.
     """
 
     def __init__(self, side: str, count: int) -> None:
@@ -120,7 +120,7 @@ class PlanMask(Node):
 
 
 class MaskFromCells(Node):
-    """The mask of an image's own file as what is to be painted: ``mask``. A white one covers the whole image.
+    """Uses an image's mask file as the area to paint: ``mask``. A white mask covers the whole image.
 
     Args:
         side: prefix of the names.

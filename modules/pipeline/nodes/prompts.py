@@ -22,11 +22,11 @@ MAX_CONCEPT_PROMPT_BYTES = 16 << 20
 def read_lines(path: str | Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...]:
     """The alternatives of a caption file: its lines, stripped, without the empty ones.
 
-    An empty file is one empty prompt: somebody put it there.
+    An empty file is one empty prompt, because somebody put it there on purpose.
 
     Raises:
-        FileNotFoundError: there is none.
-        DataError: unreadable, too large, or not UTF-8.
+        FileNotFoundError: the file does not exist.
+        DataError: the file is unreadable, too large, or not UTF-8.
     """
     try:
         data = read_plain(path, max_bytes + 1)
@@ -58,8 +58,8 @@ def complete_prompt(prompt: str, settings: Any) -> str:
 
 
 def text_variations(prompts: Sequence[str], wanted: int, augmented: bool) -> int:
-    """How many different prompts an item has in turn: all its alternatives, or more if the concept says so
-    and its augmentations can make more of them.
+    """Number of prompts that an item uses in turn: all its alternatives, or more if the concept says so and
+    its augmentations can produce more.
     """
     if not augmented:
         return len(prompts)
@@ -67,7 +67,7 @@ def text_variations(prompts: Sequence[str], wanted: int, augmented: bool) -> int
 
 
 def choose_line(prompts: Sequence[str], seed: int, item: str, variation: int) -> str:
-    """The alternative for a variation: all of them in turn, in an order of the item's own."""
+    """The alternative for a variation: all of them in turn, in an order specific to the item."""
     if len(prompts) == 1:
         return prompts[0]
     order = list(range(len(prompts)))
@@ -76,14 +76,14 @@ def choose_line(prompts: Sequence[str], seed: int, item: str, variation: int) ->
 
 
 def augments_text(settings: Any | None) -> bool:
-    """Whether a concept's text settings change captions at random."""
+    """Whether a concept's text settings vary captions randomly."""
     return settings is not None and bool(
         settings.enable_tag_shuffling or settings.tag_dropout_enable or settings.caps_randomize_enable
     )
 
 
 def augment_text(prompt: str, settings: Any, seed: int, item: str, variation: int) -> str:
-    """Tag dropout, tag shuffling and random capitals, as the concept's text settings ask."""
+    """Apply tag dropout, tag shuffling and random capitals, as set in the concept's text settings."""
     if not augments_text(settings):
         return prompt
     delimiter = settings.tag_delimiter or ","
@@ -116,7 +116,7 @@ def _drop_tags(prompt: str, delimiter: str, settings: Any, source: random.Random
         drop_all = source.random() < chance
         dropped = [drop_all] * len(tags)
     else:
-        # RANDOM_WEIGHTED: the later a tag, the likelier it goes, up to the full probability
+        # RANDOM_WEIGHTED: later tags are more likely to be dropped, up to the full probability
         weights = [(i + 1) / len(tags) if mode == "RANDOM_WEIGHTED" else 1.0 for i in range(len(tags))]
         dropped = [source.random() < chance * weight for weight in weights]
     left = [tag for tag, gone, may in zip(tags, dropped, listed, strict=True) if not (gone and may)]
@@ -124,7 +124,9 @@ def _drop_tags(prompt: str, delimiter: str, settings: Any, source: random.Random
 
 
 def _droppable(tag: str, settings: Any) -> bool:
-    """Whitelisted tags never go; with a blacklist only the listed ones do."""
+    """Whether a tag may be dropped. Whitelisted tags are never dropped; with a blacklist, only the listed
+    ones are.
+    """
     mode = str(settings.tag_dropout_special_tags_mode)
     if mode == "NONE":
         return True

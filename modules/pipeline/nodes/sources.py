@@ -1,4 +1,4 @@
-"""Images that are edited: what is done to them follows from what is done to the result they belong to."""
+"""Source images of edits, whose transform follows from that of their result."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from modules.pipeline.Rules import Rules
 from modules.util.bucket import bucket_of
 
 ALIKE = 0.02
-"""How much the logarithms of two aspects may differ for images to be cropped as one."""
+"""Tolerance of the logarithms of two aspect ratios for images to be cropped together."""
 MOST_PIXELS = 1024**2
-"""Editing models know sources of this area at most (Batifol et al. 2025, arXiv 2506.15742, section 3)."""
+"""Maximum area of sources for editing models (Batifol et al. 2025, arXiv 2506.15742, section 3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """One image that is edited, and what is done to it."""
+    """One source image and its transform."""
 
     path: str
     transform: Transform
 
 
 def same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two (width, height) have one shape, but for what rounding and a few rows of pixels make."""
+    """Whether two (width, height) have the same shape, apart from rounding and a few rows of pixels."""
     return abs(math.log(one[0] / one[1]) - math.log(other[0] / other[1])) <= ALIKE
 
 
 def source_size(
     source: tuple[int, int], result: tuple[int, int], crop: tuple[int, int], multiple: int
 ) -> tuple[int, int]:
-    """(height, width) a source is scaled and cropped to: those of the result if both have one shape, else its own
-    bucket of the result's area; at most a megapixel.
+    """(height, width) that a source is scaled and cropped to: that of the result if both have the same shape,
+    else its own bucket of the result's area; at most one megapixel.
 
     Args:
         source, result: (width, height) of the files.
         crop: (height, width) of the result's bucket.
-        multiple: pixels the model needs sides to be multiples of.
+        multiple: number of pixels that sides must be a multiple of.
     """
     alike, pixels = same_aspect(source, result), crop[0] * crop[1]
     if alike and pixels <= MOST_PIXELS:
@@ -54,8 +54,8 @@ def source_size(
 
 
 def plan_sources(item: Item, files: FileIndex, transform: Transform, multiple: int) -> tuple[SourcePlan, ...]:
-    """What is done to the sources of an item, of which ``transform`` is done to the result: the same, with the crop
-    in the middle where a source has another shape.
+    """Transforms of the sources of an item whose result has ``transform``: the same, with a centred crop if a
+    source has another shape.
     """
     result, plans = files.size(item.source_like or item.path), []
     for path in item.sources:
@@ -68,18 +68,18 @@ def plan_sources(item: Item, files: FileIndex, transform: Transform, multiple: i
 
 
 def load_source(plan: SourcePlan, files: FileIndex) -> Pixels:
-    """(H, W, 3) pixels of a source, uint8."""
+    """Load (H, W, 3) pixels of a source, uint8."""
     pixels = apply_transform(load_rgb(plan.path), plan.transform)
     files.check_unchanged(plan.path)
     return pixels
 
 
 class PlanSources(Node):
-    """Decides what is done to the images that are edited: ``sources``, a tuple of ``SourcePlan``.
+    """Determines the transforms of source images: ``sources``, a tuple of ``SourcePlan``.
 
     Args:
-        rules: by the items' concept index.
-        files: knows the sizes.
+        rules: rules by the items' concept index.
+        files: index of the sizes.
         side: prefix of the names.
     """
 
@@ -101,10 +101,10 @@ class PlanSources(Node):
 
 
 class LoadSources(Node):
-    """Decodes the images that are edited: ``source_pixels``, a list of (H, W, 3) uint8.
+    """Decodes source images: ``source_pixels``, a list of (H, W, 3) uint8.
 
     Args:
-        files: told apart whether a file is still the one it has the digest of.
+        files: index that checks whether a file is still the one of its digest.
         side: prefix of the names.
     """
 
@@ -124,10 +124,10 @@ class LoadSources(Node):
 
 
 class CachedSources(Node):
-    """Looks the latents of the images that are edited up: ``source_keys`` and ``source_latents``, a tensor each.
+    """Looks up the latents of source images: ``source_keys`` and ``source_latents``, a tensor each.
 
     Args:
-        key: makes the key of one.
+        key: computes the key of a source.
         cache: holds the entries.
         side: prefix of the names.
     """

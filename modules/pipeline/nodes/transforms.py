@@ -1,7 +1,7 @@
 """From an image to the pixels of its bucket: crop, scale, and the augmentations of standard concepts.
 
-What will be done is decided first, as a ``Transform``; its text is part of the cache key, so two ways to the
-same pixels share one cache entry and any change of settings makes a new one.
+A transform is first determined as a ``Transform``. Its text is part of the cache key, so that two ways to the
+same pixels share one cache entry, and any change of settings makes a new one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PIL import Image, ImageEnhance
 from modules.util.rng import python_random
 
 VERSION = 1
-"""Raised whenever the same ``Transform`` gives other pixels than before."""
+"""Increased whenever the same ``Transform`` gives other pixels than before."""
 
 _AMOUNTS = {
     name: (f"enable_fixed_{name}", f"enable_random_{name}", f"random_{name}_max_{unit}")
@@ -40,13 +40,13 @@ class Transform:
     Args:
         size: (height, width) of the result.
         flip: mirrored left to right.
-        angle: degrees turned counter-clockwise; the crop shrinks so that no corner is empty.
-        offset: where the crop lies in the room left over, (x, y) from 0 to 1; the middle is 0.5.
+        angle: counter-clockwise rotation in degrees; the crop shrinks so that no corner is empty.
+        offset: position of the crop in the remaining space, (x, y) from 0 to 1; the middle is 0.5.
         brightness, contrast, saturation: factors, 1 changes nothing.
-        hue: turn of the colour circle, in parts of it, 0 changes nothing.
-        focus: what the crop lies around instead of ``offset``: x and y in parts of the width and height before the
-            turn, and its size in parts of the largest crop.
-        shrink: of the image's mask alone, see ``loss_masks.aiming.shrunk``.
+        hue: rotation of the colour circle as a fraction of it; 0 changes nothing.
+        focus: centre of the crop instead of ``offset``: x and y relative to width and height before the
+            rotation, and its size relative to the largest crop.
+        shrink: applies only to the image's mask, see ``loss_masks.aiming.shrunk``.
     """
 
     size: tuple[int, int]
@@ -61,7 +61,7 @@ class Transform:
     shrink: tuple[float, float] | None = None
 
     def text(self) -> str:
-        """The same text for transforms that do the same to the image, on every machine."""
+        """A text that is equal for transforms with the same effect on the image, on every machine."""
         looks = (
             self.size, self.flip, self.angle, self.offset, self.brightness, self.contrast, self.saturation, self.hue,
         )  # fmt: skip
@@ -71,7 +71,8 @@ class Transform:
 def decide_transform(
     size: tuple[int, int], augment: Any | None, seed: int, item: str, variation: int
 ) -> Transform:
-    """What is done to an image of standard concepts: fixed by the concept's seed, the item and the variation.
+    """The transform of an image in standard concepts, determined by the concept's seed, the item and the
+    variation.
 
     Args:
         size: (height, width) of the bucket.
@@ -81,7 +82,7 @@ def decide_transform(
         return Transform(size)
 
     def stream(name: str) -> Random:
-        # one stream for each decision: switching one augmentation on leaves the others as they were
+        # one stream per decision, so that enabling one augmentation leaves the others unchanged
         return python_random(f"augment/{name}", seed, item, variation)
 
     def amount(name: str) -> float:
@@ -135,9 +136,9 @@ def apply_transform(image: Image.Image, transform: Transform) -> Pixels:
 
 
 def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, float, float, float]:
-    """The part of a (width, height) image that is kept: the largest of the bucket's aspect, moved by the
-    offset; of a turned image the largest that has no empty corner, in the middle. With a focus it is of the focus's
-    size and as near to it as the edges allow.
+    """The part of a (width, height) image that is kept: the largest of the bucket's aspect ratio, moved by
+    the offset; for a rotated image the largest centred one without empty corners. With a focus, it has the
+    focus's size and is as near to it as the edges allow.
     """
     width, height = image_size
     target_h, target_w = transform.size
@@ -147,7 +148,7 @@ def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, 
     inner_w, inner_h = float(width), float(height)
     if transform.angle:
         cos, sin = abs(math.cos(math.radians(transform.angle))), abs(math.sin(math.radians(transform.angle)))
-        # the pixels at the very edge are mixed with the emptiness outside
+        # the pixels at the very edge are blended with the empty area outside
         inner_w, inner_h = max(1.0, width - 3), max(1.0, height - 3)
         shrink = min(1.0, inner_w / (crop_w * cos + crop_h * sin), inner_h / (crop_w * sin + crop_h * cos))
         crop_w, crop_h = crop_w * shrink, crop_h * shrink
@@ -164,7 +165,9 @@ def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, 
 def _nearest_middle(
     size: tuple[int, int], inner: tuple[float, float], crop: tuple[float, float], transform: Transform
 ) -> tuple[float, float]:
-    """The middle of a crop near the focus, seen from the middle of the turned image, that leaves no corner empty."""
+    """The centre of a crop near the focus, relative to the centre of the rotated image, that leaves no corner
+    empty.
+    """
     assert transform.focus is not None
     angle = math.radians(transform.angle)
     (width, height), (crop_w, crop_h) = size, crop
@@ -174,14 +177,14 @@ def _nearest_middle(
     room_y = max(0.0, inner[1] - crop_w * sin - crop_h * cos) / 2
     x, y = (transform.focus[0] - 0.5) * width, (transform.focus[1] - 0.5) * height
     x, y = turned(max(-room_x, min(room_x, x)), max(-room_y, min(room_y, y)), angle)
-    # what a turn moves over the edge is lost
+    # what a rotation moves over the edge is lost
     rooms = ((abs(x), (width - crop_w) / 2), (abs(y), (height - crop_h) / 2))
     share = min([1.0, *(max(0.0, room) / way for way, room in rooms if way > room)])
     return x * share, y * share
 
 
 def turned(x: float, y: float, angle: float) -> tuple[float, float]:
-    """Where a point lies after a turn about the origin, counter-clockwise as it is seen, with y pointing down.
+    """Rotate a point about the origin, counter-clockwise as displayed, with y pointing down.
 
     Args:
         angle: in radians.
@@ -192,14 +195,14 @@ def turned(x: float, y: float, angle: float) -> tuple[float, float]:
 def crop_geometry(
     image_size: tuple[int, int], transform: Transform
 ) -> tuple[float, float, float, float, float, float]:
-    """What models with size conditioning are told of an image: its (height, width) before anything was done to
-    it, the top and left of the crop in pixels after scaling, and the (height, width) of the result.
+    """The size conditioning of an image: its original (height, width), the top and left of the crop in pixels
+    after scaling, and the (height, width) of the result.
 
     Args:
         image_size: (width, height).
 
-    As Stable Diffusion XL was trained (Podell et al. 2023, arXiv 2307.01952, section 2.2): the image is first scaled
-    and then cropped, so offsets count pixels of the scaled image.
+    As Stable Diffusion XL was trained (Podell et al. 2023, arXiv 2307.01952, section 2.2): the image is first
+    scaled and then cropped, so offsets count pixels of the scaled image.
     """
     width, height = image_size
     left, top, right, bottom = crop_box(image_size, transform)
