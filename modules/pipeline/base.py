@@ -65,7 +65,7 @@ class PipelineModule(ABC):
     def _get_previous_item(self, variation: int, name: str, index: int) -> Any:
         """The value of ``name`` from an earlier module; ``a.b`` is entry ``b`` of ``a``.
 
-        If a module returns ``None``, the request goes on to the previous one.
+        If a module returns ``None``, the request passes to the previous one.
         """
         head, *path = name.split(".")
         value: Any = None

@@ -42,8 +42,7 @@ class FactsFile:
         self._names = ", ".join(column.partition(" ")[0] for column in columns)
 
     def read(self, keep: Callable[[Row], None], condition: str = "", *values: object) -> bool:
-        """Read all rows that meet a condition. Returns whether that succeeded. Without a file or table there
-        are no rows.
+        """Read all rows that meet a condition. Returns whether that succeeded, also without a file or table.
 
         Args:
             keep: called with each row. The rows must be discarded if the file turns out to be damaged.
