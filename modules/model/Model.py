@@ -1,4 +1,4 @@
-"""The parts of a loaded model, where they are and what they weigh."""
+"""A loaded model: its parts, their devices and their weights."""
 
 from __future__ import annotations
 
@@ -41,27 +41,28 @@ class Model:
 
     Args:
         spec: its family.
-        source: what it was loaded from: a folder, a file or a hub name.
+        source: folder, file or hub name it was loaded from.
         parts: name -> module, tokenizer or scheduler config (``dict``).
         schedule: noise schedule and parameterisation.
         compute_dtype: autocast type of the denoiser; float32 means none.
-        latent_scale, latent_shift: latents for the denoiser are (z - shift) * scale of the VAE's z; numbers, or
-            tensors (C, 1, 1) where channels differ.
-        latent_factor: pixels per latent, along each side.
+        latent_scale, latent_shift: latents for the denoiser are (z - shift) * scale of the VAE's z; numbers,
+            or tensors (C, 1, 1) if channels differ.
+        latent_factor: pixels per latent along each side.
         latent_channels: channels of a latent.
-        denoiser_source: where the denoiser was loaded from, if not from there.
-        hub_name: what ``source`` is called on the hub, if it was asked for by that name.
-        guidance: the guidance scale a model that embeds it is told in training.
+        denoiser_source: source of the denoiser, if it has a different one.
+        hub_name: hub name of ``source``, if it was requested by that name.
+        guidance: guidance scale in training, for models that embed it.
         prompt_weighting: whether brackets in prompts are emphasis.
-        prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
-        layer_skips: text encoder -> how many layers before the usual one its states are taken from; empty for none.
-        prompt_length: how many tokens of a text the encoder of long texts reads; 0 for as many as is usual.
-        masks_padding: whether padding behind prompts is hidden from the denoiser; ``None`` for what is usual.
-        trains_text: whether a text encoder or a word is trained, so prompts are encoded in every pass.
+        prompt_chunks: maximum number of chunks encoded of a prompt, if the family uses chunks.
+        layer_skips: text encoder -> number of layers before the usual one from which states are taken; empty
+            for none.
+        prompt_length: number of tokens that the encoder of long texts reads; 0 for the usual number.
+        masks_padding: whether padding after prompts is hidden from the denoiser; ``None`` for the default.
+        trains_text: whether a text encoder or a word is trained, so that prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
         words: words with vectors of their own, if there are any.
-        training_adapter: what was added to the denoiser's weights for training and is taken back in samples, if any.
-        kept_texts: what texts became that were encoded ahead, on the CPU; empty where a text encoder is trained.
+        training_adapter: adapter added to the denoiser's weights for training and removed in samples, if any.
+        kept_texts: states of texts encoded in advance, on the CPU; empty if a text encoder is trained.
     """
 
     spec: FamilySpec
@@ -97,7 +98,7 @@ class Model:
             part.eval().requires_grad_(False)
 
     def modules(self) -> dict[str, nn.Module]:
-        """The parts with weights that are loaded, by name, denoiser first."""
+        """The loaded parts with weights, by name, denoiser first."""
         return {
             name: self.parts[name]
             for name in self.spec.weight_parts
@@ -105,7 +106,7 @@ class Model:
         }
 
     def module(self, name: str) -> nn.Module:
-        """The part called ``name``; ``RuntimeError`` if it was not loaded."""
+        """The part called ``name``. Raises ``RuntimeError`` if it was not loaded."""
         part = self.parts.get(name)
         if not isinstance(part, nn.Module):
             raise RuntimeError(f"the part {name!r} of {self.source} is not loaded")
@@ -117,7 +118,7 @@ class Model:
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
-        """Names of the text encoders it was loaded with; some models come without one of their family's."""
+        """Names of the loaded text encoders. Some models lack one of their family."""
         return tuple(name for name in self.spec.text_encoders if name in self.modules())
 
     @property
@@ -132,7 +133,7 @@ class Model:
         return self
 
     def place(self, device: torch.device | str, parts: tuple[str, ...] | None = None) -> Model:
-        """Make ``device`` the one to compute on and move the named parts (all by default) there."""
+        """Make ``device`` the compute device and move the named parts (all by default) there."""
         self.device = torch.device(device)
         for name in self.modules() if parts is None else parts:
             self.to(name, self.device)
@@ -146,19 +147,19 @@ class Model:
             self.parts.pop(name, None)
 
     def where(self, part: str) -> torch.device:
-        """The device a part computes on; weights that stay in main memory do not count."""
+        """The device on which a part computes. Weights that stay in main memory do not count."""
         kept = {id(weight) for weight in staying(self.module(part))}
         return next(p.device for p in self.module(part).parameters() if id(p) not in kept)
 
     @contextmanager
     def borrowed(self, part: str) -> Iterator[nn.Module]:
-        """A part on the compute device for the length of a block, then back where it was."""
+        """Move a part to the compute device for the duration of a block, then back."""
         module, home = self.module(part), self.where(part)
         if home == self.device:
             yield module
             return
         try:
-            # a part that does not fit is half there when this fails
+            # a part that does not fit is half moved when this fails
             self.to(part, self.device)
             yield module
         finally:
@@ -166,36 +167,37 @@ class Model:
             give_back(self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The mixed-precision region of one forward pass; entered in each pass, so that nothing is remembered
-        from weights that were swapped since.
+        """The mixed-precision context of one forward pass. It is entered in each pass, so that no casts of
+        swapped weights are cached.
         """
         if self.compute_dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
     def input_dtype(self) -> torch.dtype:
-        """Type the denoiser's inputs should have."""
+        """The type of the denoiser's inputs."""
         if self.compute_dtype != torch.float32:
             return torch.float32
         dtype = next(self.denoiser.parameters()).dtype
-        # weights in fewer bits say nothing about what goes in
+        # quantised weights do not tell the type of the input
         return dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
 
     # -- training mode -------------------------------------------------------------------------------------
 
     @property
     def mode(self) -> str | None:
-        """The mode that was set last; ``None`` if layers changed since."""
+        """The mode that was set last; ``None`` if layers have changed since."""
         return self._mode
 
     def set_mode(self, mode: str) -> None:
-        """``train`` (dropout on), ``no_dropout`` (gradients, no dropout) or ``eval``; cheap when already in it.
+        """``train`` (dropout on), ``no_dropout`` (gradients, no dropout) or ``eval``; cheap when already in
+        it.
 
-        ``no_dropout`` keeps the training flag on modules that checkpoint only while it is set, and switches every
-        dropout off.
+        ``no_dropout`` keeps the training flag on modules that need it for checkpointing, and disables every
+        dropout.
 
         Raises:
-            ValueError: another mode.
+            ValueError: the mode is unknown.
         """
         if mode == self._mode:
             return
@@ -213,7 +215,7 @@ class Model:
 
     @contextmanager
     def in_mode(self, mode: str) -> Iterator[None]:
-        """``set_mode`` for the length of a block; afterwards the model is in the mode it was in."""
+        """``set_mode`` for the duration of a block; afterwards the previous mode is restored."""
         before = self._mode
         self.set_mode(mode)
         try:
@@ -223,11 +225,11 @@ class Model:
                 self.set_mode(before)
 
     def layers_changed(self) -> None:
-        """Call this after modules were added or ``train``/``eval`` was called from outside."""
+        """Must be called after modules were added, or after ``train``/``eval`` was called from outside."""
         self._mode = None
 
     def encoders_of_trained_words(self) -> list[str]:
-        """The text encoders through which gradients go to words that are trained."""
+        """The text encoders through which gradients flow to trained words."""
         words = [] if self.words is None else self.words.words
         return list(
             dict.fromkeys(
@@ -239,7 +241,7 @@ class Model:
         """Recompute a part's activations in the backward pass instead of keeping them.
 
         Raises:
-            ConfigError: the part's class cannot do it.
+            ConfigError: the part's class does not support it.
         """
         module = self.module(part)
         name = next((n for n in CHECKPOINTING if hasattr(module, n)), None)
@@ -253,9 +255,9 @@ class Model:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """The block in which nothing that is trained shows: without the adapter, with words as they began.
+        """Inside the block, the model is untrained: without the adapter, with the initial vectors of words.
 
-        A model whose own weights are trained has nothing to go back to.
+        This is not possible for a model whose own weights are trained.
         """
         with ExitStack() as stack:
             if self.adapter is not None:
@@ -265,7 +267,7 @@ class Model:
             yield
 
     def as_sampled(self) -> AbstractContextManager[object]:
-        """The block in which samples are made: without the training adapter."""
+        """Inside the block, the model is as in sampling: without the training adapter."""
         return nullcontext() if self.training_adapter is None else self.training_adapter.taken_back(self)
 
     # -- identity ------------------------------------------------------------------------------------------
@@ -273,17 +275,17 @@ class Model:
     def fingerprint(self, part: str) -> str:
         """A digest of a part's config and base weights, for cache keys; adapters do not change it.
 
-        For a tokenizer it covers all that decides the tokens of a text. Computed once, so ask before full fine-tuning
-        starts.
+        For a tokenizer, it covers everything that determines the tokens of a text. It is computed once, so
+        call this before full fine-tuning starts.
         """
         if part not in self._fingerprints:
             self._fingerprints[part] = _fingerprint(self.parts[part])
         return self._fingerprints[part]
 
     def fingerprints(self) -> dict[str, str]:
-        """The digest of each part that the model came with, also of those that were released later.
+        """The digest of each loaded part, including those released later.
 
-        Asked for before anything is trained or released, because it is not known afterwards.
+        Must be called before anything is trained or released, because it cannot be computed afterwards.
         """
         for name in self.parts:
             self.fingerprint(name)
@@ -291,22 +293,20 @@ class Model:
 
     @property
     def source_name(self) -> str:
-        """What the model is called: its hub name, or the name of its folder or file without the path."""
+        """The name of the model: its hub name, or the name of its folder or file without the path."""
         return self.hub_name or Path(self.source).name
 
     @property
     def published(self) -> PublishedModel | None:
-        """What is known of its denoiser, if that is a published one."""
+        """The published model of its denoiser, if known."""
         own = self.denoiser_source not in ("", self.source)
         return find_published(self.spec.key, self.denoiser_source if own else self.hub_name or self.source)
 
     @property
     def hub_commits(self) -> str | None:
-        """The commits that what comes from the hub was downloaded at, of the model and of a denoiser of its own;
-        ``None`` for local files.
-        """
+        """The commits of the downloaded files of the model and of a denoiser of its own; ``None`` for local files."""
         places = [Path(place) for place in (self.source, self.denoiser_source) if place]
-        # the hub's cache names its folders by the commit
+        # the folders in the hub cache are named by commit
         found = [
             part
             for place in places
@@ -317,14 +317,14 @@ class Model:
 
     @property
     def short_name(self) -> str:
-        """The same without owner and file ending."""
+        """As ``source_name``, without owner and file extension."""
         name = self.source_name.rpartition("/")[2]
         return Path(name).stem if name.lower().endswith(WEIGHT_FILES) else name
 
     def source_hash(self) -> str:
-        """sha256 of the denoiser's weights as they lie on disk: of the whole file for a single-file model.
+        """SHA-256 of the denoiser's weights on disk; for a single-file model, of the whole file.
 
-        Empty for a model that did not come from local files.
+        Empty for a model that was not loaded from local files.
         """
         if "source" not in self._fingerprints:
             self._fingerprints["source"] = _source_hash(
@@ -340,7 +340,7 @@ def _silence(part: nn.Module) -> None:
 
 
 def base_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors of a module's state as it was before adapters were attached, sorted by name."""
+    """Names and tensors of a module's state before adapters were attached, sorted by name."""
     for name, tensor in sorted(module.state_dict().items()):
         if any(piece.startswith(ADAPTER_MARKS) for piece in name.split(".")):
             continue
@@ -354,7 +354,7 @@ def _fingerprint(part: Any) -> str:
         values = dict(config) if isinstance(config, Mapping) else getattr(config, "to_dict", dict)()
         stable = {k: v for k, v in values.items() if not k.startswith("_") and k != "transformers_version"}
         hasher.update(json.dumps(stable, sort_keys=True, default=str).encode())
-        # rounded when it is first moved, so the weights may not tell yet
+        # rounded when it is first moved, so the weights may not reveal it yet
         hasher.update(str(getattr(part, "stored_as", "")).encode())
         for name, tensor in sorted(base_tensors(part)):
             hasher.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
@@ -370,7 +370,7 @@ def _fingerprint(part: Any) -> str:
 
 
 def _rules_of(tokenizer: Any) -> Any:
-    """What turns a text into tokens, as plain data, without the state that calls of it leave behind."""
+    """What turns a text into tokens, as plain data, without state left by earlier calls."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return tokenizer.get_vocab()

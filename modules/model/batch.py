@@ -1,4 +1,4 @@
-"""What travels between the data loader, the model setup and the trainer."""
+"""Data passed between the data loader, the model setup and the trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T", bound="_Batched")
 
 
 def _pick(value: object, index: Index) -> object:
-    """The samples ``index`` of a tensor, of a list, or of something that is not per sample."""
+    """The samples ``index`` of a tensor or list; anything that is not per sample is returned unchanged."""
     if isinstance(value, torch.Tensor):
         if isinstance(index, slice):
             return value[index]
@@ -30,30 +30,32 @@ def _pick(value: object, index: Index) -> object:
 def to_device(
     tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """``tensor`` on ``device``, in ``dtype`` if it is a floating one.
+    """Move ``tensor`` to ``device``, with ``dtype`` if it is a floating-point tensor.
 
-    Work on the other device waits for a copy by itself, the CPU does not: what comes to it is there on return.
+    Copies to another device are asynchronous, because work there waits for them. Copies to the CPU are
+    complete on return.
     """
     wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     return tensor.to(device=device, dtype=wanted, non_blocking=torch.device(device).type != "cpu")
 
 
 class Sources(tuple[torch.Tensor, ...]):
-    """Latents of the images that are edited, (B, C, h, w) each: the first ones of all samples, the second ones, ...
+    """Latents of source images, (B, C, h, w) each: the first ones of all samples, the second ones, ...
 
-    All samples have equally many, and those of one place have one size; places may differ in size.
+    All samples have the same number. Those with the same index have the same size; indices may differ in
+    size.
     """
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Sources:
         return Sources(to_device(tensor, device, dtype) for tensor in self)
 
     def same_as(self, other: Sources) -> bool:
-        """Whether the images are the same, number for number."""
+        """Whether the images are equal, number for number."""
         return len(self) == len(other) and all(map(torch.equal, self, other))
 
     @staticmethod
     def cat(parts: Sequence[Sources]) -> Sources:
-        """One after the other along the batch."""
+        """Concatenate along the batch."""
         shapes = [[tensor.shape[1:] for tensor in part] for part in parts]
         if any(other != shapes[0] for other in shapes):
             raise ValueError(f"samples with different source images in one batch: {shapes}")
@@ -64,20 +66,20 @@ NO_SOURCES = Sources()
 
 
 def to_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """float32 at least; float64 stays."""
+    """Convert to at least float32; float64 stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 @dataclass(frozen=True)
 class _Batched:
-    """Selecting, joining and moving for dataclasses whose tensors and lists are batch-first."""
+    """Base of dataclasses whose tensors and lists are batch-first: selecting, concatenating and moving."""
 
     def select(self: _T, index: Index) -> _T:
         """The samples ``index`` (a slice or a list of positions), in that order."""
         return replace(self, **{f.name: _pick(getattr(self, f.name), index) for f in fields(self)})
 
     def to(self: _T, device: torch.device | str, dtype: torch.dtype | None = None) -> _T:
-        """Everything on ``device``; floating tensors in ``dtype`` if one is given."""
+        """Move everything to ``device``; floating-point tensors get ``dtype`` if given."""
         moved: dict[str, torch.Tensor | _Batched | Sources] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -92,14 +94,14 @@ class _Batched:
 class Conditioning(_Batched):
     """An encoded prompt: named tensors, batch-first, all with the same B (``hidden_BLE``).
 
-    Which names there are is the model family's business. Where prompts keep their own lengths, ``mask_BL`` (bool)
-    marks the tokens that count, and everything whose name ends in ``_BL`` or ``_BLE`` is padded with zeros.
+    The names depend on the model family. If prompts keep their own lengths, ``mask_BL`` (bool) marks the
+    tokens that count, and everything whose name ends in ``_BL`` or ``_BLE`` is padded with zeros.
 
-    Where they usually have one length, there is no mask: rows that differ are padded when they are put together, and
-    only such a batch has ``own_BL`` (bool), which of the tokens are a row's own.
+    If they usually have the same length, there is no mask: rows of different lengths are padded when they are
+    stacked, and only such a batch has ``own_BL`` (bool), which marks the tokens that belong to a row.
 
-    ``sources`` are the clean latents of the images that are edited; rows of ``unbind`` are of the prompts alone and
-    leave them out.
+    ``sources`` are the clean latents of source images. Rows of ``unbind`` contain only the prompts, without
+    sources.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -120,8 +122,8 @@ class Conditioning(_Batched):
         return self.tensors[name]
 
     def select(self, index: Index) -> Conditioning:
-        """The samples ``index``, in that order; on the CPU, where lengths can be asked for at no cost, without padding
-        that none of them needs.
+        """The samples ``index``, in that order. On the CPU, where reading lengths is free, unneeded padding
+        is removed.
         """
         picked = {name: _pick(tensor, index) for name, tensor in self.tensors.items()}
         sources = _pick(self.sources, index)
@@ -133,7 +135,7 @@ class Conditioning(_Batched):
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
-        """One after the other along the batch; names and the other dimensions must agree."""
+        """Concatenate along the batch. Names and the other dimensions must agree."""
         names = [sorted(set(part.tensors) - {OWN}) for part in parts]
         if any(other != names[0] for other in names):
             raise ValueError(f"conditionings with different tensors cannot be joined: {names}")
@@ -144,16 +146,16 @@ class Conditioning(_Batched):
         return Conditioning(joined, Sources.cat([part.sources for part in parts]))
 
     def plus(self, **tensors: torch.Tensor) -> Conditioning:
-        """With further tensors."""
+        """A copy with additional tensors."""
         return Conditioning({**self.tensors, **tensors}, self.sources)
 
     def editing(self, sources: Sources) -> Conditioning:
-        """With the images that are edited."""
+        """A copy with source images."""
         return Conditioning(self.tensors, sources)
 
     def unbind(self) -> list[dict[str, torch.Tensor]]:
-        """The samples one by one, without the batch axis and, where there is a mask, without the padding behind
-        their last token; ``own_BL``, which is the company's, is left out.
+        """The samples one by one, without the batch axis and, if there is a mask, without the padding after
+        their last token. ``own_BL``, which depends on the batch, is left out.
         """
         rows = [{name: tensor[i] for name, tensor in self.tensors.items()} for i in range(len(self))]
         for row in rows:
@@ -166,7 +168,7 @@ class Conditioning(_Batched):
 
     @staticmethod
     def stack(rows: Sequence[Mapping[str, torch.Tensor]]) -> Conditioning:
-        """The inverse of ``unbind``: samples padded with zeros to the longest and put together."""
+        """The inverse of ``unbind``: pads samples with zeros to the longest and stacks them."""
         padded = _padded(rows, axis=0)
         return Conditioning({name: torch.stack([row[name] for row in padded]) for name in padded[0]})
 
@@ -176,12 +178,12 @@ OWN = "own_BL"
 
 
 def has_tokens(name: str) -> bool:
-    """Whether the axis after the batch is that of tokens."""
+    """Whether the axis after the batch is the token axis."""
     return name.endswith(("_BL", "_BLE"))
 
 
 def _padded(parts: Sequence[Mapping[str, torch.Tensor]], axis: int) -> list[dict[str, torch.Tensor]]:
-    """Token axes padded with zeros at their end to the longest. Where no mask says so, lengths that differ get one."""
+    """Pad token axes with zeros at the end to the longest. If lengths differ without a mask, add one."""
     made = [dict(part) for part in parts]
     key = next((name for name in (MASK, *made[0]) if name in made[0] and has_tokens(name)), None)
     if key is None:
@@ -217,11 +219,11 @@ class NoiseDraw(_Batched):
 
     Args:
         timestep_B: int64 in [0, T) for discrete schedules, float32 in [0, 1000) for flow matching.
-        noise_BChw: float32, what the model has to find.
+        noise_BChw: float32, the noise that the model has to find.
         perturbation_BChw: float32, added to the noise of the model's input only, not to its target; ``None``
             without perturbation.
-        drop_caption_B: bool, which samples are trained with the empty prompt; ``None`` for none of them. Prompts are
-            chosen by the CPU, so it stays there.
+        drop_caption_B: bool, which samples are trained with the empty prompt; ``None`` for none of them. It
+            stays on the CPU, where prompts are chosen.
     """
 
     timestep_B: torch.Tensor
@@ -238,7 +240,7 @@ class NoiseDraw(_Batched):
 
     @staticmethod
     def cat(parts: Sequence[NoiseDraw]) -> NoiseDraw:
-        """One after the other along the batch."""
+        """Concatenate along the batch."""
         joined = {}
         for f in fields(NoiseDraw):
             values = [getattr(part, f.name) for part in parts]
@@ -254,24 +256,24 @@ class ImageBatch(_Batched):
     """B images of one bucket.
 
     Args:
-        latents_BChw: float32, scaled as the denoiser wants them.
-        cond: the encoded prompts; ``None`` when the text encoder is trained and encodes them in every pass.
+        latents_BChw: float32, scaled for the denoiser.
+        cond: the encoded prompts; ``None`` if the text encoder is trained and encodes them in every pass.
         prompts: B texts.
-        ids: B stable names of the items, the same on every machine; they key the noise.
-        visits: how often each item was seen before in this run; it keys the noise too.
+        ids: B stable ids of the items, the same on every machine; they key the noise.
+        visits: number of earlier visits of each item in this run; they key the noise too.
         size: (height, width) of the images in pixels.
         loss_weight_B: float32 weight of each sample.
-        geometry_B6: float32 (height, width, crop top, crop left, target height, target width) in pixels of each
-            image, for models that are told; ``None`` stands for uncropped images of ``size``.
-        inpaint_BChw: float32 mask (1 where to paint) and latents of the image without what the mask covers, (B, 1 + C,
-            h, w), for models that see them; ``None`` stands for nothing but mask.
+        geometry_B6: float32 (height, width, crop top, crop left, target height, target width) in pixels of
+            each image, for models that are told; ``None`` stands for uncropped images of ``size``.
+        inpaint_BChw: float32 mask (1 where to paint) and latents of the image without the masked area, (B, 1
+            + C, h, w), for models that see them; ``None`` means that everything is masked.
         loss_mask_B1hw: float32 from 0 to 1, how much each cell is learned; ``None`` learns all of them.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
-        sources: clean latents of the images that are edited, for models that see them; empty for none.
-        seen: their pixels, (B, 3, H, W) uint8 each, for text encoders that are shown them in every pass; empty where
-            ``cond`` holds what these became.
-        blank: what the empty prompt becomes with the images that are edited, for models whose text encoder is shown
-            these; ``None`` where no caption is dropped.
+        sources: clean latents of source images, for models that see them; empty for none.
+        seen: their pixels, (B, 3, H, W) uint8 each, for text encoders that see them in every pass; empty if
+            ``cond`` includes their states.
+        blank: conditioning of the empty prompt with the source images, for models whose text encoder sees
+            them; ``None`` if no caption is dropped.
     """
 
     latents_BChw: torch.Tensor
@@ -311,7 +313,7 @@ class ImageBatch(_Batched):
 
     @staticmethod
     def cat(parts: Sequence[ImageBatch]) -> ImageBatch:
-        """One after the other; all of one size."""
+        """Concatenate batches of one size."""
         if len({part.size for part in parts}) > 1:
             raise ValueError(f"images of different sizes in one batch: {sorted({p.size for p in parts})}")
         return ImageBatch(
@@ -333,7 +335,7 @@ class ImageBatch(_Batched):
 
 
 def _cat_conds(conds: Sequence[Conditioning | None]) -> Conditioning | None:
-    """What prompts of joined batches became; all or none of them must have it."""
+    """The conditionings of concatenated batches. Either all or none of them must have one."""
     known = [cond for cond in conds if cond is not None]
     if known and len(known) != len(conds):
         raise ValueError("some batches are encoded and others are not")
@@ -341,7 +343,7 @@ def _cat_conds(conds: Sequence[Conditioning | None]) -> Conditioning | None:
 
 
 def _cat_known(tensors: Sequence[torch.Tensor | None], what: str) -> torch.Tensor | None:
-    """A fact about the images of joined batches; all or none of them must have it."""
+    """A tensor of concatenated batches. Either all or none of them must have it."""
     known = [tensor for tensor in tensors if tensor is not None]
     if known and len(known) != len(tensors):
         raise ValueError(f"some batches know {what} and others do not")
@@ -349,7 +351,7 @@ def _cat_known(tensors: Sequence[torch.Tensor | None], what: str) -> torch.Tenso
 
 
 def _cat_flags(flags: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
-    """Flags of joined batches; ``None`` stands for as many times no."""
+    """Flags of concatenated batches; ``None`` counts as false for all."""
     if all(flag is None for flag in flags):
         return None
     made = [torch.zeros(n, dtype=torch.bool) if f is None else f for f, n in zip(flags, counts, strict=True)]
@@ -361,11 +363,11 @@ def _cat_flags(flags: Sequence[torch.Tensor | None], counts: Sequence[int]) -> t
 class PairBatch:
     """B pairs of one bucket: image i of ``chosen`` was preferred to image i of ``rejected``.
 
-    ``pair_ids`` are stable names; with the visits of the chosen side they key the noise. ``rejected``
-    is ``None`` only if the loader failed to deliver it, which the loss refuses. ``mask_B1hw`` is how much each cell of
-    both images counts, float32 from 0 to 1; ``None`` counts all of them. ``sides_B2`` is which of the sides (chosen,
-    rejected) have an image, bool on the CPU, ``None`` for all; what stands on a side without one is only there to be
-    skipped.
+    ``pair_ids`` are stable ids; with the visits of the chosen side they key the noise. ``rejected`` is
+    ``None`` only if the loader failed to deliver it, which the loss refuses. ``mask_B1hw`` is how much each
+    cell of both images counts, float32 from 0 to 1; ``None`` counts all of them. ``sides_B2`` is which of the
+    sides (chosen, rejected) have an image, bool on the CPU, ``None`` for all; what stands on a side without
+    one is only there to be skipped.
     """
 
     pair_ids: list[str]
@@ -385,7 +387,7 @@ class PairBatch:
             raise ValueError(f"sides of shape {tuple(self.sides_B2.shape)} for {len(self.chosen)} pairs")
 
     def both_sides(self) -> tuple[ImageBatch, ImageBatch]:
-        """The chosen and the rejected images; ``RuntimeError`` if the rejected ones are missing."""
+        """The chosen and the rejected images. Raises ``RuntimeError`` if the rejected ones are missing."""
         if self.rejected is None:
             raise RuntimeError(f"pair {self.pair_ids[0]} came without its rejected latents")
         return self.chosen, self.rejected

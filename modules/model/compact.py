@@ -1,7 +1,7 @@
-"""Frozen weights in less memory: fewer bits, or kept in main memory until a layer needs them.
+"""Stores frozen weights in less memory: in fewer bits, or in main memory until a layer needs them.
 
-Only linear layers inside lists of blocks are changed, which hold nearly all weights of a transformer or UNet; what
-surrounds the blocks is small and sensitive.
+Only linear layers inside lists of blocks are changed, which hold nearly all weights of a transformer or UNet.
+The layers outside the blocks are small and sensitive.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from modules.util.errors import UnsupportedError
 MAIN_MEMORY = "main memory"
 FLOAT_8_LARGEST = 448.0
 PINNED_AT_ONCE = 1 << 29
-"""Bytes of page-locked memory taken at once; what is copied there exists twice meanwhile."""
+"""Bytes of page-locked memory allocated at once. What is copied there exists twice meanwhile."""
 _ALIGNMENT = 256
 _log = logging.getLogger(__name__)
 _NO_LIBRARY = "install the optional package: pip install -r requirements-gpu.txt"
 
 
 class FrozenLinear(nn.Linear):
-    """A linear layer whose weight is brought to the type and device of its input in every pass.
+    """A linear layer whose weight is converted to the type and device of its input in every pass.
 
-    The weight may be float8 with a scale for each output, and may live in main memory. Autograd keeps the brought
-    copy, not this layer's, so with gradient checkpointing only one block's copies exist at a time.
+    The weight may be float8 with a scale for each output, and may be in main memory. Autograd holds the
+    converted copy, so that with gradient checkpointing only one block's copies exist at a time.
     """
 
     scale_O1: torch.Tensor | None
@@ -42,14 +42,14 @@ class FrozenLinear(nn.Linear):
 
     @property
     def kept_as(self) -> str:
-        """How the weight is kept, where that is not as a plain one on the layer's device."""
+        """How the weight is stored, if not as a plain one on the layer's device."""
         if self.stays:
             return MAIN_MEMORY
         return FLOAT_8 if self.scale_O1 is not None else ""
 
     @torch.no_grad()
     def to_float8(self) -> None:
-        """Round the weight to float8 (4 exponent and 3 mantissa bits), with one scale for each output."""
+        """Round the weight to float8 (4 exponent and 3 mantissa bits), with one scale per output."""
         weight_OI = self.weight.float()
         scale_O1 = weight_OI.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / FLOAT_8_LARGEST
         rounded_OI = (weight_OI / scale_O1).to(torch.float8_e4m3fn)
@@ -57,7 +57,7 @@ class FrozenLinear(nn.Linear):
         self.scale_O1 = scale_O1
 
     def keep_in_main_memory(self) -> None:
-        """From now on the weight stays where it is when the layer is moved."""
+        """Keep the weight in place when the layer is moved."""
         self.stays = True
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -69,15 +69,14 @@ class FrozenLinear(nn.Linear):
         return nn.functional.linear(input, weight_OI, bias)
 
     def wanted_dtype(self, input: torch.Tensor) -> torch.dtype:
-        """The type to compute in: autocast's, or that of the input."""
+        """The compute type: that of autocast, or of the input."""
         device = input.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
 
     def to_device(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """The weight where and in the type it is needed, without its scales.
+        """The weight on the needed device and in the needed type, without its scales.
 
-        The copy waits for what the device computes before it, and what comes after for the copy; only the CPU does
-        not wait.
+        The copy is ordered with the computations of the device; only the CPU does not wait.
         """
         return self.weight.to(device=device, dtype=dtype, non_blocking=True)
 
@@ -85,7 +84,8 @@ class FrozenLinear(nn.Linear):
         if not self.stays and self.scale_O1 is None:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
             return self
-        # a change of device moves everything but what stays; a change of type leaves float8 and its scales alone
+        # a change of device moves everything but what stays; a change of type leaves float8 and its scales
+        # alone
         moved = fn(torch.empty(0)).device
         weight_OI = self.weight.data
         if not self.stays:
@@ -101,7 +101,7 @@ class FrozenLinear(nn.Linear):
 
 
 def block_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """(parent, name, layer) of every linear layer inside a list of blocks, in the module's order."""
+    """(parent, name, layer) of every linear layer inside a list of blocks, in module order."""
     lists = tuple(name + "." for name, child in module.named_modules() if isinstance(child, nn.ModuleList))
     for path, parent in list(module.named_modules()):
         for name, child in list(parent.named_children()):
@@ -111,9 +111,10 @@ def block_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]
 
 
 def roundable_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Those of ``block_layers`` that work with fewer bits.
+    """The layers in ``block_layers`` that support fewer bits.
 
-    What the libraries keep in float32 is left as it is: T5 brings activations to the type of such weights (``wo``).
+    Layers that the libraries keep in float32 are unchanged: T5 converts activations to the type of such
+    weights (``wo``).
     """
     kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
     paths = {id(child): path for path, child in module.named_modules()}
@@ -124,9 +125,9 @@ def roundable_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Lin
 
 @torch.no_grad()
 def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
-    """Keep the weights of a frozen part's blocks in fewer bits; returns how many layers were changed.
+    """Store the weights of a frozen part's blocks in fewer bits. Returns the number of changed layers.
 
-    Four and eight bit integers are rounded when the part is moved to its device for the first time.
+    4- and 8-bit integers are rounded when the part is first moved to its device.
 
     Args:
         kind: FLOAT_8 (one scale for each output), INT_8 (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339) or
@@ -142,7 +143,7 @@ def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
     for parent, name, layer in roundable_layers(module):
         setattr(parent, name, _quantized(layer, kind, compute))
         count += 1
-    # which layers it is decides what comes out, and the weights do not tell before they are rounded
+    # the choice of layers affects the results, and the weights do not reveal it before they are rounded
     module.stored_as = f"{kind} in {count} layers"  # type: ignore[assignment]
     return count
 
@@ -175,11 +176,11 @@ def _packed(kind: str) -> Any:
 
 
 def offload_blocks(module: nn.Module, fraction: float) -> int:
-    """Keep the weights of the last ``fraction`` of a frozen part's block layers in main memory; they are copied
-    to the device in every pass. Returns how many layers stay.
+    """Keep the weights of the last ``fraction`` of a frozen part's block layers in main memory, from which
+    they are copied to the device in every pass. Returns the number of these layers.
 
     Raises:
-        UnsupportedError: layers whose weights cannot be kept elsewhere.
+        UnsupportedError: the weights of these layers cannot be kept elsewhere.
     """
     layers = list(block_layers(module))
     count = round(fraction * len(layers))
@@ -201,20 +202,20 @@ def offload_blocks(module: nn.Module, fraction: float) -> int:
 
 
 def pinned(size: int) -> torch.Tensor:
-    """Bytes of page-locked memory, which a device reads without the CPU; PyTorch takes the next power of two."""
+    """Page-locked memory, which a device reads without the CPU. PyTorch rounds its size up to a power of two."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
 def lock_pages(layers: Sequence[FrozenLinear]) -> None:
-    """Bring the layers' frozen weights into page-locked memory; see ``lock_parameters``."""
+    """Move the layers' frozen weights to page-locked memory; see ``lock_parameters``."""
     for layer in layers:
         layer.weight.requires_grad_(False)
     lock_parameters([layer.weight for layer in layers])
 
 
 def lock_parameters(parameters: Sequence[torch.Tensor]) -> None:
-    """Bring parameters into page-locked memory, many in one piece: the pieces' sizes are powers of two, and one for
-    each would take up to twice its size. What cannot be locked stays as it is.
+    """Move parameters to page-locked memory, many per piece, because each piece's size is rounded up to a
+    power of two. What cannot be locked stays unchanged.
     """
     sizes = [-(-p.numel() * p.element_size() // _ALIGNMENT) * _ALIGNMENT for p in parameters]
     for size, inside in pieces(sizes):
@@ -235,11 +236,11 @@ def lock_parameters(parameters: Sequence[torch.Tensor]) -> None:
 
 
 def pieces(sizes: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """(size, indices of what lies in it) of pieces of memory, powers of two, for things of these sizes."""
+    """(size, indices) of pieces of memory, in powers of two, for objects of these sizes."""
     left = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     while left:
         total = sum(sizes[index] for index in left)
-        # the largest that is filled, but one that takes the largest thing
+        # the largest that can be filled, but at least one that holds the largest object
         size = max(1 << (min(total, PINNED_AT_ONCE).bit_length() - 1), 1 << (sizes[left[0]] - 1).bit_length())
         inside, room = [], size
         for index in left:

@@ -1,4 +1,4 @@
-"""Number types by the names the config gives them."""
+"""Number types by their names in the config."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from modules.util.errors import ConfigError
 DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
 FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
 QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
-"""Types frozen weights are rounded to; see ``compact``."""
+"""Types to which frozen weights are rounded; see ``compact``."""
 GGUF = "GGUF"
-"""How weights are kept that came in blocks of few bits; see ``gguf_layers``."""
+"""Type of weights stored in quantised blocks; see ``gguf_layers``."""
 
 
 def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
     """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type.
 
     Raises:
-        ConfigError: another name.
+        ConfigError: the name is unknown.
     """
     key = str(getattr(name, "value", name))
     if key not in DTYPES:
@@ -33,15 +33,15 @@ def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
 
 @dataclass(frozen=True)
 class PartDtypes:
-    """Number types: of the weights of each part, and of the arithmetic.
+    """Number types of the weights of each part, and of the arithmetic.
 
     Args:
-        weights: part name -> type of its weights; parts not named get ``default``.
+        weights: part name -> type of its weights; other parts get ``default``.
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
-        lazy: leave the weights in their files and as they are there: modules have shapes only, and
-            ``lazy_base_tensors`` says where their values are.
-        configs_only: with ``lazy``, accept folders that have configs and no weights.
+        lazy: leave the weights unchanged in their files: modules have only shapes, and ``lazy_base_tensors``
+            locates their values.
+        configs_only: with ``lazy``, accept folders that have configs but no weights.
     """
 
     weights: Mapping[str, torch.dtype] = field(default_factory=dict)

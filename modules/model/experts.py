@@ -1,7 +1,7 @@
-"""Feed-forward layers with a router, as HiDream-I1 has them, so that gradients reach what they are given.
+"""Feed-forward layers with a router, as in HiDream-I1, with gradients to their inputs.
 
-Outside of training mode the class of diffusers computes the chosen experts without a graph. In it the router adds a
-loss of its own, and the denoiser returns another shape. Here both modes are the same.
+Outside training mode, the class in diffusers computes the chosen experts without a graph. In training mode,
+its router adds a loss of its own, and the denoiser returns another shape. Here both modes are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 def routed(layer: Any, x_BLE: torch.Tensor) -> torch.Tensor:
     """The output (B, L, E) of a layer with ``gate``, ``experts`` and ``shared_experts``.
 
-    Each token goes to the experts its router likes best, and to the one that all share:
+    Each token goes to its router's top experts, and to the shared one:
     y = shared(x) + sum of p_i expert_i(x) over the chosen i, where p is the softmax of the router's scores.
     """
     choice_NK, weight_NK, _ = layer.gate(x_BLE)
@@ -31,10 +31,10 @@ def routed(layer: Any, x_BLE: torch.Tensor) -> torch.Tensor:
 
 
 def _by_expert(choice_NK: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-    """For each expert the places of its number among the choices of all tokens."""
+    """For each expert, the positions of its number among the choices of all tokens."""
     choice_R = choice_NK.flatten()
     if choice_R.is_meta:
-        # a tensor without contents does not tell; all get equal parts
+        # meta tensors have no values, so all experts get equal parts
         sizes = [len(part) for part in choice_R.tensor_split(count)]
     else:
         sizes = torch.bincount(choice_R, minlength=count).tolist()
@@ -44,7 +44,7 @@ def _by_expert(choice_NK: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
 
 @cache
 def _routed_class() -> type[nn.Module]:
-    """A class of the library's name, whose import takes seconds, with the forward of here."""
+    """A class with the library's name, whose import takes seconds, and the forward method defined here."""
     from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
 
     class RoutedExperts(MOEFeedForwardSwiGLU):
@@ -55,7 +55,7 @@ def _routed_class() -> type[nn.Module]:
 
 
 def let_gradients_through(denoiser: nn.Module) -> None:
-    """Give the layers of a denoiser that have a router the forward of here, and take the router's own loss away."""
+    """Replace the forward method of a denoiser's layers with a router, and disable the router's own loss."""
     ours = _routed_class()
     (theirs,) = ours.__bases__
     for layer in denoiser.modules():

@@ -1,7 +1,7 @@
-"""The header of a GGUF file: which tensors it holds, in which kinds of blocks, and where.
+"""Reads the header of a GGUF file: its tensors, their block types and offsets.
 
-The reader of the package ``gguf`` trusts its file: it walks through lists of any length. Here every number is compared
-with the size of the file before it is used.
+The reader of the package ``gguf`` trusts its file and walks through lists of any length. Here every number is
+checked against the size of the file before it is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from modules.util.tensors.lazy_tensors import LazyTensor, read_tensor
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_HEADER = 1 << 26
-"""Bytes of names and facts. Those of an image model are below one MiB."""
+"""Maximum bytes of names and facts. Those of an image model are below one MiB."""
 MAX_TENSORS, MAX_FACTS, MAX_NAME, MAX_AXES = 1 << 16, 1 << 16, 1 << 10, 4
 MAX_LIST = 8
-"""Numbers of a list that is read: shapes. Longer ones are skipped."""
+"""Maximum length of lists that are read, such as shapes. Longer ones are skipped."""
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _NUMBERS = {
     0: "B",
@@ -41,19 +41,19 @@ _NUMBERS = {
     11: "q",
     12: "d",
 }
-"""Types of facts that are numbers, as ``struct`` names them."""
+"""Numeric types of facts, in the notation of ``struct``."""
 _TEXT, _LIST = 8, 9
 _SHAPE = "comfy.gguf.orig_shape."
-"""Begins the names of facts that give the shape of a tensor that was reshaped to fit into blocks."""
+"""Prefix of facts that give the shape of a tensor that was reshaped to fit into blocks."""
 
 
 class _Damaged(ValueError):
-    """What is wrong with a header, for people."""
+    """The fault of a header, as text."""
 
 
 @dataclass
 class _Header:
-    """Reads one after another what lies at the beginning of a file."""
+    """Reads values sequentially from the beginning of a file."""
 
     stream: BinaryIO
     left: int
@@ -68,7 +68,7 @@ class _Header:
         return found
 
     def skip(self, count: int) -> None:
-        """Pass over bytes without reading them."""
+        """Skip bytes without reading them."""
         if count > self.left:
             raise _Damaged("its header says more than there is room for")
         self.left -= count
@@ -84,8 +84,8 @@ class _Header:
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """A fact; ``None`` for a list of texts, and an empty list for one of more than ``MAX_LIST`` numbers: both are
-        skipped.
+        """Read a fact. Lists of texts (``None``) and lists of more than ``MAX_LIST`` numbers (an empty list)
+        are skipped.
         """
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
@@ -111,7 +111,7 @@ class _Header:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor in the list: its sizes with the innermost first, the number of its type, where its data begin."""
+    """An entry of the tensor list: its sizes, innermost first, the number of its type, and the offset of its data."""
 
     sizes: tuple[int, ...]
     kind: int
@@ -119,12 +119,12 @@ class _Entry:
 
 
 def read_gguf(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """The tensors of a GGUF file by name, left in the file, and the facts that are texts.
+    """Read the tensors of a GGUF file by name, left in the file, and the text facts.
 
-    Tensors in blocks are ``GgufTensor``, unless they have another shape than (rows, columns).
+    Tensors in blocks are ``GgufTensor``, unless their shape is not (rows, columns).
 
     Raises:
-        UserError: not a sound GGUF file, or numbers of a type that is not supported.
+        UserError: the GGUF file is invalid, or has an unsupported number type.
     """
     kinds = block_kinds()
     size = path.stat().st_size
@@ -176,7 +176,7 @@ def _read_header(header: _Header) -> tuple[dict[str, _Entry], dict[str, Any]]:
 
 
 def _kind(path: Path, name: str, number: int, kinds: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Name of the type of a tensor, and weights and bytes of a block."""
+    """Name of the type of a tensor, and weights and bytes per block."""
     from gguf import GGMLQuantizationType
 
     try:
@@ -201,7 +201,7 @@ def _tensor(
     start: int,
     facts: Mapping[str, Any],
 ) -> tuple[LazyTensor, int]:
-    """A tensor left in the file, and its number of bytes."""
+    """A tensor left in the file, and its size in bytes."""
     kind, weights, block = blocks
     shape = entry.sizes[::-1]
     columns, rows = (shape[-1] if shape else 1), math.prod(shape[:-1])
@@ -229,13 +229,13 @@ def _tensor(
 
 
 def _same_size(told: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a fact is a shape with as many numbers as another shape."""
+    """Whether a fact is a shape with as many values as another shape."""
     whole = isinstance(told, tuple) and all(isinstance(each, int) and each >= 0 for each in told)
     return whole and math.prod(told) == math.prod(shape)
 
 
 def _check_ranges(ranges: list[tuple[int, int, str]], size: int) -> None:
-    """Refuse tensors that lie outside of the file, or in each other: read, they would be larger than the file."""
+    """Refuse tensors that are outside the file or overlap, because together they would be larger than the file."""
     end = 0
     for at, count, name in sorted(ranges):
         if at < end:

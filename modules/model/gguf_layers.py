@@ -1,4 +1,4 @@
-"""Weights as GGUF files keep them: in blocks of few bits, which are turned into numbers when a layer needs them."""
+"""Weights in the quantised blocks of GGUF files, which are unpacked when a layer needs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.util.errors import UnsupportedError
 from modules.util.tensors.lazy_tensors import LazyTensor
 
 AT_ONCE = 1 << 22
-"""Weights that are turned into float32 at a time; this bounds the temporary memory of a large layer."""
+"""Number of weights unpacked to float32 at a time, which bounds the temporary memory of a large layer."""
 
 _SCALES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
@@ -25,13 +25,13 @@ _SCALES: Mapping[str, tuple[int, ...]] = {
     "Q3_K": (108,),
     "Q6_K": (208,),
 }
-"""Where in a block the numbers of 16 bits are by which its whole numbers are multiplied."""
+"""Offsets in a block of the 16-bit scales that multiply its integers."""
 
 
 @lru_cache
 def block_kinds() -> Mapping[str, tuple[int, int, Callable[..., torch.Tensor]]]:
-    """The kinds of blocks that can be read: name -> weights and bytes of a block, and the function of diffusers
-    that turns blocks (blocks, bytes) into numbers.
+    """The supported block types: name -> weights and bytes of a block, and the diffusers function that
+    unpacks blocks (blocks, bytes).
 
     Raises:
         UnsupportedError: the package ``gguf`` is not installed.
@@ -52,10 +52,10 @@ def block_kinds() -> Mapping[str, tuple[int, int, Callable[..., torch.Tensor]]]:
 
 @torch.no_grad()
 def unpacked(packed_OB: torch.Tensor, kind: str, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers (outputs, inputs) that rows of blocks (outputs, bytes) stand for, computed in float32.
+    """Unpack rows of blocks (outputs, bytes) to numbers (outputs, inputs), computed in float32.
 
     Args:
-        kind: of the blocks, such as Q4_K.
+        kind: type of the blocks, such as Q4_K.
     """
     weights, size, read = block_kinds()[kind]
     rows, columns = packed_OB.shape[0], packed_OB.shape[1] // size * weights
@@ -67,7 +67,7 @@ def unpacked(packed_OB: torch.Tensor, kind: str, dtype: torch.dtype) -> torch.Te
 
 
 def rows_at_once(columns: int) -> int:
-    """How many rows ``unpacked`` turns into numbers at a time."""
+    """Number of rows that ``unpacked`` converts at a time."""
     return max(1, AT_ONCE // max(columns, 1))
 
 
@@ -76,9 +76,9 @@ class GgufTensor(LazyTensor):
     """A tensor in blocks. ``read`` gives its numbers in float32.
 
     Args:
-        kind: of its blocks.
-        packed: (first, how many) -> the blocks of these rows, (how many, row_bytes), uint8.
-        row_bytes: of one row.
+        kind: type of its blocks.
+        packed: (first, count) -> the blocks of these rows, (count, row_bytes), uint8.
+        row_bytes: bytes of one row.
     """
 
     kind: str
@@ -90,10 +90,10 @@ class GgufTensor(LazyTensor):
         return self.packed(0, self.shape[0])
 
     def cut(self, first: int, count: int, swapped: bool) -> GgufTensor:
-        """Some of its rows. Blocks lie along the rows, so nothing is rounded again.
+        """Some of its rows. Blocks run along the rows, so that nothing is rounded again.
 
         Args:
-            swapped: the two halves of these rows change places.
+            swapped: whether to swap the two halves of these rows.
         """
 
         def packed(start: int, rows: int) -> torch.Tensor:
@@ -108,7 +108,7 @@ class GgufTensor(LazyTensor):
 def gguf_tensor(
     shape: tuple[int, ...], kind: str, row_bytes: int, packed: Callable[[int, int], torch.Tensor]
 ) -> GgufTensor:
-    """A matrix of the shape (rows, columns) in blocks; see ``GgufTensor``."""
+    """A matrix of shape (rows, columns) in blocks; see ``GgufTensor``."""
 
     def rows(first: int, count: int) -> torch.Tensor:
         return unpacked(packed(first, count), kind, torch.float32)
@@ -119,11 +119,11 @@ def gguf_tensor(
 
 
 class GgufLinear(FrozenLinear):
-    """A frozen layer whose weight stays in blocks of few bits, turned into numbers in every pass.
+    """A frozen layer whose weight stays in quantised blocks and is unpacked in every pass.
 
     Args:
-        layer: the layer it replaces, which may be without values.
-        kind, row_bytes: of the blocks of its weight.
+        layer: the layer it replaces, which may have no values.
+        kind, row_bytes: type and row size of its weight's blocks.
     """
 
     def __init__(self, layer: nn.Linear, kind: str, row_bytes: int) -> None:
@@ -137,7 +137,7 @@ class GgufLinear(FrozenLinear):
         return MAIN_MEMORY if self.stays else GGUF
 
     def undefined_blocks(self) -> int:
-        """How many of its blocks stand for numbers that are NaN or infinite; one of their scales is."""
+        """Number of blocks that stand for NaN or infinity, because of one of their scales."""
         bytes_NB = self.weight.detach().reshape(-1, block_kinds()[self.kind][1])
         scales = [bytes_NB[:, at : at + 2].contiguous().view(torch.float16) for at in _SCALES[self.kind]]
         return int((~torch.cat(scales, dim=1).isfinite()).any(dim=1).sum())
@@ -147,10 +147,10 @@ class GgufLinear(FrozenLinear):
 
 
 def keep_packed(module: nn.Module, places: Mapping[str, LazyTensor]) -> dict[str, GgufTensor]:
-    """Replace the layers of a part whose weights are in blocks by layers without values that take these blocks.
+    """Replace the layers whose weights are in blocks by layers without values that use these blocks.
 
-    Only layers that work with fewer bits are replaced (``roundable_layers``); other tensors in blocks are read as
-    numbers.
+    Only layers that support fewer bits are replaced (``roundable_layers``); other tensors in blocks are
+    unpacked on reading.
 
     Args:
         places: the part's tensors in their file, by name.
@@ -168,12 +168,12 @@ def keep_packed(module: nn.Module, places: Mapping[str, LazyTensor]) -> dict[str
             kept[key] = tensor
     if kept:
         kinds = Counter(tensor.kind for tensor in kept.values())
-        # two kinds of blocks may be equally large, so their bytes alone do not tell what they stand for
+        # two types of blocks may have the same size, so their bytes alone do not tell their type
         told = "; ".join(f"{kind} in {count} layers" for kind, count in sorted(kinds.items()))
         module.stored_as = f"{GGUF}: {told}"  # type: ignore[assignment]
     return kept
 
 
 def holds_blocks(module: nn.Module) -> bool:
-    """Whether weights of a part are in blocks of a GGUF file."""
+    """Whether weights of a part are stored in blocks of a GGUF file."""
     return any(isinstance(layer, GgufLinear) for layer in module.modules())

@@ -13,7 +13,7 @@ _ATTRIBUTE = "_lazy_tensors"
 
 
 def make_lazy(module: nn.Module, tensors: Mapping[str, LazyTensor]) -> nn.Module:
-    """Give a module on the ``meta`` device the places of its tensors, by name; it is frozen and in eval mode."""
+    """Assign the lazy tensors of a module on the ``meta`` device, by name. The module is frozen and in eval mode."""
     object.__setattr__(module, _ATTRIBUTE, dict(tensors))
     return module.eval().requires_grad_(False)
 

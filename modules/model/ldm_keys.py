@@ -33,7 +33,7 @@ def unet_to_ldm(path: str, layers_per_block: int, attention_up: tuple[bool, ...]
         attention_up: for each up block, whether it has attention (it moves the upsampler by one).
 
     Raises:
-        KeyError: no module of such a UNet.
+        KeyError: such a UNet has no such module.
     """
     if path in _ENDS:
         return _ENDS[path]
@@ -60,7 +60,7 @@ def unet_to_ldm(path: str, layers_per_block: int, attention_up: tuple[bool, ...]
 
 
 def vae_to_ldm(path: str, levels: int) -> str:
-    """The latent-diffusion name of an autoencoder module, without prefix. ``KeyError`` if there is none."""
+    """The latent-diffusion name of an autoencoder module, without prefix. Raises ``KeyError`` if there is none."""
     if path in ("quant_conv", "post_quant_conv"):
         return path
     match = re.fullmatch(r"(encoder|decoder)\.(.+)", path)

@@ -1,4 +1,4 @@
-"""Making do with the memory a device has."""
+"""Frees device memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def give_back(device: torch.device) -> None:
-    """Return to the device what PyTorch keeps for later, so that other sizes and other programs can have it."""
+    """Return PyTorch's cached memory to the device, for other sizes and other programs."""
     empty = getattr(getattr(torch, device.type, None), "empty_cache", None)
     if empty is not None:
         empty()

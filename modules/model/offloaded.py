@@ -1,8 +1,8 @@
-"""Trained weights that lie in main memory and are copied to the device in every pass.
+"""Trained weights that are kept in main memory and copied to the device in every pass.
 
-For the length of a layer's forward pass its parameters are replaced by copies where its input is. Autograd follows the
-copying, so that a gradient arrives in main memory, next to its weight. With gradient checkpointing only one block's
-copies exist at a time. The parameters themselves stay what the optimizer knows.
+During a layer's forward pass, its parameters are replaced by copies on the device of its input. Autograd
+tracks the copies, so that gradients arrive in main memory next to the weights. With gradient checkpointing,
+only one block's copies exist at a time. The optimizer always sees the original parameters.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _STAYING = "weights_in_main_memory"
 
 
 def offload_trained(module: nn.Module, fraction: float) -> int:
-    """Keep all parameters of the last ``fraction`` of a part's block layers in main memory, and train them there.
+    """Keep all parameters of the last ``fraction`` of a part's block layers in main memory, and train them
+    there.
 
-    Layers are counted that have a matrix or a kernel; norms and vectors between those that stay do so as well.
+    Only layers with a matrix or a kernel are counted; norms and vectors in between stay too.
 
     Returns:
-        How many parameters stay.
+        Number of parameters that stay.
     """
     owners = list(_in_blocks(module))
     layers = [place for place, owner in enumerate(owners) if any(p.dim() > 1 for p in _own(owner).values())]
@@ -54,7 +55,7 @@ def staying(module: nn.Module) -> list[torch.Tensor]:
 
 @contextmanager
 def left_behind(module: nn.Module) -> Iterator[None]:
-    """The block in which a part can be moved without the trained weights that stay."""
+    """Inside the block, a part can be moved without the trained weights that stay."""
     kept = [(owner, found) for owner in module.modules() if (found := _kept(owner))]
     try:
         for owner, found in kept:
@@ -66,7 +67,7 @@ def left_behind(module: nn.Module) -> Iterator[None]:
 
 
 def _in_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules inside lists of blocks that have parameters of their own, in the module's order."""
+    """The modules inside lists of blocks that have parameters of their own, in module order."""
     lists = tuple(name + "." for name, child in module.named_modules() if isinstance(child, nn.ModuleList))
     for path, owner in module.named_modules():
         if lists and f"{path}.".startswith(lists) and _own(owner):

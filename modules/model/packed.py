@@ -1,7 +1,8 @@
-"""Frozen linear layers in 4 and 8 bit integers, with bitsandbytes' kernels; needs that package.
+"""Frozen linear layers in 4- and 8-bit integers, with the kernels of bitsandbytes, which is required.
 
-Its own layers keep what they rounded where the module they are in does not find it: it stays on the device when the
-module leaves. They follow neither autocast nor a first pass without a move, so these here are layers of our own.
+bitsandbytes' own layers hide their rounded weights from the enclosing module, so that these stay on the
+device when the module is moved. They also ignore autocast, and do not support a first pass without a move.
+These layers are therefore our own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from modules.model.dtypes import INT_8, NFLOAT_4
 
 _library_log = logging.getLogger("bitsandbytes.autograd._functions")
 _BLOCK, _SECOND_BLOCK = 64, 256
-"""Weights that share a scale in four bits, and scales that share one."""
+"""Weights that share a 4-bit scale, and scales that share a second scale."""
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    # it is told for every layer in every pass, and is how the method works
+    # it is reported for every layer in every pass, and is how the method works
     return not record.getMessage().startswith("MatMul8bitLt: inputs will be cast")
 
 
@@ -30,8 +31,8 @@ _library_log.addFilter(_worth_telling)
 
 
 class PackedLinear(nn.Linear):
-    """A frozen layer whose weight is rounded when it is first moved, or used where it is; everything it keeps is a
-    parameter or a buffer.
+    """A frozen layer whose weight is rounded when it is first moved, or used in place. Everything it keeps is
+    a parameter or a buffer.
     """
 
     kept_as = ""
@@ -47,7 +48,7 @@ class PackedLinear(nn.Linear):
             self._round_on(self.weight.device)
         device = input.device.type
         if torch.is_autocast_enabled(device):
-            # as nn.Linear: what surrounds these layers gives float32, and they would give it back
+            # as nn.Linear does, because the surrounding layers pass float32 and expect it back
             input = input.to(torch.get_autocast_dtype(device))
         return self.multiplied(input)
 
@@ -56,7 +57,7 @@ class PackedLinear(nn.Linear):
         raise NotImplementedError
 
     def rounded_on(self, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The weight rounded on a device, and what belongs to it."""
+        """The weight rounded on a device, with its scales."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -68,7 +69,7 @@ class PackedLinear(nn.Linear):
         self.rounded = True
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # a change of device moves everything; a change of type leaves the scales their precision
+        # a change of device moves everything; a change of type keeps the precision of the scales
         moved = fn(torch.empty(0)).device
         if not self.rounded and moved.type != "meta":
             self._round_on(moved)
@@ -132,7 +133,7 @@ class FourBitLinear(PackedLinear):
         }
 
     def state(self) -> Any:
-        """What the kernels are told about the weight."""
+        """The quantisation state for the kernels."""
         second = QuantState(
             self.second_scale, code=self.scale_table, blocksize=_SECOND_BLOCK, dtype=torch.float32
         )

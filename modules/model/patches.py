@@ -1,4 +1,4 @@
-"""Latents as the sequences of 2 x 2 patches that transformers take."""
+"""Latents as sequences of 2 x 2 patches, for transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def pack(x_BChw: torch.Tensor, channels_last: bool = False) -> torch.Tensor:
     """(B, C, h, w) to (B, h/2 * w/2, C * 4), row by row.
 
     Args:
-        channels_last: channels are innermost within a patch instead of outermost.
+        channels_last: whether channels are innermost within a patch instead of outermost.
     """
     batch, channels, height, width = x_BChw.shape
     order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)

@@ -1,4 +1,4 @@
-"""Files of weights of other programs: safetensors, GGUF, and torch checkpoints without running what is in them."""
+"""Files of weights of other programs: safetensors, GGUF, and torch checkpoints without running code in them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from modules.util.errors import UserError
 from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
-"""Endings of torch checkpoints."""
+"""Extensions of torch checkpoints."""
 GGUF_FILE = ".gguf"
 WEIGHT_FILES = (".safetensors", *CHECKPOINTS, GGUF_FILE)
 WRAPPERS = ("state_dict", "model", "module")
-"""Where checkpoints of training programs keep the weights."""
+"""Keys under which training programs store the weights."""
 MAX_PROGRAM = 64 * 2**20
-"""Bytes of a checkpoint that are not tensors; those of large models have a few hundred thousand."""
+"""Maximum bytes of a checkpoint that are not tensors; those of large models have a few hundred thousand."""
 SCALES = ("scale_weight", "weight_scale")
-"""Leaves of the factor by which 8-bit weights were divided."""
+"""Last name components of the factor by which 8-bit weights were divided."""
 SECOND_SCALE = "weight_scale_2"
-"""Leaf only weights in 4 bits have."""
+"""Last name component that only 4-bit weights have."""
 DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
 
@@ -35,7 +35,7 @@ _SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
 class WeightFile(ABC):
     """Named tensors of a file, read one by one.
 
-    8-bit weights that come with a scale are multiplied by it when they are read; the scales have no names of their own.
+    8-bit weights with a scale are multiplied by it on reading; the scales are not listed as tensors.
     """
 
     def __init__(self, path: Path, names: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
@@ -53,11 +53,11 @@ class WeightFile(ABC):
 
     @property
     def names(self) -> frozenset[str]:
-        """Everything that is in the file, scales too."""
+        """Everything in the file, including scales."""
         return frozenset(self._stored)
 
     def _check_scale(self, name: str) -> None:
-        """``UserError`` for a scale of blocks, before anything is read."""
+        """Raise ``UserError`` for a block-wise scale before anything is read."""
         scale = self._scale(name)
         rows, numbers = (self._stored[name] or (1,))[0], math.prod(self._stored[scale]) if scale else 1
         if numbers not in (1, rows):
@@ -74,7 +74,7 @@ class WeightFile(ABC):
     def _lazy(self, name: str) -> LazyTensor: ...
 
     def lazy(self, name: str) -> LazyTensor:
-        """What ``tensor`` gives, read when it is wanted and not kept."""
+        """The tensor, read when needed and not kept."""
         stored, scale = self._lazy(name), self._scale(name)
         if not scale:
             return stored
@@ -85,18 +85,18 @@ class WeightFile(ABC):
         return {name: self.lazy(name) for name in self.shapes}
 
     def _scale(self, name: str) -> str:
-        """The name of the scale of a tensor, if it has one."""
+        """The name of a tensor's scale, if it has one."""
         layer, _, leaf = name.rpartition(".")
         known = (f"{layer}.{scale}" for scale in SCALES)
         return next((scale for scale in known if leaf == "weight" and scale in self._stored), "")
 
     def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """A tensor times its scale, which is one number, or one for each row."""
+        """A tensor times its scale, which is a single number, or one per row."""
         scale = self._read(name).float()
         return tensor.float() * scale.reshape(-1, *[1] * (tensor.dim() - 1))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor in the type it is stored in, or in float32 if it is stored with a scale."""
+        """A tensor in its stored type, or in float32 if it is stored with a scale."""
         tensor = self._read(name)
         scale = self._scale(name)
         return self._scaled(tensor, scale) if scale else tensor
@@ -104,8 +104,8 @@ class WeightFile(ABC):
 
 class _Safetensors(WeightFile):
     def __init__(self, path: Path) -> None:
-        # for torch, the whole file would be mapped as memory that may be written, which fails if it is larger than
-        # what is free; names and shapes need none
+        # torch would map the whole file as writable memory, which fails if it is larger than what is free;
+        # names and shapes need none
         self._file: Any = None
         header: Any = self._open(path, "np")
         slices = {name: header.get_slice(name) for name in header.keys()}  # noqa: SIM118
@@ -173,7 +173,7 @@ def open_weights(path: Path, field: str) -> WeightFile:
         field: the config field that names it, for errors.
 
     Raises:
-        UserError: damaged, or a checkpoint with more in it than tensors.
+        UserError: the file is damaged, or a checkpoint contains anything but tensors.
     """
     from safetensors import SafetensorError
 
@@ -191,14 +191,14 @@ def open_weights(path: Path, field: str) -> WeightFile:
 
 
 def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
-    """What a checkpoint holds by name, tensors mapped into memory; only what makes up tensors is let through when it is
-    opened.
+    """The content of a checkpoint by name, with tensors mapped into memory. Opening it allows only the
+    classes of tensors.
 
     Args:
-        old: also read what torch wrote before version 1.6, which cannot be mapped.
+        old: also read the format of torch before version 1.6, which cannot be mapped.
 
     Raises:
-        UserError: damaged, no table, packed, or with more in it than tensors.
+        UserError: the file is damaged, not a table, compressed, or contains anything but tensors.
     """
     mapped = not old or zipfile.is_zipfile(path)
     if mapped:
@@ -219,7 +219,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise UserError(f"{path} holds {type(content).__name__} instead of named weights")
     limit = path.stat().st_size
-    # a tensor can claim to be larger than what lies in the file
+    # a tensor can claim to be larger than its data in the file
     for name, tensor in content.items():
         if isinstance(tensor, torch.Tensor) and (
             tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() > limit
@@ -231,10 +231,10 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
 
 
 def check_archive(path: Path) -> None:
-    """Refuse what would need more memory to open than the file is large.
+    """Refuse files that would need more memory to open than their size.
 
     Raises:
-        UserError: not an archive as torch writes it, or a packed one.
+        UserError: it is not a torch archive, or a compressed one.
     """
     hint = "use the safetensors version of this model"
     try:

@@ -1,7 +1,8 @@
 """Distributions of noise levels, as inverse distribution functions of uniform numbers.
 
-Levels are in [0, 1], 1 is noise. Every function rises, so that equal parts of [0, 1] are equally likely parts of the
-levels: strata, antithetic draws and one stream for each item work with all of them.
+Levels are in [0, 1], where 1 is noise. Every function is increasing, so that equal parts of [0, 1] are
+equally likely parts of the levels. Strata, antithetic draws and a stream per item therefore work with all of
+them.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _cumulated(density_x: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _look_up(u: torch.Tensor, mass: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Where a rising table reaches ``u``, linear between its points."""
+    """Invert an increasing table at ``u``, linearly between its points."""
     right = torch.searchsorted(mass, u.clamp(0.0, 1.0).contiguous(), right=True).clamp(1, len(mass) - 1)
     low, high = mass[right - 1], mass[right]
     share = torch.where(high > low, (u - low) / (high - low).clamp_min(1e-300), torch.zeros_like(u)).clamp(

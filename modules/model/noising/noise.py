@@ -1,4 +1,4 @@
-"""Timesteps and noise, drawn per sample from streams that know nothing of batches, devices or processes."""
+"""Timesteps and noise, drawn per sample from streams that do not depend on batches, devices or processes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class NoiseOptions:
     """How timesteps and noise are distributed.
 
     Args:
-        distribution: a name of ``distributions.DISTRIBUTIONS``; ``weight`` and ``bias`` mean what it says there.
+        distribution: a name of ``distributions.DISTRIBUTIONS``; ``weight`` and ``bias`` mean what it says
+            there.
         shift: > 1 moves timesteps towards noise: x -> shift x / (1 + (shift - 1) x).
-        shifts_by_size: the shift follows from the size of the latents instead; see ``draw_noise``.
+        shifts_by_size: derive the shift from the size of the latents instead; see ``draw_noise``.
         min_strength, max_strength: the range of noise levels used, in [0, 1]; applied after the shift.
-        range_first: the range is applied before the shift.
+        range_first: apply the range before the shift.
         strata: K > 0 splits the distribution into K equally likely parts; the visits of an item walk through
             them in a random order of its own, a new order every K visits. 0 draws independently.
         pool: N > 0 gives each item N fixed draws, used in turn.
         offset_weight: noise constant over each channel is added with this weight.
         offset_by_level: the offset is multiplied by ``Schedule.offset_share`` of the timestep.
         perturbation_weight: extra noise on the input alone (Ning et al. 2023, arXiv 2301.11706).
-        perturb_target: the extra noise is part of what the model has to predict too.
+        perturb_target: include the extra noise in the target too.
         caption_dropout: probability of training a sample with the empty prompt.
     """
 
@@ -74,13 +75,14 @@ class NoiseOptions:
 
 
 def noise_level(uniform_B: torch.Tensor, options: NoiseOptions, shift: float | None = None) -> torch.Tensor:
-    """Uniform numbers in [0, 1) to noise levels, by the inverse distribution function; monotone, so equal parts of
-    the one are equally likely parts of the other. (B,) float64.
+    """Map uniform numbers in [0, 1) to noise levels by the inverse distribution function, (B,) float64. It is
+    monotone, so that equal parts of one are equally likely parts of the other.
 
     Args:
         uniform_B: (B,).
-        options: with ``range_first`` the levels lie in [min_strength, max_strength) before the shift, otherwise after.
-        shift: instead of the one of the options.
+        options: with ``range_first``, the levels are in [min_strength, max_strength) before the shift,
+            otherwise after.
+        shift: replaces that of the options.
     """
     shift = options.shift if shift is None else shift
     u = DISTRIBUTIONS[options.distribution](uniform_B.double(), options.weight, options.bias)
@@ -92,7 +94,7 @@ def noise_level(uniform_B: torch.Tensor, options: NoiseOptions, shift: float | N
 
 
 def stratum_of(visit: int, strata: int, stream: str, seed: int, item: str) -> int:
-    """Which of the K strata an item is in at its ``visit``-th turn."""
+    """The stratum (of K) of an item at its ``visit``-th visit."""
     order = list(range(strata))
     python_random(f"{stream}/strata", seed, item, visit // strata).shuffle(order)
     return order[visit % strata]
@@ -110,16 +112,17 @@ def draw_noise(
     stratum: int | None = None,
     shift: float | None = None,
 ) -> NoiseDraw:
-    """One draw for each item, on the CPU.
+    """Draw noise for each item, on the CPU.
 
     Args:
         shape: (C, h, w) of one latent.
-        ids, visits: B stable names and turn counts; with ``seed``, ``stream`` and ``key`` they decide the numbers.
-        stratum: take this stratum for all items instead of walking through them.
-        shift: the shift of latents of this shape, where the options ask for one.
+        ids, visits: B stable ids and visit counts; with ``seed``, ``stream`` and ``key`` they determine the
+            numbers.
+        stratum: use this stratum for all items instead of cycling through them.
+        shift: the shift of latents of this shape, if the options require one.
 
     Raises:
-        ValueError: the stratum does not exist. ConfigError: the schedule has no shares of an offset.
+        ValueError: the stratum does not exist. ConfigError: the schedule has no offset shares.
     """
     if stratum is not None and not 0 <= stratum < options.strata:
         raise ValueError(f"stratum {stratum} of {options.strata} does not exist")
@@ -141,7 +144,7 @@ def draw_noise(
             )
             if not options.offset_by_level:
                 noises[-1] = noises[-1] + offsets.pop()
-        # streams of their own: turning these on leaves the other numbers as they were
+        # separate streams, so that enabling these leaves the other numbers unchanged
         if options.perturbation_weight:
             extra = generator(f"{stream}/perturbation", seed, item, turn, *key)
             perturbations.append(options.perturbation_weight * torch.randn(tuple(shape), generator=extra))
@@ -163,7 +166,7 @@ def draw_noise(
 def _offset_by_level(
     noise_BChw: torch.Tensor, offsets: Sequence[torch.Tensor], schedule: Schedule, timestep_B: torch.Tensor
 ) -> torch.Tensor:
-    """Noise plus offsets times the shares that the timesteps have of them."""
+    """Add offsets times the shares of the timesteps to noise."""
     offset_BC11 = torch.stack(list(offsets))
     share_B = schedule.offset_share(timestep_B).float()
     return noise_BChw + share_B.view(-1, *[1] * (offset_BC11.dim() - 1)) * offset_BC11

@@ -1,4 +1,4 @@
-"""The sampling loop every family uses: scheduler by name, guidance, seeds of one's own for every image."""
+"""The sampling loop of all families: scheduler by name, guidance, a seed for every image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.util.errors import ConfigError, UnsupportedError
 Progress = Callable[[int, int], object]
 Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# name -> (diffusers module, class, config that makes it what the name says)
+# name -> (diffusers module, class, config that makes it match the name)
 DISCRETE: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "DDIM": ("scheduling_ddim", "DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
     "EULER": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {}),
@@ -55,17 +55,17 @@ FLOW: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
     ),
 }
-# what a flow model's scheduler config says about the steps
+# fields of a flow model's scheduler config that affect the steps
 FLOW_CONFIG = (
     "shift", "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len",
     "shift_terminal", "time_shift_type", "num_train_timesteps", "flow_shift", "solver_order",
 )  # fmt: skip
-# the same, of the one sampler that knows them itself; the others' noise levels are respaced here
+# the same for the one sampler that knows them itself; the others' noise levels are respaced here
 EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas", "stochastic_sampling")
 RESPACED = ("shift_terminal", "use_karras_sigmas", "use_exponential_sigmas")
 KARRAS_RHO = 7.0
 """Curvature of the noise levels of Karras et al. 2022 (arXiv 2206.00364, equation 5)."""
-# what a model's own scheduler config says about the noise itself, whichever sampler is used
+# fields of a model's scheduler config about the noise itself, for any sampler
 SHARED_CONFIG = ("steps_offset", "timestep_spacing")
 
 
@@ -85,16 +85,19 @@ def make_sampler(
     """A sampler with its timesteps set.
 
     Args:
-        schedule: what the model was trained with; the sampler's noise levels are taken from it.
+        schedule: training schedule of the model, which determines the sampler's noise levels.
         name: DDIM, EULER, EULER_A, DPMPP... as in ``NoiseScheduler``.
         config: the model's own scheduler config, for spacing, offset and shift of the steps.
-        tokens: image tokens of the denoiser, by which some flow models shift their steps towards noise.
-        even: flow noise levels fall by 1 / steps before they are shifted, instead of ending at the model's lowest.
-        levels: a flow model's noise levels before they are shifted, one for each step, falling; of the family by
-            default.
+        tokens: number of image tokens of the denoiser, by which some flow models shift their steps towards
+            noise.
+        even: whether flow noise levels decrease by 1 / steps before the shift, instead of ending at the
+            model's lowest.
+        levels: a flow model's noise levels before the shift, one per step, descending; by default those of
+            the family.
 
     Raises:
-        ConfigError: unknown name or no steps. UnsupportedError: a sampler for the other kind of schedule.
+        ConfigError: the name is unknown or there are no steps. UnsupportedError: the sampler is for the other
+            kind of schedule.
     """
     key = str(getattr(name, "value", name))
     if steps < 1:
@@ -123,8 +126,8 @@ def make_sampler(
 
 
 def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
-    """The exponent by which a resolution-dependent schedule is shifted: a line through two (tokens, shift) points of
-    the scheduler's config (Esser et al. 2024, arXiv 2403.03206, section 5.3.2, as FLUX.1 words it).
+    """The exponent of a resolution-dependent shift: a line through two (tokens, shift) points of the
+    scheduler's config (Esser et al. 2024, arXiv 2403.03206, section 5.3.2, as in FLUX.1).
     """
     config = {name: value for name, value in config.items() if value is not None}
     low, high = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
@@ -135,14 +138,14 @@ def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
 def _flow_options(
     key: str, steps: int, config: Mapping[str, Any], tokens: int
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The class of a flow sampler, what it is made with, and the config without what says nothing."""
+    """The class of a flow sampler, its arguments, and the config without irrelevant fields."""
     module_name, class_name, extra = FLOW[key]
     kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
     accepted = set(inspect.signature(kind.__init__).parameters)
     config = {name: value for name, value in config.items() if value is not None}
     options = {name: config[name] for name in FLOW_CONFIG if name in config} | dict(extra)
     if "flow_shift" in accepted:
-        # these two know static shifts only; a dynamic one is the static one of its exponential
+        # these two support only static shifts; a dynamic one is the static one of its exponential
         shift = config.get("flow_shift", config.get("shift", 1.0))
         if config.get("use_dynamic_shifting"):
             shift = dynamic_shift(tokens, config)
@@ -162,7 +165,7 @@ def _flow_options(
 def _shifted_sampler(
     sampler: Any, steps: int, config: Mapping[str, Any], levels: Sequence[float] | None, shift: float
 ) -> Any:
-    """One of the samplers that space their steps themselves, with the noise levels that the model asks for."""
+    """A sampler that spaces its steps itself, with the noise levels required by the model."""
     sampler.set_timesteps(steps)
     sigmas_T = sampler.sigmas[:-1].double()
     if levels is not None:
@@ -176,8 +179,8 @@ def _shifted_sampler(
 
 
 def _respaced(sigmas_T: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """Falling noise levels stretched to end at the config's terminal one, then in Karras' or even ratios if it says so,
-    as the Euler sampler does it. (T,) -> (T,).
+    """Descending noise levels stretched to end at the config's terminal one, then in Karras' or even ratios
+    if set, as in the Euler sampler. (T,) -> (T,).
     """
     terminal, steps = config.get("shift_terminal"), len(sigmas_T)
     if steps == 1:
@@ -207,7 +210,7 @@ def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: 
     beta_T = 1.0 - alpha_T / torch.cat([torch.ones(1, dtype=alpha_T.dtype), alpha_T[:-1]])
     options["trained_betas"] = beta_T.tolist()
     if zero_snr:
-        # pure noise must be among the steps, or the model is never asked what it was trained for
+        # pure noise must be among the steps, or the model is never used where it was trained
         options |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     sampler = kind(**{name: value for name, value in options.items() if name in accepted})
     sampler.set_timesteps(steps)
@@ -215,9 +218,9 @@ def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: 
 
 
 def initial_noise(seeds: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, list[torch.Generator]]:
-    """Start noise (B, C, h, w) and the generators it came from, one a seed, on the CPU.
+    """Initial noise (B, C, h, w) and its generators, one per seed, on the CPU.
 
-    Each image's numbers depend on its seed alone, and are those other programs draw for that CPU seed.
+    Each image's numbers depend only on its seed, and are those that other programs draw for that CPU seed.
     """
     sources = [torch.Generator(device="cpu").manual_seed(seed) for seed in seeds]
     return torch.cat([torch.randn((1, *shape), generator=source) for source in sources]), sources
@@ -230,19 +233,19 @@ def run_sampler(
     generators: list[torch.Generator],
     progress: Progress | None = None,
 ) -> torch.Tensor:
-    """From start noise to latents, (B, C, h, w) float32.
+    """Sample latents from initial noise, (B, C, h, w) float32.
 
     Args:
         denoise: (x_BChw, t_B) -> guided prediction, (B, C, h, w).
-        generators: one CPU generator an image, for samplers that add noise on the way.
+        generators: one CPU generator per image, for samplers that add noise in their steps.
         progress: called with (steps done, steps); returning ``False`` cancels.
 
     Raises:
-        SamplingCancelled: ``progress`` said so.
+        SamplingCancelled: ``progress`` cancelled it.
     """
     accepts_generator = "generator" in inspect.signature(sampler.step).parameters
     extra = {"generator": generators} if accepts_generator else {}
-    # flow-matching samplers start from plain noise and take it as it is
+    # flow-matching samplers start from unscaled noise
     x_BChw = noise_BChw * getattr(sampler, "init_noise_sigma", 1.0)
     scaled = getattr(sampler, "scale_model_input", lambda sample, timestep: sample)
     total = len(sampler.timesteps)

@@ -1,4 +1,4 @@
-"""How noise is mixed in and what the model is asked to predict. All arithmetic is float32 or wider."""
+"""How noise is mixed in, and the target of the model. All arithmetic is float32 or wider."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from modules.util.errors import ConfigError, DataError
 
 FLOW_STEPS = 1000
 LEAST_ALPHA = 1e-6
-"""A schedule whose last cumulative alpha is below this ends in what is pure noise for all purposes."""
+"""A schedule whose last cumulative alpha is below this ends in practically pure noise."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Model output and what it should have been, (B, C, h, w), in the model's own parameterisation."""
+    """Model output and its target, (B, C, h, w), in the model's own parameterisation."""
 
     predicted: torch.Tensor
     target: torch.Tensor
 
 
 def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:
-    """Timesteps where they are, or on the CPU: Apple's GPUs have no float64."""
+    """Timesteps on their device, or on the CPU for Apple's GPUs, which have no float64."""
     return timestep_B.cpu() if timestep_B.device.type == "mps" else timestep_B
 
 
 def _per_sample(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """(B,) shaped to multiply a (B, ...) tensor."""
+    """Reshape (B,) to multiply a (B, ...) tensor."""
     return values_B.to(device=like.device, dtype=like.dtype).view(-1, *[1] * (like.dim() - 1))
 
 
@@ -56,7 +56,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
-        """What the model should predict, (B, C, h, w)."""
+        """The target of the model, (B, C, h, w)."""
 
     @abstractmethod
     def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ class DiscreteSchedule(Schedule):
     """DDPM with T steps and a table of cumulative alphas (Ho et al. 2020, arXiv 2006.11239).
 
     Args:
-        alphas_cumprod_T: (T,) in [0, 1), falling.
+        alphas_cumprod_T: (T,) in [0, 1), descending.
         prediction: ``epsilon`` or ``v_prediction`` (Salimans & Ho 2022, arXiv 2202.00512).
     """
 
@@ -114,7 +114,7 @@ class DiscreteSchedule(Schedule):
 
         Args:
             config: ``scheduler_config.json``.
-            prediction: overrules the config's ``prediction_type``.
+            prediction: overrides the config's ``prediction_type``.
             zero_terminal_snr: rescale so that the last step is pure noise, if the config does not already.
         """
         alphas_T = torch.cumprod(1.0 - _betas(config), dim=0)
@@ -131,9 +131,9 @@ class DiscreteSchedule(Schedule):
         return alpha_B.sqrt(), (1.0 - alpha_B).sqrt()
 
     def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
-        """sqrt((1 - a_t) / a_t), over that of the last step: the balanced strategy of "Generalized Diffusion Model with
-        Adjusted Offset Noise" (Kutsuna 2024, arXiv 2412.03134). A diffusion whose every step is shifted then has the
-        same share of the shift in its noise and in what is to be predicted.
+        """sqrt((1 - a_t) / a_t), over that of the last step: the balanced strategy of "Generalized Diffusion
+        Model with Adjusted Offset Noise" (Kutsuna 2024, arXiv 2412.03134). A diffusion with a shift in
+        every step then has the same share of the shift in its noise and in its target.
 
         Raises:
             ConfigError: the schedule ends in pure noise.
@@ -148,7 +148,7 @@ class DiscreteSchedule(Schedule):
         return (ratio_T / ratio_T[-1]).to(timestep_B.device)[timestep_B.long()]
 
     def _table(self, device: torch.device) -> torch.Tensor:
-        """The cumulative alphas where they are needed, so that looking them up waits for nothing."""
+        """The cumulative alphas on the needed device, so that the lookup does not synchronise."""
         if device not in self._tables:
             self._tables[device] = self.alphas_cumprod_T.to(device)
         return self._tables[device]
@@ -213,8 +213,8 @@ def _betas(config: Mapping[str, Any]) -> torch.Tensor:
 
 
 def rescale_to_zero_terminal_snr(alphas_cumprod_T: torch.Tensor) -> torch.Tensor:
-    """Shift and stretch the square roots so that the last step is pure noise and the first stays (Lin et al.
-    2023, arXiv 2305.08891, algorithm 1). (T,) -> (T,).
+    """Shift and scale the square roots so that the last step is pure noise and the first is unchanged (Lin et
+    al. 2023, arXiv 2305.08891, algorithm 1). (T,) -> (T,).
     """
     root_T = alphas_cumprod_T.double().sqrt()
     first, last = root_T[0], root_T[-1]

@@ -1,4 +1,4 @@
-"""What the scheduler config of a model asks for, and what of it is not followed here."""
+"""What a model's scheduler config requires, and what of it is not supported here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from modules.util.errors import UnsupportedError
 
 SHOWN = 12
 MOST_STEPS = 100_000
-"""More timesteps than any published model has; a table of them is made."""
+"""More timesteps than any published model has, because a table of them is allocated."""
 
 _log = logging.getLogger(__name__)
 
-# what training and every sampler of its kind go by
+# used by training and by every sampler of this kind
 _DISCRETE_FOLLOWED = frozenset({
     "num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas", "prediction_type",
     "rescale_betas_zero_snr", "steps_offset", "timestep_spacing",
@@ -26,16 +26,16 @@ _FLOW_FOLLOWED = frozenset({
     "base_image_seq_len", "max_image_seq_len", "shift_terminal", "time_shift_type", "solver_order",
     "use_karras_sigmas", "use_exponential_sigmas", "stochastic_sampling", "use_flow_sigmas", "invert_sigmas",
 })  # fmt: skip
-# options of options that are off, and of schedulers that are not among the samplers
+# sub-options of disabled options, and of schedulers that are not among the samplers
 _IDLE = frozenset(
     {"clip_sample_range", "dynamic_thresholding_ratio", "sample_max_value", "skip_prk_steps", "variance_type"}
 )
-# flow sigmas are not made from these
+# flow sigmas are not derived from these
 _IDLE_IN_FLOW = frozenset(
     {"beta_start", "beta_end", "beta_schedule", "trained_betas", "rescale_betas_zero_snr", "steps_offset"}
     | {"timestep_spacing"}
 )
-# other fields, and the values with which they ask for what is done anyway; switches not named here are off
+# other fields, and the values that match what is done anyway; switches not named here are off
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "algorithm_type": ("dpmsolver++",),
     "solver_type": ("midpoint", "bh2"),
@@ -52,7 +52,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 _SPACINGS = ("leading", "trailing", "linspace")
 _ANY = (-math.inf, math.inf)
-# lower and upper end of what a field can be, both excluded
+# lower and upper limit of a field, both exclusive
 _FLOW_NUMBERS = {
     "shift": (0.0, math.inf), "flow_shift": (0.0, math.inf), "base_shift": _ANY, "max_shift": _ANY,
     "base_image_seq_len": _ANY, "max_image_seq_len": _ANY, "shift_terminal": (-1e-9, 1.0),
@@ -60,7 +60,7 @@ _FLOW_NUMBERS = {
 
 
 def unfollowed(config: Mapping[str, Any], flow: bool) -> dict[str, Any]:
-    """The fields that ask for something nothing here does, with their values."""
+    """The fields with unsupported values."""
     known = _IDLE | (_FLOW_FOLLOWED | _IDLE_IN_FLOW if flow else _DISCRETE_FOLLOWED)
     return {
         name: value
@@ -73,12 +73,12 @@ def unfollowed(config: Mapping[str, Any], flow: bool) -> dict[str, Any]:
 
 
 def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, source: object) -> None:
-    """Refuse a config that is of another kind of model, and report in one warning what else is not followed.
+    """Refuse a config of another kind of model, and report other unsupported fields in one warning.
 
     Args:
-        flow: whether the family is one of flow matching.
-        label: its name for people.
-        source: where the model is from.
+        flow: whether the family uses flow matching.
+        label: its displayed name.
+        source: source of the model.
 
     Raises:
         UnsupportedError: the model would be trained with another noise schedule than its own.
@@ -105,19 +105,19 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
 
 
 def _is_number(value: Any, above: float, below: float) -> bool:
-    """Whether it is a number between the ends, or not there."""
+    """Whether it is missing, or a number between the limits."""
     if value is None:
         return True
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < below
 
 
 def _is_count(value: Any, least: int, most: int) -> bool:
-    """Whether it is a whole number between the ends."""
+    """Whether it is an integer between the limits."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _are_betas(values: Any) -> bool:
-    """Whether it is a table of noise variances, or not there."""
+    """Whether it is missing, or a table of noise variances."""
     if values is None:
         return True
     if not isinstance(values, list) or not 0 < len(values) <= MOST_STEPS:
@@ -126,7 +126,7 @@ def _are_betas(values: Any) -> bool:
 
 
 def _kind(config: Mapping[str, Any], flow: bool) -> dict[str, bool]:
-    """The fields without which nothing can be trained or sampled as the model is meant, and whether they fit."""
+    """The fields that are essential for training and sampling, and whether they are supported."""
     if not flow:
         return {
             "num_train_timesteps": _is_count(config.get("num_train_timesteps", 1000), 1, MOST_STEPS),

@@ -1,8 +1,9 @@
-"""Words with vectors of their own in the text encoders (textual inversion, Gal et al. 2022, arXiv 2208.01618).
+"""Words with vectors of their own in the text encoders (textual inversion, Gal et al. 2022, arXiv
+2208.01618).
 
-A word in a prompt becomes one letter for each of its vectors, which the tokenizer is given as tokens of its own. Their
-numbers lie behind the vocabulary, and the vectors take the place of what the encoder's table gives there. The table,
-the tokenizer that the model came with and prompts without such a word stay what they were, bit for bit.
+In a prompt, a word is replaced by one letter per vector, which the tokenizer treats as a token of its own.
+The token numbers follow the vocabulary, and the vectors replace the rows of the encoder's table. The table,
+the model's own tokenizer and prompts without such a word are unchanged, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from torch import nn
 from modules.model.text.emphasis import WeightedPrompt
 
 PREFIX = "embedding/"
-"""Begins the names of the vectors among the parameters of a run."""
+"""Prefix of the vectors among the parameters of a run."""
 _FIRST_LETTER = 0xF0000
-"""Of a plane of Unicode that no text uses."""
+"""In a Unicode plane that no text uses."""
 
 
 @dataclass
@@ -31,7 +32,7 @@ class LearnedWord:
     """One word.
 
     Args:
-        placeholder: how it is written in prompts, in capitals or not.
+        placeholder: how it is written in prompts, ignoring case.
         vectors: text encoder -> its vectors (tokens, E); those that are trained require a gradient.
     """
 
@@ -40,7 +41,7 @@ class LearnedWord:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it takes in a prompt."""
+        """Number of tokens in a prompt."""
         return next(iter(self.vectors.values())).shape[0]
 
     @property
@@ -48,7 +49,7 @@ class LearnedWord:
         return any(vectors.requires_grad for vectors in self.vectors.values())
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
-        """The vectors by the names they have among the parameters of a run."""
+        """The vectors by their names among the parameters of a run."""
         return [
             (f"{PREFIX}{self.placeholder}.{encoder}", vectors) for encoder, vectors in self.vectors.items()
         ]
@@ -56,7 +57,7 @@ class LearnedWord:
 
 @dataclass(frozen=True)
 class AddedRows:
-    """What one text encoder's table is extended by.
+    """Rows added to one text encoder's table.
 
     Args:
         first: the number of the first added token.
@@ -68,8 +69,8 @@ class AddedRows:
 
     @contextmanager
     def looked_up(self, encoder: nn.Module, ids_BL: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Inside the block the encoder finds the added rows at their places; what it is to be given are the token
-        numbers that come out, in which there are none that its table lacks.
+        """Inside the block, the encoder finds the added rows. Yields the token numbers to pass to it, which
+        contain none that its table lacks.
         """
         added_BL = ids_BL >= self.first
         if not bool(added_BL.any()):
@@ -83,7 +84,7 @@ class AddedRows:
 
         handles = [table.register_forward_hook(replaced) for table in _tables(encoder)]
         try:
-            # some encoders take their pooled state where the highest number is
+            # some encoders take their pooled state from the position of the highest token number
             yield ids_BL.masked_fill(added_BL, 0)
         finally:
             for handle in handles:
@@ -91,7 +92,7 @@ class AddedRows:
 
 
 def _tables(encoder: nn.Module) -> list[nn.Module]:
-    """The modules that look vectors up in an encoder's table; T5 has two that share it, of which it asks the inner."""
+    """The modules that look up vectors in an encoder's table. T5 has two that share it, and uses the inner one."""
     named: nn.Module = encoder.get_input_embeddings()  # type: ignore[operator]
     alike: list[nn.Module] = [
         m for m in encoder.modules() if isinstance(m, nn.Embedding) and m.weight is named.weight
@@ -104,10 +105,10 @@ class LearnedWords:
     """The words of a model.
 
     Args:
-        words: in the order of their tokens; placeholders differ in more than capitals.
-        tokenizers: text encoder -> its tokenizer, as the model came with it.
-        start: names and values of all vectors when they were made; by default those of now.
-        norms: text encoder -> the length that trained vectors keep, if they keep one.
+        words: the words in token order; placeholders must differ in more than case.
+        tokenizers: text encoder -> its original tokenizer.
+        start: names and initial values of all vectors; by default the current ones.
+        norms: text encoder -> the norm that trained vectors keep, if any.
     """
 
     words: list[LearnedWord]
@@ -128,7 +129,7 @@ class LearnedWords:
         self._extended = {name: self._extend(known) for name, known in self.tokenizers.items()}
 
     def _extend(self, tokenizer: Any) -> tuple[Any, int]:
-        """A copy of a tokenizer that knows the letters, and the number of the first of them."""
+        """A copy of a tokenizer that knows the letters, and the number of the first one."""
         from tokenizers import AddedToken
 
         made, first = copy.deepcopy(tokenizer), len(tokenizer)
@@ -140,25 +141,25 @@ class LearnedWords:
         return made, first
 
     def tokenizer(self, encoder: str) -> Any:
-        """The tokenizer of an encoder that knows the words, once prompts are ``expanded``."""
+        """The tokenizer of an encoder that knows the words, for ``expanded`` prompts."""
         return self._extended[encoder][0]
 
     def rows(self, encoder: str) -> AddedRows:
-        """What an encoder's table is extended by."""
+        """The rows added to an encoder's table."""
         return AddedRows(self._extended[encoder][1], tuple(word.vectors[encoder] for word in self.words))
 
     # -- prompts -------------------------------------------------------------------------------------------
 
     def found_in(self, prompt: str) -> bool:
-        """Whether a prompt holds any of the words."""
+        """Whether a prompt contains any of the words."""
         return self._pattern.search(prompt) is not None
 
     def names_in(self, prompt: str) -> set[str]:
-        """The placeholders of the words that a prompt holds."""
+        """The placeholders that occur in a prompt."""
         return {self.words[_place(match)].placeholder for match in self._pattern.finditer(prompt)}
 
     def expanded(self, prompt: str) -> str:
-        """A prompt with the letters of its words; emphasis of a word is that of each of its letters."""
+        """Replace words in a prompt by their letters. Emphasis of a word applies to each of its letters."""
         if not self.found_in(prompt):
             return prompt
         text: list[str] = []
@@ -183,7 +184,7 @@ class LearnedWords:
         return [pair for word in self.words for pair in word.named()]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The same, detached; clone them to keep them."""
+        """All vectors by name, detached. Clone them to keep them."""
         return {name: rows.detach() for name, rows in self.named()}
 
     @property
@@ -192,13 +193,13 @@ class LearnedWords:
         return any(word.trained for word in self.words)
 
     def to(self, device: torch.device | str) -> None:
-        """Move the vectors; they stay the same parameters."""
+        """Move the vectors, which stay the same parameters."""
         for _, rows in self.named():
             rows.data = rows.data.to(device)
 
     @contextmanager
     def as_at_the_start(self) -> Iterator[None]:
-        """Inside the block the vectors have the values they were made with, afterwards those of now."""
+        """Inside the block, the vectors have their initial values; afterwards the current ones."""
         live = {name: rows.data for name, rows in self.named()}
         try:
             for name, rows in self.named():
@@ -210,11 +211,11 @@ class LearnedWords:
 
     @torch.no_grad()
     def keep_norms(self, ended: bool = False) -> None:
-        """Scale trained vectors to the length they keep, if they keep one; one of length 0 stays.
+        """Scale trained vectors to the norm they keep, if any. A vector of norm 0 is unchanged.
 
         Args:
-            ended: also those whose training has ended. Vectors that have their length already, up to rounding, then
-                stay as they are, bit for bit.
+            ended: include those whose training has ended. Vectors that already have their norm, up to
+                rounding, are then unchanged, bit for bit.
         """
         for word in self.words:
             for (name, rows), encoder in zip(word.named(), word.vectors, strict=True):
@@ -228,16 +229,16 @@ class LearnedWords:
                 rows.copy_(torch.where(change, wide * (norm / length), wide))
 
     def start_digest(self) -> str:
-        """Of the words and what their vectors began with, in hex."""
+        """Digest of the words and their initial vectors, in hex."""
         return _digest(self.start)
 
     def digest(self) -> str:
-        """Of the words and their vectors now, in hex."""
+        """Digest of the words and their current vectors, in hex."""
         return _digest(self.state_dict())
 
 
 def _pattern(placeholders: Sequence[str]) -> re.Pattern[str]:
-    """Matches placeholders that are not part of a longer word, the longest first; each is a group of its own."""
+    """A pattern for placeholders that are not part of a longer word, longest first, each in a group of its own."""
     made = []
     for place, text in sorted(enumerate(placeholders), key=lambda one: len(one[1]), reverse=True):
         before = r"(?<!\w)" if re.match(r"\w", text) else ""
@@ -247,7 +248,7 @@ def _pattern(placeholders: Sequence[str]) -> re.Pattern[str]:
 
 
 def _place(match: re.Match[str]) -> int:
-    """Which word was matched: letters that are equal without regard to case may be written in several ways."""
+    """Index of the matched word, because letters that are equal ignoring case may be written in several ways."""
     assert match.lastgroup is not None
     return int(match.lastgroup.removeprefix("word"))
 

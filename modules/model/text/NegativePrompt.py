@@ -1,7 +1,7 @@
-"""What an image should not show, told apart from a prompt."""
+"""A negative prompt, distinguishable from a prompt."""
 
 from __future__ import annotations
 
 
 class NegativePrompt(str):
-    """A negative prompt. Some families word it in another way than a prompt; to all others it is the same text."""
+    """A negative prompt. Some families format it differently from a prompt; for all others it is the same text."""

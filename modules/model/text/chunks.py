@@ -1,4 +1,6 @@
-"""Prompts longer than CLIP reads, in chunks of 75 tokens: each with its own marks, their states one after the other."""
+"""Prompts longer than CLIP's limit, in chunks of 75 tokens, each with its own marks. Their states are
+concatenated.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from modules.model.text.encoding import clip_outputs
 from modules.model.text.LearnedWords import AddedRows
 
 MARKS = 2
-"""Tokens of a chunk that are not of the prompt: one before it and one behind."""
+"""Tokens of a chunk that are not from the prompt: one before it and one after."""
 _BREAK = re.compile(r"\s*\bBREAK\b\s*")
 
 Tokens = list[tuple[int, float]]
-"""Token numbers with their emphasis."""
+"""Token numbers with emphasis."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ChunkedPrompt:
 
     Args:
         chunks: at least one; each without its marks and padding.
-        cut: whether the prompt's end is in none of them.
+        cut: whether the end of the prompt is in none of them.
         plain: whether it is read as if there were no chunks.
     """
 
@@ -41,11 +43,11 @@ class ChunkedPrompt:
 
 @dataclass(frozen=True)
 class ClipReader:
-    """A CLIP text encoder with what it reads.
+    """A CLIP text encoder with its settings.
 
     Args:
         layer, skip: which of the hidden states, as for ``clip_states``.
-        added: what the encoder's table is extended by.
+        added: rows added to the encoder's table.
     """
 
     encoder: nn.Module
@@ -56,16 +58,16 @@ class ClipReader:
 
     @property
     def length(self) -> int:
-        """Tokens of a chunk, marks included."""
+        """Number of tokens in a chunk, including marks."""
         positions: int = self.encoder.config.max_position_embeddings  # type: ignore[union-attr, assignment]
         return min(positions, int(self.tokenizer.model_max_length))
 
     def chunked(self, prompts: Sequence[str], most: int) -> list[ChunkedPrompt]:
-        """The prompts in chunks for this encoder."""
+        """Split the prompts into chunks for this encoder."""
         return in_chunks(self.tokenizer, prompts, self.length - MARKS, most)
 
     def read(self, chunks: Sequence[Tokens]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token states (N, L, E) and pooled states (N, E) of N chunks."""
+        """Encode N chunks to token states (N, L, E) and pooled states (N, E)."""
         start, end = self.tokenizer("").input_ids
         rows = [[start, *(number for number, _ in chunk), end] for chunk in chunks]
         fill = self.tokenizer.pad_token_id
@@ -86,11 +88,11 @@ class ClipReader:
 
 
 def in_chunks(tokenizer: Any, prompts: Sequence[str], room: int, most: int) -> list[ChunkedPrompt]:
-    """Prompts as chunks of at most ``room`` tokens, and at most ``most`` of them.
+    """Split prompts into at most ``most`` chunks of at most ``room`` tokens.
 
-    A word goes to the next chunk if it does not fit any more; only one that fits no chunk is divided. Where a prompt is
-    read for emphasis, ``BREAK`` ends a chunk. With ``most`` 1 neither holds: the first tokens are read, whatever they
-    are.
+    A word that does not fit any more moves to the next chunk; only one that fits no chunk is split. If
+    emphasis is on, ``BREAK`` ends a chunk. With ``most`` 1, neither applies: simply the first tokens are
+    read.
     """
     pieces = [_pieces(prompt) if most > 1 else [prompt] for prompt in prompts]
     words = iter(_words(tokenizer, [piece for own in pieces for piece in own], room))
@@ -111,10 +113,10 @@ def in_chunks(tokenizer: Any, prompts: Sequence[str], room: int, most: int) -> l
 def states_in_chunks(
     readers: Sequence[ClipReader], prompts: Sequence[str], most: int
 ) -> tuple[Conditioning, torch.Tensor]:
-    """What encoders make of prompts: ``hidden_BLE`` of all chunks, the encoders side by side along E, and the last
-    encoder's pooled states (B, E) of the first chunk of each prompt.
+    """Encode prompts: ``hidden_BLE`` of all chunks with the encoders side by side along E, and the last
+    encoder's pooled states (B, E) of each prompt's first chunk.
 
-    Encoders that divide a prompt differently get empty chunks, so that all have as many.
+    If encoders split a prompt differently, empty chunks are added so that all have the same number.
     """
     plans = [reader.chunked(prompts, most) for reader in readers]
     counts = [max(len(one.chunks) for one in own) for own in zip(*plans, strict=True)]
@@ -138,7 +140,7 @@ def states_in_chunks(
 
 
 def _pieces(prompt: str) -> list[str]:
-    """The stretches of a prompt that begin in a chunk of their own."""
+    """The parts of a prompt that start a new chunk each."""
     if not isinstance(prompt, WeightedPrompt):
         return [prompt]
     ends = [match.span() for match in _BREAK.finditer(prompt)]
@@ -151,11 +153,11 @@ def _pieces(prompt: str) -> list[str]:
 
 
 def _words(tokenizer: Any, texts: Sequence[str], room: int) -> list[list[Tokens]]:
-    """The tokens of texts, in the words that blanks divide them into; a text that fits as it is may be one word."""
+    """The tokens of texts, grouped by words between spaces. A text that fits entirely may be a single word."""
     if not texts:
         return []
     numbers = tokenizer([str(text) for text in texts], truncation=False, verbose=False).input_ids
-    # the marks are the first and the last; what each token stands for takes longer to ask than the tokens
+    # the marks are the first and the last token; querying each token's text takes longer than tokenizing
     made = [[[(number, 1.0) for number in ids[1:-1]]] if len(ids) > MARKS else [] for ids in numbers]
     for place, text in enumerate(texts):
         if isinstance(text, WeightedPrompt) or len(numbers[place]) - MARKS > room:
@@ -171,7 +173,7 @@ def _divided(tokenizer: Any, text: str) -> list[Tokens]:
     words: list[Tokens] = []
     last = -1
     for number, weight, (start, end) in zip(ids, weights, spans, strict=True):
-        # a token can begin with the blank before its word, and some have no letters
+        # a token can begin with the space before its word, and some have no letters
         place = blanks[end - 1] if end > start else last
         if place != last or not words:
             words.append([])
@@ -181,7 +183,7 @@ def _divided(tokenizer: Any, text: str) -> list[Tokens]:
 
 
 def _filled(parts: Sequence[list[Tokens]], room: int) -> list[Tokens]:
-    """Chunks of words; each part begins a new one, and the last is empty only if it is the only one."""
+    """Fill chunks with words. Each part begins a new chunk; the last chunk is empty only if it is the only one."""
     chunks: list[Tokens] = []
     for words in parts:
         chunks.append([])

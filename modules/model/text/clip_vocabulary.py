@@ -1,7 +1,4 @@
-"""CLIP's tokenizer, which comes with the program because files of models never hold it.
-
-Source: the byte pair encoding published with CLIP (Radford et al. 2021), MIT licence; see ``resources/clip_tokenizer``.
-"""
+"""CLIP's tokenizer, bundled with the program because model files never contain it."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ START = "<|startoftext|>"
 
 
 def make_clip_tokenizer(pad_token: str) -> Any:
-    """The tokenizer as models are published with it.
+    """Make the tokenizer as published with models.
 
     Args:
-        pad_token: what short prompts are filled up with.
+        pad_token: padding of short prompts.
     """
     from transformers.models.clip.tokenization_clip import CLIPTokenizer
 
     merges = read_merges()
-    # pairs are what it keeps, though its annotation asks for a list of texts
+    # it stores pairs, although its annotation asks for a list of texts
     pairs: Any = merges
     return CLIPTokenizer(
         vocab=vocabulary(merges), merges=pairs, pad_token=pad_token, model_max_length=CLIP_TOKENS
@@ -32,13 +29,13 @@ def make_clip_tokenizer(pad_token: str) -> Any:
 
 
 def read_merges() -> list[tuple[str, str]]:
-    """Pairs of pieces that become one, the most common first."""
+    """Pairs of pieces to merge, most common first."""
     lines = gzip.decompress(MERGES.read_bytes()).decode("utf-8").splitlines()
     return [(first, second) for first, _, second in (line.partition(" ") for line in lines[1:])]
 
 
 def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
-    """Every piece and its number: bytes, bytes that end a word, what the merges make, the two marks."""
+    """Every piece and its number: bytes, bytes that end a word, merges, the two marks."""
     letters = [chr(code) for code in _byte_letters()]
     pieces = [
         *letters,
@@ -51,6 +48,6 @@ def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
 
 
 def _byte_letters() -> list[int]:
-    """Code points the bytes are written as: those that print as themselves, then the others moved past 255."""
+    """Code points that represent bytes: printable ones represent themselves, the others are moved above 255."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return [*shown, *(256 + place for place in range(256 - len(shown)))]

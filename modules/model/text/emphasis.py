@@ -1,6 +1,6 @@
-"""Emphasis in prompts, as image programs write it: ``(more)``, ``[less]``, ``(this much:1.4)``.
+"""Emphasis in prompts, in the syntax of image programs: ``(more)``, ``[less]``, ``(this much:1.4)``.
 
-Off unless the config asks for it: to a model that was not asked, brackets are text.
+It is off unless the config enables it; brackets are then plain text.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 STEP = 1.1
 LARGEST = 10.0
 _BOUND = 1e30
-"""Of products on the way, so that brackets in brackets stay numbers."""
-# nothing here can be matched in two ways: text from strangers must not take quadratic time
+"""Limit of intermediate products, so that nested brackets stay finite."""
+# nothing here can match in two ways, because untrusted text must not take quadratic time
 _TOKEN = re.compile(
     r"\\[\\()\[\]]|\(|\[|:\s*+([+-]?(?:\d++(?:\.\d*+)?|\.\d++))\s*+\)|\)|\]|[^\\()\[\]:]++|[\\:]"
 )
 
 
 class WeightedPrompt(str):
-    """A prompt without its emphasis brackets; ``weights`` has a factor for each of its characters."""
+    """A prompt without its emphasis brackets; ``weights`` has a factor per character."""
 
     weights: tuple[float, ...]
 
@@ -33,11 +33,10 @@ class WeightedPrompt(str):
 
 
 def read_emphasis(prompt: str) -> WeightedPrompt:
-    """The plain text of a prompt and how much each character counts.
+    """Parse a prompt into its plain text and the weight of each character.
 
-    Round brackets multiply by 1.1 or by the number behind a colon, square ones divide by 1.1; they nest, and no
-    character counts more than ten times. A backslash makes a bracket text. Brackets that are never closed, and closing
-    ones without an opening, are text too.
+    Round brackets multiply by 1.1 or by the number after a colon, square ones divide by 1.1. They may be
+    nested; the weight is at most ten. A backslash makes a bracket plain text, and so are unmatched brackets.
     """
     pieces, factors, closing = _matched(prompt)
     text: list[str] = []
@@ -55,7 +54,7 @@ def read_emphasis(prompt: str) -> WeightedPrompt:
 
 
 def _matched(prompt: str) -> tuple[list[str], dict[int, float], set[int]]:
-    """A prompt in pieces, the factor of each of them that is an opening bracket with a partner, and the partners."""
+    """Split a prompt into pieces, with the factor of each matched opening bracket, and its partner."""
     pieces: list[str] = []
     factors: dict[int, float] = {}
     closing: set[int] = set()
@@ -80,10 +79,10 @@ def _within(value: float, bound: float) -> float:
 
 
 def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str]) -> torch.Tensor:
-    """Token states multiplied by the emphasis of their words, the mean of each prompt's states kept.
+    """Multiply token states by the emphasis of their words, preserving the mean of each prompt's states.
 
     Args:
-        states_BLE: of ``prompts``, padded at their end; plain strings are left as they are.
+        states_BLE: states of ``prompts``, padded at the end; those of plain strings are unchanged.
     """
     if not any(isinstance(prompt, WeightedPrompt) and set(prompt.weights) - {1.0} for prompt in prompts):
         return states_BLE
@@ -96,7 +95,9 @@ def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str])
 
 
 def multiplied(states_BLE: torch.Tensor, factor_BL: torch.Tensor) -> torch.Tensor:
-    """Token states times a factor each, the mean of each row kept; rows of ones stay bit for bit what they were."""
+    """Multiply token states by a factor each, preserving the mean of each row. Rows of ones are unchanged,
+    bit for bit.
+    """
     before = states_BLE.float()
     after = before * factor_BL.to(states_BLE.device)[..., None]
     means = [made.mean(dim=(1, 2), keepdim=True) for made in (before, after)]
@@ -106,7 +107,7 @@ def multiplied(states_BLE: torch.Tensor, factor_BL: torch.Tensor) -> torch.Tenso
 
 
 def _token_weights(tokenizer: Any, prompt: WeightedPrompt, length: int) -> list[float]:
-    """The factor of each token, cut to ``length`` as for the encoder; special tokens count once."""
+    """The factor of each token, truncated to ``length`` as in the encoder. Special tokens have factor 1."""
     spans = tokenizer(
         str(prompt), return_offsets_mapping=True, truncation=True, max_length=length
     ).offset_mapping
@@ -114,10 +115,10 @@ def _token_weights(tokenizer: Any, prompt: WeightedPrompt, length: int) -> list[
 
 
 def weights_of_spans(letters: Sequence[float], spans: Sequence[tuple[int, int]]) -> list[float]:
-    """The factor of each token, by the letters it stands for; one that stands for none counts once."""
+    """The factor of each token, from the letters it represents; 1 if it represents none."""
     weights: list[float] = []
     for start, end in spans:
         inside = [weight for weight in letters[start:end] if weight != 1.0]
-        # a token that begins with the blank before an emphasised word belongs to the word
+        # a token that begins with the space before an emphasised word belongs to the word
         weights.append(inside[-1] if inside and end > start else 1.0)
     return weights

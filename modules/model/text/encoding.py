@@ -1,4 +1,4 @@
-"""Prompts to tokens and through text encoders, as several families do it."""
+"""Tokenizes prompts and runs text encoders, shared by several families."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def tokenize(
     """Token numbers (B, L) and which of them are not padding (B, L, bool), on the encoder's device.
 
     Args:
-        limit: the L everything is padded or cut to; a tokenizer that knows a smaller one decides.
-        side: where the padding goes, ``left`` or ``right``; the tokenizer's own by default.
-        fill: pad to the limit; otherwise to the longest prompt only, for encoders that padding cannot reach.
-        special: with the marks of beginning and end that the tokenizer adds.
+        limit: the length L to pad or truncate to, or the tokenizer's own limit if that is smaller.
+        side: side of the padding, ``left`` or ``right``; the tokenizer's own by default.
+        fill: pad to the limit; otherwise only to the longest prompt, for encoders unaffected by padding.
+        special: whether to include the start and end marks that the tokenizer adds.
     """
-    # a tokenizer without a limit of its own reports an astronomical one
+    # a tokenizer without a limit of its own reports a huge one
     length = min(limit, tokenizer.model_max_length)
     tokens = tokenizer(
         list(prompts),
@@ -46,17 +46,17 @@ def tokenize(
 
 
 def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limits: Sequence[int]) -> list[bool]:
-    """Which texts are too long for each of the tokenizers, so that none keeps everything.
+    """Which texts are too long for all of the tokenizers.
 
     Args:
-        texts: as they are encoded, but for the template around them.
-        limits: tokens of a text that the encoder of each tokenizer is given at most; a tokenizer that knows a smaller
-            limit decides.
+        texts: the texts to encode, without their template.
+        limits: maximum number of tokens of a text per tokenizer, or the tokenizer's own limit if that is
+            smaller.
     """
     if not tokenizers or not texts:
         return [False] * len(texts)
     room = [min(known.model_max_length, limit) for known, limit in zip(tokenizers, limits, strict=True)]
-    # of equals the last one, which in Anima says where the words are
+    # of equals the last one, which in Anima determines the positions of the words
     widest = max(reversed(range(len(tokenizers))), key=room.__getitem__)
     ids = tokenizers[widest](list(texts), truncation=False, verbose=False).input_ids
     return [len(tokens) > room[widest] for tokens in ids]
@@ -73,12 +73,12 @@ def clip_states(
     """Token states (B, L, E) and the pooled state (B, E) of a CLIP text encoder.
 
     Args:
-        layer: which of the hidden states, counted from the end (-2 is the one before the last, without the final
-            norm); ``None`` is the last one with the final norm.
-        skip: how many layers before that one the states are taken from; the pooled state stays.
-        added: what the encoder's table is extended by.
+        layer: index of the hidden state, counted from the end (-2 is the one before the last, without the
+            final norm); ``None`` is the last one with the final norm.
+        skip: number of layers before that one from which states are taken; the pooled state is unaffected.
+        added: rows added to the encoder's table.
 
-    The pooled state is the projected one where the encoder has a projection.
+    The pooled state is projected if the encoder has a projection.
     """
     ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
     states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer, skip, added)
@@ -92,10 +92,10 @@ def clip_outputs(
     skip: int = 0,
     added: AddedRows | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``clip_states`` of token numbers.
+    """As ``clip_states``, for token numbers.
 
     Args:
-        added: what the encoder's table is extended by.
+        added: rows added to the encoder's table.
     """
     with looked_up(encoder, ids_BL, added) as known_BL:
         out = encoder(known_BL, output_hidden_states=layer is not None or skip > 0)
@@ -110,9 +110,7 @@ def clip_outputs(
 def looked_up(
     encoder: nn.Module, ids_BL: torch.Tensor, added: AddedRows | None
 ) -> AbstractContextManager[torch.Tensor]:
-    """The block in which an encoder is given token numbers of which some may lie behind its table; those it gets are
-    what comes out.
-    """
+    """Inside the block, an encoder may get token numbers beyond its table. Yields the numbers to pass to it."""
     return nullcontext(ids_BL) if added is None else added.looked_up(encoder, ids_BL)
 
 
@@ -127,8 +125,8 @@ def t5_states(
     """Token states (B, L, E) of a T5 encoder and which tokens are not padding (B, L, bool).
 
     Args:
-        masked: keep the encoder from looking at padding; Stable Diffusion 3 and FLUX.1 were trained without.
-        added: what the encoder's table is extended by.
+        masked: hide padding from the encoder; Stable Diffusion 3 and FLUX.1 were trained without this.
+        added: rows added to the encoder's table.
     """
     ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, limit)
     with looked_up(encoder, ids_BL, added) as known_BL:
@@ -137,10 +135,10 @@ def t5_states(
 
 
 def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> list[str]:
-    """Prompts as what a user says to a chat model that is about to answer, in the words of the tokenizer's template.
+    """Format prompts as user messages to a chat model that is about to answer, with the tokenizer's template.
 
     Args:
-        options: what the template can be told, such as ``enable_thinking``.
+        options: options of the template, such as ``enable_thinking``.
     """
     return [
         tokenizer.apply_chat_template(
@@ -153,7 +151,7 @@ def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> li
 def tokens_before(
     tokenizer: Any, texts: Sequence[str], encoder: nn.Module, limit: int, suffix: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``tokenize``, padded on the right to the longest, with further tokens directly after each text."""
+    """As ``tokenize``, padded on the right to the longest, with further tokens directly after each text."""
     length = min(limit, tokenizer.model_max_length)
     last = tokenizer(suffix).input_ids
     rows = [
@@ -176,13 +174,13 @@ def causal_states(
     padded: bool = False,
     suffix: str = "",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool); padding is behind
-    the text, where a causal model cannot see it, and its own states are zeros.
+    """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool). Padding
+    follows the text, where a causal model does not see it, and its own states are zeros.
 
     Args:
-        layers: which of the hidden states, one after the other along E; -1 is the last one with the final norm.
-        padded: always the limit long, and with the states of the padding, for models trained to see them.
-        suffix: comes after every text, also after one that is cut.
+        layers: indices of the hidden states, concatenated along E; -1 is the last one with the final norm.
+        padded: always pad to the limit and include the states of the padding, for models trained to see them.
+        suffix: appended to every text, even a truncated one.
     """
     if suffix:
         ids_BL, mask_BL = tokens_before(tokenizer, texts, encoder, limit, suffix)
@@ -195,14 +193,14 @@ def causal_states(
 def states_of(
     encoder: nn.Module, ids_BL: torch.Tensor, mask_BL: torch.Tensor, layers: Sequence[int]
 ) -> torch.Tensor:
-    """Hidden states (B, L, E) of a language model, those of several layers one after the other along E."""
+    """Hidden states (B, L, E) of a language model, with those of several layers concatenated along E."""
     out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
     return torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
 
 
 @contextmanager
 def unnormed(encoder: Any) -> Iterator[None]:
-    """The last states of a language model without its norm."""
+    """Inside the block, the last states of a language model are without its norm."""
     handle = encoder.norm.register_forward_hook(lambda _module, given, _made: given[0])
     try:
         yield

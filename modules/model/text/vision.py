@@ -1,5 +1,5 @@
-"""Images next to the text in the prompts of Qwen2.5-VL and Qwen3-VL: cut into patches as their processors do, and
-their states.
+"""Images next to the text in the prompts of Qwen2.5-VL and Qwen3-VL: splits them into patches as their
+processors do, and computes their states.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from modules.model.text.encoding import tokenize
 from modules.util.errors import UserError
 
 START, PLACE, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
-"""Around an image in a text, and what stands for each of its tokens."""
+"""Marks around an image in a text, and the placeholder of each of its tokens."""
 PICTURE = f"{START}{PLACE}{END}"
 
 
 @dataclass(frozen=True)
 class PatchRules:
-    """How images become patches; the defaults are those published with Qwen2.5-VL.
+    """How images are split into patches. The defaults are those published with Qwen2.5-VL.
 
     Args:
         patch: side of a patch in pixels.
-        merge: patches in a row, and rows of them, that become one token.
-        frames: how often an image is repeated, because the model knows videos.
-        least, most: pixels of an image; others are scaled to them.
+        merge: number of patches per side that are merged into one token.
+        frames: how often an image is repeated, because the model is made for videos.
+        least, most: limits of the pixels of an image; others are scaled to them.
         mean, std: mean and standard deviation of red, green and blue, by which they are normalised.
     """
 
@@ -45,7 +45,7 @@ class PatchRules:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PatchRules:
-        """The rules in a ``preprocessor_config.json``; what it does not say is as published."""
+        """The rules in a ``preprocessor_config.json``. Missing values are as published."""
         usual, size = cls(), config.get("size") or {}
         return cls(
             int(config.get("patch_size", usual.patch)),
@@ -58,7 +58,7 @@ class PatchRules:
         )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) an image is scaled to: whole tokens, as many pixels as are allowed."""
+        """(height, width) to which an image is scaled: whole tokens, with as many pixels as allowed."""
         unit = self.patch * self.merge
         high, wide = round(height / unit) * unit, round(width / unit) * unit
         if high * wide > self.most:
@@ -70,7 +70,7 @@ class PatchRules:
         return high, wide
 
     def patches(self, rgb_CHW: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
-        """The patches of a uint8 image, (N, E) float32 on the CPU, token by token, and the rows and columns of them."""
+        """The patches of a uint8 image, (N, E) float32 on the CPU, token by token, and their rows and columns."""
         pixels = Image.fromarray(rgb_CHW.permute(1, 2, 0).cpu().contiguous().numpy())
         high, wide = self.size(pixels.height, pixels.width)
         scaled = np.asarray(pixels.resize((wide, high), Image.Resampling.BICUBIC), dtype=np.float32) / 255.0
@@ -86,7 +86,7 @@ class PatchRules:
 
 
 def scaled_to_area(rgb_BCHW: torch.Tensor, area: int, multiple: int) -> torch.Tensor:
-    """uint8 images of one size, brought to about ``area`` pixels, with sides that are multiples of ``multiple``."""
+    """Scale uint8 images of one size to about ``area`` pixels, with sides that are multiples of ``multiple``."""
     ratio = rgb_BCHW.shape[-1] / rgb_BCHW.shape[-2]
     exact = math.sqrt(area * ratio)
     wide, high = (max(multiple, round(side / multiple) * multiple) for side in (exact, exact / ratio))
@@ -94,7 +94,7 @@ def scaled_to_area(rgb_BCHW: torch.Tensor, area: int, multiple: int) -> torch.Te
 
 
 def scaled(rgb_BCHW: torch.Tensor, high: int, wide: int) -> torch.Tensor:
-    """uint8 images of one size, brought to (high, wide)."""
+    """Scale uint8 images of one size to (high, wide)."""
     if (high, wide) == tuple(rgb_BCHW.shape[-2:]):
         return rgb_BCHW
     images = [Image.fromarray(one.permute(1, 2, 0).cpu().contiguous().numpy()) for one in rgb_BCHW]
@@ -104,10 +104,10 @@ def scaled(rgb_BCHW: torch.Tensor, high: int, wide: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that are shown with every prompt of a batch.
+    """Images shown with every prompt of a batch.
 
     Args:
-        patches_NE: of all images of the first sample, then of the second.
+        patches_NE: patches of all images of the first sample, then of the second.
         shapes: (1, rows, columns) of the patches of each of them.
         grids: rows and columns of the tokens of each image of one sample.
     """
@@ -118,7 +118,7 @@ class Pictures:
 
     @classmethod
     def of(cls, seen: Sources, rules: PatchRules) -> Pictures:
-        """The images, at least one place of (B, 3, H, W) uint8."""
+        """The images, at least one (B, 3, H, W) uint8 tensor."""
         cut = [[rules.patches(place[row]) for place in seen] for row in range(len(seen[0]))]
         return cls(
             torch.cat([patches for row in cut for patches, _ in row]),
@@ -127,7 +127,7 @@ class Pictures:
         )
 
     def named_in(self, text: str) -> str:
-        """A text with ``PLACE`` once for each image, with as many of them as the image has tokens."""
+        """Repeat each ``PLACE`` in a text, one per image, as often as the image has tokens."""
         counts = [rows * columns for rows, columns in self.grids]
         pieces = zip(text.split(PLACE), [*counts, 0], strict=True)
         return "".join(piece + PLACE * count for piece, count in pieces)
@@ -135,15 +135,15 @@ class Pictures:
     def inputs(
         self, encoder: Any, tokenizer: Any, first: Sequence[int], mask_BL: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """What the encoder is given besides tokens.
+        """The encoder's inputs besides tokens.
 
         Args:
             encoder: without its head.
-            first: the tokens that all texts begin with; all images are among them.
-            mask_BL: which tokens are not padding, where its contents can be read; padding has position 0.
+            first: the tokens with which all texts begin, including all images.
+            mask_BL: which tokens are not padding, if its content is available; padding has position 0.
 
         Raises:
-            UserError: the tokenizer is one without images.
+            UserError: the tokenizer does not support images.
         """
         place = _place(tokenizer, encoder)
         device = next(encoder.parameters()).device
@@ -152,7 +152,7 @@ class Pictures:
         positions_3BL = run_3L[:, at_BL].masked_fill(~mask_BL, 0)
         return {
             "pixel_values": self.patches_NE.to(device),
-            # how many tokens an image has is asked of tensors with contents
+            # the number of tokens of an image is read from tensors with values
             "image_grid_thw": torch.tensor(self.shapes, device="cpu" if device.type == "meta" else device),
             "position_ids": positions_3BL.to(device),
         }
@@ -160,12 +160,13 @@ class Pictures:
 
 @contextmanager
 def countable(tensor: torch.Tensor, encoder: Any) -> Iterator[None]:
-    """Which patch is where is asked of tensors with contents, also in a forecast, whose others have none.
+    """Let the encoder compute patch positions from tensors with values, even in a forecast, whose other
+    tensors have none.
 
     Args:
-        tensor: says whether this is a forecast.
-        encoder: without its head; if it adds features of images to the states of their tokens in several layers, a
-            forecast takes the copy of the states that this needs, without knowing which these are.
+        tensor: tells whether this is a forecast.
+        encoder: without its head; if it adds features of images to the states of their tokens in several
+            layers, a forecast takes the copy of the states that this needs, without knowing which these are.
     """
     if not tensor.is_meta:
         yield
@@ -179,7 +180,7 @@ def countable(tensor: torch.Tensor, encoder: Any) -> Iterator[None]:
             yield
     finally:
         if adds:
-            # that of its class is there again
+            # the class's own attribute is visible again
             del inner._deepstack_process
 
 
@@ -192,21 +193,21 @@ def picture_states(
     seen: Sources,
     config: Mapping[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The last hidden states (B, L, E) of Qwen2.5-VL and which tokens are not padding (B, L, bool); states of padding
-    are zeros.
+    """The last hidden states (B, L, E) of Qwen2.5-VL and which tokens are not padding (B, L, bool). States of
+    padding are zeros.
 
-    Images have positions in two dimensions, as in training. (Pipelines of diffusers 0.42 with transformers 5 leave
-    them out, see "Prompts" in docs/models.md.)
+    Images have positions in two dimensions, as in training. (Pipelines of diffusers 0.42 with transformers 5
+    leave them out, see "Prompts" in docs/models.md.)
 
     Args:
         encoder: without its head.
-        template: what is before the prompts, with ``PLACE`` once for each image, and behind them.
-        limit: tokens of a prompt and what is behind it.
+        template: the texts before the prompts, with ``PLACE`` once per image, and after them.
+        limit: maximum number of tokens of a prompt and the text after it.
         seen: the images, (B, 3, H, W) uint8 each.
-        config: how they are cut into patches, see ``PatchRules.of``.
+        config: how they are split into patches, see ``PatchRules.of``.
 
     Raises:
-        UserError: the tokenizer is one without images.
+        UserError: the tokenizer does not support images.
     """
     pictures = Pictures.of(seen, PatchRules.of(config)) if seen else None
     before = template[0] if pictures is None else pictures.named_in(template[0])
@@ -216,7 +217,7 @@ def picture_states(
     shown = {}
     if pictures is not None:
         whole_BL = torch.ones(ids_BL.shape, dtype=torch.bool, device="cpu")
-        # padding is behind the text, where nothing sees its positions
+        # padding follows the text, where nothing attends to its positions
         shown = pictures.inputs(encoder, tokenizer, first, whole_BL)
     with countable(ids_BL, encoder):
         out = encoder(
@@ -230,10 +231,10 @@ def picture_states(
 
 
 def _place(tokenizer: Any, encoder: Any) -> int:
-    """The token of images, which tokenizer and encoder have to agree on.
+    """The image token, on which tokenizer and encoder must agree.
 
     Raises:
-        UserError: they do not.
+        UserError: they do not agree.
     """
     place = int(encoder.config.image_token_id)
     if tokenizer.convert_tokens_to_ids(PLACE) != place:
@@ -248,12 +249,12 @@ def _place(tokenizer: Any, encoder: Any) -> int:
 def _positions(
     first: Sequence[int], place: int, grids: Sequence[tuple[int, int]], length: int
 ) -> torch.Tensor:
-    """(3, L) time, row and column of each token: those of a text follow each other, an image has one time, and what
-    is behind it begins behind its longer side (Wang et al. 2024, arXiv 2409.12191, section 2.1).
+    """(3, L) time, row and column of each token. Text tokens are consecutive, an image has a single time, and
+    the text after it starts after its longer side (Wang et al. 2024, arXiv 2409.12191, section 2.1).
 
     Args:
-        first: the tokens that all texts begin with; all images are among them.
-        place: the token of images.
+        first: the tokens with which all texts begin, including all images.
+        place: the image token.
         grids: rows and columns of tokens of each image.
     """
     made: list[tuple[int, int, int]] = []
