@@ -18,10 +18,10 @@ class AdapterFile:
 
     Args:
         kind: LORA, LOHA, LOKR or OFT_2.
-        layers: (part, path) -> its tensors by canonical name, alpha (the rank where the file had none) and rank.
-        metadata: of the file.
+        layers: (part, path) -> its tensors by canonical name, alpha (the rank if the file has none) and rank.
+        metadata: metadata of the file.
         notes: what was ignored in the file, one sentence each.
-        embeddings: placeholder -> vectors (tokens, E) by the names that files give the text encoders.
+        embeddings: placeholder -> vectors (tokens, E) by the text encoders' names in files.
     """
 
     source: str
@@ -32,7 +32,7 @@ class AdapterFile:
     embeddings: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
     def left_out(self) -> tuple[str, ...]:
-        """A sentence about its embeddings, for those who use its layers alone."""
+        """A sentence about its embeddings, for users of its layers alone."""
         if not self.embeddings:
             return ()
         return (f"{self.source}: its embeddings are left out: {', '.join(list(self.embeddings)[:5])}",)
@@ -57,7 +57,7 @@ class AdapterFile:
         return any("dora_scale" in layer.tensors for layer in self.layers.values())
 
     def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
-        """Options that fit the file, and what had to be changed in them, one sentence each."""
+        """Options that match the file, and what had to be changed in them, one sentence each."""
         places = list(self.layers)
         rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
         adopted = replace(
@@ -87,7 +87,7 @@ class AdapterFile:
         ]
 
     def state_for(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors under the names and in the shapes of an attached adapter, whose own tensors are given."""
+        """The tensors under the names and in the shapes of an attached adapter with the tensors ``own``."""
         state: dict[str, torch.Tensor] = {}
         for (part, path), layer in self.layers.items():
             for name, tensor in layer.tensors.items():
@@ -95,7 +95,7 @@ class AdapterFile:
                 key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
                 fits = key in own and own[key].numel() == tensor.numel()
                 state[key] = tensor.reshape(own[key].shape) if fits else tensor
-        # index tables that some kinds keep in addition to their weights are not in files
+        # files do not contain the index tables that some types keep in addition to their weights
         for name, tensor in own.items():
             if not isinstance(tensor, torch.nn.Parameter):
                 state.setdefault(name, tensor)

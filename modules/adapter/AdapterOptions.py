@@ -1,4 +1,4 @@
-"""What kind of adapter is attached, how large it is, and to which layers."""
+"""The type and size of an adapter, and the layers it is attached to."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ KINDS = ("LORA", "LOHA", "LOKR", "OFT_2")
 
 @dataclass(frozen=True)
 class AdapterOptions:
-    """What to attach.
+    """Options of an adapter.
 
     Args:
         kind: LORA, LOHA, LOKR or OFT_2.
-        rank: of the decomposition; for OFT_2 the size of a rotation block.
+        rank: rank of the decomposition; for OFT_2 the size of a rotation block.
         alpha: output is scaled by alpha / rank (alpha / sqrt(rank) with ``rank_stabilized``).
-        rank_pattern, alpha_pattern: other values for the layers whose names (``part.path``) contain a pattern, or
-            with ``regex`` match it somewhere; of several that do, the first counts. Not for OFT_2.
+        rank_pattern, alpha_pattern: other values for the layers whose names (``part.path``) contain a
+            pattern, or with ``regex`` match it somewhere; the first match counts. Not for OFT_2.
         decompose: DoRA, a trained magnitude next to the direction; LORA only.
         rank_stabilized: rsLoRA scaling (Kalajdzievski 2023, arXiv 2312.03732); LORA only.
-        dropout: of the adapter's input in supervised training; never active in preference steps.
-        dtype: of the adapter's weights.
+        dropout: dropout of the adapter's input in supervised training; never active in preference steps.
+        dtype: type of the adapter's weights.
         parts: parts of the model to adapt.
         patterns, regex: filter on the denoiser's layers, see ``select_layers``; text encoders get all their
             linear layers.
-        seed: of the initial weights, which depend on nothing but it and the layer's name.
+        seed: seed of the initial weights, which depend only on it and the layer's name.
     """
 
     kind: str = "LORA"

@@ -1,4 +1,4 @@
-"""Low-rank adapters on the parts of a model, made by peft and named after the layers they sit on."""
+"""Low-rank adapters on the parts of a model, made by peft and named after their layers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class AdapterHandle:
     """Adapters attached to a model.
 
     Args:
-        layers: ``part.path`` -> peft layer, in the model's order.
-        notes: what a loaded file decided against the options, one sentence each.
+        layers: ``part.path`` -> peft layer, in model order.
+        notes: where a loaded file overrides the options, one sentence each.
     """
 
     model: Model
@@ -69,10 +69,10 @@ class AdapterHandle:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Copy values in; nothing is changed unless everything fits.
+        """Copy values in. Nothing is changed unless everything matches.
 
         Raises:
-            DataError: missing or unknown names, or other shapes.
+            DataError: names are missing or unknown, or shapes differ.
         """
         own = dict(self.named_tensors())
         check_same(own, state, "the adapter")
@@ -83,8 +83,8 @@ class AdapterHandle:
     def disabled(self) -> Iterator[None]:
         """Raw base weights inside the block; ``requires_grad`` flags are not touched.
 
-        One flag per layer is set directly: peft's own switch would also clear ``requires_grad`` of every
-        adapter tensor.
+        One flag per layer is set directly, because peft's own switch would also clear ``requires_grad`` of
+        every adapter tensor.
         """
         before = [layer._disable_adapters for layer in self.layers.values()]
         try:
@@ -96,14 +96,14 @@ class AdapterHandle:
                 layer._disable_adapters = flag
 
     def scaling(self, path: str) -> float:
-        """Factor on the output of the adapter at ``part.path``; 1 for kinds without one."""
+        """Factor on the output of the adapter at ``part.path``; 1 for types without one."""
         return float(getattr(self.layers[path], "scaling", {}).get(NAME, 1.0))
 
     def set_strength(self, strength: float) -> None:
-        """Multiply what the adapters add to the model's outputs; a later strength takes this one's place.
+        """Scale what the adapters add to the model's outputs. A later strength replaces this one.
 
         Raises:
-            UnsupportedError: the adapters are of a kind that adds nothing: it turns weights.
+            UnsupportedError: the adapters are of a type that rotates weights instead of adding to them.
         """
         for path, layer in self.layers.items():
             scaling = getattr(layer, "scaling", {})
@@ -119,7 +119,7 @@ class AdapterHandle:
         return int(self.layers[path].r[NAME])
 
     def detach(self) -> None:
-        """Take the adapters off the model, which is then as it was before; this handle has no use any more."""
+        """Remove the adapters and restore the model. This handle must not be used afterwards."""
         for place, layer in self.layers.items():
             part, _, path = place.partition(".")
             above, _, name = path.rpartition(".")
@@ -138,7 +138,7 @@ def check_same(
     field: str | None = None,
     hint: str | None = None,
 ) -> None:
-    """``DataError`` unless both have the same names and shapes."""
+    """Raise ``DataError`` unless both have the same names and shapes."""
     missing, unknown = sorted(own.keys() - other.keys()), sorted(other.keys() - own.keys())
     unlike = sorted(
         f"{name}: {tuple(other[name].shape)} instead of {tuple(own[name].shape)}"
@@ -152,16 +152,16 @@ def check_same(
 
 
 def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = None) -> AdapterHandle:
-    """Put adapters on a model and freeze everything else.
+    """Attach adapters to a model and freeze everything else.
 
     Args:
-        source: a read adapter file to continue from: it decides layers, rank, alpha and kind, and its values
-            are loaded. What it overrules is listed in ``notes``.
+        source: an adapter file to continue from. It determines layers, rank, alpha and type, and its values
+            are loaded. What it overrides is listed in ``notes``.
 
     Raises:
-        ConfigError: a filter that matches nothing, or a part the model has not.
-        UnsupportedError: a kind that has to read weights kept in a form it cannot read.
-        RuntimeError: adapters are attached already.
+        ConfigError: a filter matches nothing, or the model lacks a part.
+        UnsupportedError: the type must read weights that are stored in a form it cannot read.
+        RuntimeError: adapters are already attached.
     """
     if model.adapter is not None:
         raise RuntimeError("adapters are already attached to this model")
@@ -204,7 +204,7 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
 
 
 def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
-    """Paths of a part's layers that the options choose. ``ConfigError`` for a filter that matches nothing."""
+    """Paths of a part's layers selected by the options. Raises ``ConfigError`` for a filter that matches nothing."""
     module = model.module(part)
     if part in model.spec.text_encoders:
         unread = model.spec.part(part).unread
@@ -212,7 +212,7 @@ def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
     paths = select_layers(adaptable_layers(module), options.patterns, options.regex)
     if options.kind != "OFT_2":
         return paths
-    # peft rotates the unfolded patches of larger kernels wrongly: even the identity changes the output
+    # peft rotates the unfolded patches of larger kernels incorrectly: even the identity changes the output
     sizes = {path: getattr(module.get_submodule(path), "kernel_size", (1,)) for path in paths}
     rotatable = [path for path in paths if sizes[path] in _POINTS]
     if not rotatable:
@@ -224,7 +224,7 @@ def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
 
 
 def _own_items(layer: Any) -> Iterator[tuple[str, Any]]:
-    """What the adapter of a layer consists of, each once: peft names DoRA's magnitude twice."""
+    """The components of a layer's adapter, each once, because peft lists DoRA's magnitude twice."""
     for attribute in dict.fromkeys(layer.adapter_layer_names):
         held = getattr(layer, attribute, {})
         if NAME in held:
@@ -239,7 +239,7 @@ def _is_tuned(module: nn.Module) -> bool:
 
 @cache
 def _prepare_peft() -> None:
-    """Let peft look for its own kinds of layers only once, and not find those that no model here has."""
+    """Let peft search for its own types of layers only once, and not find those that no model here has."""
     with unseen(BITSANDBYTES):
         from peft.import_utils import is_bnb_4bit_available, is_bnb_available
 
@@ -251,13 +251,13 @@ def _inject(module: nn.Module, settings: PeftConfig) -> None:
     _prepare_peft()
     from peft import inject_adapter_in_model
 
-    # peft draws initial values that are replaced below; the global stream must not notice
+    # peft draws initial values that are replaced below; the global stream must not be affected
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(settings, module, adapter_name=NAME)
 
 
 def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
-    """The ranks and alphas of the layers a pattern gives one."""
+    """The ranks and alphas of layers set by a pattern."""
     ranks = by_pattern(names, options.rank_pattern, options.regex, "lora_rank_pattern")
     alphas = by_pattern(names, options.alpha_pattern, options.regex, "lora_alpha_pattern")
     return {name: int(value) for name, value in ranks.items()}, alphas
@@ -272,14 +272,14 @@ def _peft_config(
 ) -> Any:
     from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
 
-    # an expression, because a list is matched by the end of names and would catch others
+    # an expression, because a list is matched by the end of names and would match others
     exact = "|".join(re.escape(path) for path in paths)
     common: dict[str, Any] = {"target_modules": f"(?:{exact})"}
     if options.kind == "OFT_2":
         return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout, **common)
     common["r"] = options.rank
     for key, values in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
-        # anchored: peft would let a short name catch every longer one that ends with it
+        # anchored, because peft would let a short name match every longer one that ends with it
         common[key] = {
             f"^{re.escape(path)}": values[f"{part}.{path}"] for path in paths if f"{part}.{path}" in values
         }
@@ -300,14 +300,15 @@ def _peft_config(
 def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
     """Give a layer its seeded initial values and its number type.
 
-    Drawn on the CPU under a generator state derived from (seed, layer), restored afterwards.
+    The values are drawn on the CPU under a generator state derived from (seed, layer), which is restored
+    afterwards.
     """
     tensors = []
     for _, item in _own_items(layer):
         tensors += list(item.parameters()) if isinstance(item, nn.Module) else [item]
     homes = [tensor.device for tensor in tensors]
     if any(home.type == "meta" for home in homes):
-        # shapes are all there is
+        # there are only shapes
         for tensor in tensors:
             tensor.data = tensor.data.to(options.dtype)
             tensor.requires_grad_(True)
@@ -332,7 +333,7 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
 
 @torch.no_grad()
 def _exact_magnitude(layer: Any) -> None:
-    """DoRA's magnitude in full precision: peft takes it in the base's type, and the rounding would make a
+    """Compute DoRA's magnitude in full precision. peft uses the base's type, whose rounding would make a
     fresh adapter differ from its base.
     """
     weight, magnitude = layer.get_base_layer().weight, layer.lora_magnitude_vector[NAME]

@@ -1,4 +1,4 @@
-"""A training adapter: a LoRA that undoes the distillation of a model while it is trained."""
+"""A training adapter: a LoRA that undoes the distillation of a model during training."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ FIELD = "training_adapter.model_name"
 
 @dataclass
 class TrainingAdapter:
-    """A LoRA that is added to the weights of the denoiser before training, and taken back in samples.
+    """A LoRA that is added to the weights of the denoiser before training, and removed in samples.
 
-    With weights W and factors B and A the model trains on W + s B A, which is what its reference is too. A sample adds
-    - s B A to the outputs of the layers, so that it is made by W and what was trained.
+    With weights W and factors B and A, the model trains on W + s B A, which is also its reference. A sample
+    adds - s B A to the outputs of the layers, so that it is made by W plus what was trained.
 
     Args:
         file: the LoRA, matched to the model.
         strength: s without the LoRA's own scaling.
-        digest: sha256 of the file.
+        digest: SHA-256 of the file.
     """
 
     file: AdapterFile
@@ -40,10 +40,10 @@ class TrainingAdapter:
 
     @classmethod
     def read(cls, path: Path, model: Model, strength: float) -> TrainingAdapter:
-        """Read a file for a model, which may be without values.
+        """Read a file for a model, which may have no values.
 
         Raises:
-            UserError: damaged, of another family, or not a LoRA of linear layers of the denoiser.
+            UserError: the file is damaged, of another family, or not a LoRA of linear layers of the denoiser.
         """
         try:
             file = read_adapter(path, model)
@@ -57,7 +57,7 @@ class TrainingAdapter:
 
     @torch.no_grad()
     def add_to(self, model: Model) -> None:
-        """Add it to the weights, layer by layer in float32; to be called before they are kept in fewer bits."""
+        """Add it to the weights, layer by layer in float32. Must be called before they are quantised."""
         for (part, path), layer in self.file.layers.items():
             linear: Any = model.module(part).get_submodule(path)
             change_OI = layer.tensors["lora_B"].float() @ layer.tensors["lora_A"].float()
@@ -66,7 +66,7 @@ class TrainingAdapter:
 
     @contextmanager
     def taken_back(self, model: Model) -> Iterator[None]:
-        """Inside the block the model computes as if it had never been added."""
+        """Inside the block, the model computes as if it had never been added."""
         hooks = []
         try:
             for (part, path), layer in self.file.layers.items():
@@ -81,7 +81,7 @@ class TrainingAdapter:
 
     @property
     def bytes(self) -> int:
-        """Memory of the factors, which are on the device while a sample is made."""
+        """Memory of the factors, which are on the device during sampling."""
         tensors = (tensor for layer in self.file.layers.values() for tensor in layer.tensors.values())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

@@ -1,4 +1,4 @@
-"""Whether a config fits the adapter file that training starts from."""
+"""Checks that a config matches the adapter file that training starts from."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOWN = 5
 def check_agreement(
     options: AdapterOptions, source: AdapterFile, model: Model, given: Collection[str]
 ) -> None:
-    """``UserError`` for what was asked for and the file decides otherwise, each naming its field.
+    """Raise ``UserError`` for settings that the file overrides, each with its field.
 
-    Rank and alpha of all layers are not looked at: they have no value that stands for nothing asked.
+    General rank and alpha are not checked, because they have no value that means "not set".
 
     Args:
-        given: fields of the config that have another value than usual.
+        given: fields of the config that differ from their defaults.
     """
     faults: list[UserError] = [
         ConfigError(
@@ -88,7 +88,7 @@ def _of_layers(options: AdapterOptions, source: AdapterFile, model: Model) -> It
 def _of_pattern(
     field: str, values: Mapping[str, float], regex: bool, has: Mapping[str, float], fixed: Collection[str]
 ) -> Iterator[UserError]:
-    """A fault if a pattern gives some layers another value than they have."""
+    """Yield a fault if a pattern gives some layers another value than they have."""
     unlike = [
         f"{name}: {has[name]:g} instead of {value:g}"
         for name, value in by_pattern(list(has), values, regex, field).items()

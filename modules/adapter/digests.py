@@ -1,8 +1,9 @@
-"""Digests in adapter files, by which a damaged or changed file is found when it is read.
+"""Digests in adapter files, which reveal a damaged or changed file on reading.
 
-``modelspec.hash_sha256`` is that of ModelSpec 1.0 (https://github.com/Stability-AI/ModelSpec): sha256 of all bytes
-after the header, the same bytes that kohya's ``sshs_model_hash`` covers. It says nothing of names and shapes, which are
-in the header; ``tastemaker.layout_sha256`` covers these and what else of the header the weights depend on.
+``modelspec.hash_sha256`` is that of ModelSpec 1.0 (https://github.com/Stability-AI/ModelSpec): sha256 of all
+bytes after the header, the same bytes that kohya's ``sshs_model_hash`` covers. It says nothing of names and
+shapes, which are in the header; ``tastemaker.layout_sha256`` covers these and what else of the header the
+weights depend on.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ if TYPE_CHECKING:
     import torch
 
 DIFFUSERS_METADATA = "lora_adapter_metadata"
-"""What diffusers writes: ranks and alphas, as JSON."""
+"""Metadata key of diffusers: ranks and alphas, as JSON."""
 PUBLISHED, LAYOUT = "modelspec.hash_sha256", "tastemaker.layout_sha256"
 FIELD = "lora_model_name"
 
 
 def digests(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
-    """What is added to the metadata of a file that is to hold these tensors and this metadata."""
+    """The digests to add to the metadata of a file with these tensors and this metadata."""
     return {PUBLISHED: tensor_hash(tensors), LAYOUT: _layout_hash(tensors, metadata)}
 
 
 def check_digests(
     source: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Compare a file that was read with the digests in it; a file without them passes.
+    """Compare a file with its digests. A file without digests passes.
 
     Returns:
-        A sentence about a file of another program that is not what its digest says: such programs keep the digest
-        when they change a file.
+        A sentence about a file of another program that does not match its digest, because such programs keep
+            the digest when they change a file.
 
     Raises:
-        DataError: it was written here, and is not what was written.
+        DataError: it was written by this program, and has changed since.
     """
     said, layout = metadata.get(PUBLISHED), metadata.get(LAYOUT)
     if _holds(tensors, said, layout is None) and layout in (None, _layout_hash(tensors, metadata)):
@@ -57,11 +58,11 @@ def check_digests(
 
 
 def _holds(tensors: Mapping[str, torch.Tensor], said: str | None, by_name: bool) -> bool:
-    """Whether these are the tensors of a hash.
+    """Whether these tensors match a hash.
 
     Args:
-        by_name: they may have been hashed in the order of their names, as in files written here before there was a
-            digest of the layout.
+        by_name: they may have been hashed in the order of their names, as in files written before there was a
+            layout digest.
     """
     return said in (None, tensor_hash(tensors)) or (
         by_name and said == hash_in_order(tensors, sorted(tensors))
@@ -69,7 +70,7 @@ def _holds(tensors: Mapping[str, torch.Tensor], said: str | None, by_name: bool)
 
 
 def _layout_hash(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:
-    """``0x`` and the sha256 of names, types and shapes, and of what diffusers reads besides."""
+    """``0x`` followed by the SHA-256 of names, types and shapes, and of other metadata that diffusers reads."""
     rows = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in sorted(tensors)]
     text = json.dumps([rows, metadata.get(DIFFUSERS_METADATA)])
     return f"0x{hashlib.sha256(text.encode()).hexdigest()}"

@@ -29,7 +29,7 @@ from modules.util.tensors.tensor_files import write_safetensors
 BUNDLE = "bundle_emb."
 SINGLE, THEIRS, CLIP = "emb_params", "emp_params", "clip_l"
 OUTPUT = "_out"
-"""Ends the names of vectors that take the place of a text encoder's output."""
+"""Suffix of the names of vectors that replace a text encoder's output."""
 _PICKLES = (".pt", ".bin")
 _MOST_BYTES = 64 * 2**20
 _MOST_BUNDLED = 1000
@@ -38,7 +38,7 @@ _MOST_BUNDLED = 1000
 def file_tensors(
     word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a file of one embedding, (tokens, E) each, on the CPU."""
+    """The tensors of a single-embedding file, (tokens, E) each, on the CPU."""
     alone = spec.embedding_keys == (CLIP,)
     return {
         SINGLE if alone else key: _written(word.vectors[encoder], dtype)
@@ -49,7 +49,7 @@ def file_tensors(
 def bundle_tensors(
     word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of an embedding in the file of an adapter, on the CPU."""
+    """The tensors of an embedding in an adapter file, on the CPU."""
     return {
         f"{BUNDLE}{word.placeholder}.{key}": _written(word.vectors[encoder], dtype)
         for key, encoder in _encoders(spec, word.vectors).items()
@@ -57,13 +57,13 @@ def bundle_tensors(
 
 
 def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
-    """What files call each text encoder that a model has: key -> encoder."""
+    """The names of a model's text encoders in files: key -> encoder."""
     known = zip(spec.embedding_keys, spec.text_encoders, strict=bool(spec.embedding_keys))
     return {key: encoder for key, encoder in known if encoder in loaded}
 
 
 def rebundled(file: AdapterFile, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
-    """The embeddings of the file of an adapter, as another file holds them."""
+    """The embeddings of an adapter file in the format of another file."""
     return {
         f"{BUNDLE}{placeholder}.{key}": _written(vectors, dtype)
         for placeholder, own in file.embeddings.items()
@@ -81,7 +81,7 @@ def save_embedding(
     """Write the file of one embedding, atomically.
 
     Args:
-        facts: metadata besides those that files of embeddings have.
+        facts: additional metadata.
     """
     target, spec = Path(path), model.spec
     tensors = file_tensors(word, spec, dtype)
@@ -98,13 +98,13 @@ def save_embedding(
 
 
 def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torch.Tensor]:
-    """The vectors in a file of one embedding by text encoder, (tokens, E) float each.
+    """Read the vectors of a single-embedding file by text encoder, (tokens, E) float each.
 
     Args:
         field: the setting that names the file, for errors.
 
     Raises:
-        DataError: it is not there, damaged, not an embedding, or one for another model.
+        DataError: the file is missing, damaged, not an embedding, or for another model.
     """
     source = Path(path)
     if not source.is_file():
@@ -128,7 +128,7 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
         names = (SINGLE, THEIRS) if keys == (CLIP,) else ()
         found = [tensors[name] for name in names if name in tensors]
         if not found and len(tensors) == 1:
-            # by the name of the encoder, or as diffusers by its placeholder
+            # by the name of the encoder or, as in diffusers, by its placeholder
             found = list(tensors.values())
         chosen = dict(zip(keys, found, strict=False))
     else:
@@ -147,13 +147,13 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
 def checked(
     tensors: Mapping[str, torch.Tensor], model: Model, source: str, field: str
 ) -> dict[str, torch.Tensor]:
-    """The vectors of an embedding by text encoder.
+    """Validate the vectors of an embedding, by text encoder.
 
     Args:
-        tensors: by the names that files give the text encoders.
+        tensors: tensors by the text encoders' names in files.
 
     Raises:
-        DataError: they do not fit the model or each other, or have NaN or infinite values.
+        DataError: they do not match the model or each other, or have NaN or infinite values.
     """
     made: dict[str, torch.Tensor] = {}
     for key, encoder in _encoders(model.spec, model.text_encoders).items():
@@ -203,8 +203,8 @@ def table(model: Model, encoder: str) -> torch.Tensor:
 def bundled(
     tensors: Mapping[str, torch.Tensor], spec: FamilySpec, source: str
 ) -> tuple[dict[str, dict[str, torch.Tensor]], tuple[str, ...]]:
-    """The embeddings in the file of an adapter: placeholder -> their tensors by key; and what is ignored, a sentence
-    each.
+    """The embeddings in an adapter file: placeholder -> their tensors by key; and what is ignored, one
+    sentence each.
     """
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name in sorted(name for name in tensors if name.startswith(BUNDLE)):
@@ -236,7 +236,7 @@ def _safetensors(source: Path, field: str) -> dict[str, torch.Tensor]:
 
 
 def _pickled(source: Path, field: str) -> dict[str, torch.Tensor]:
-    """Tensors of a pickle, of which tensors and plain values only are read."""
+    """Read the tensors of a pickle, allowing only tensors and plain values."""
     try:
         if zipfile.is_zipfile(source):
             check_archive(source)

@@ -1,4 +1,4 @@
-"""Adapter files written, in the layouts that other programs read; see ``reading`` for the other way."""
+"""Writes adapter files in the layouts of other programs; ``reading`` does the reverse."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Layout:
     """A layout of adapter files.
 
     Args:
-        original: (model, part, path) -> the layer it has for one of ours.
+        original: (model, part, path) -> the layout's layer for one of ours.
         spell: (model, part, name of that layer) -> first part of its keys.
-        suffixes: canonical tensor name -> last part of its keys, where they differ.
-        alpha: whether alpha is kept next to the weights; else it is folded into ``lora_B``.
-        kinds: of adapters it can hold.
+        suffixes: canonical tensor name -> last part of its keys, if different.
+        alpha: whether alpha is stored next to the weights; otherwise it is folded into ``lora_B``.
+        kinds: adapter types it supports.
     """
 
     original: Callable[[Model, str, str], Original]
@@ -82,7 +82,7 @@ LAYOUTS = {
 
 
 def get_layout(name: object) -> Layout:
-    """A layout by its name or enum member. ``ConfigError`` if there is none."""
+    """A layout by its name or enum member. Raises ``ConfigError`` if there is none."""
     name = str(getattr(name, "value", name))
     if name not in LAYOUTS:
         raise ConfigError(
@@ -92,7 +92,7 @@ def get_layout(name: object) -> Layout:
 
 
 def check_layout(kind: str, name: str) -> None:
-    """``UnsupportedError`` if adapters of a kind cannot be written in a layout, whatever the model is."""
+    """Raise ``UnsupportedError`` if a layout does not support an adapter type, whatever the model."""
     if kind not in get_layout(name).kinds:
         raise UnsupportedError(
             f"the diffusers layout holds LORA only, not {kind}", field=FIELD, hint=f"use {KOHYA}"
@@ -100,7 +100,7 @@ def check_layout(kind: str, name: str) -> None:
 
 
 def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place], name: str) -> None:
-    """``UnsupportedError`` if an adapter on these layers cannot be written in a layout."""
+    """Raise ``UnsupportedError`` if an adapter on these layers cannot be written in a layout."""
     layout = get_layout(name)
     check_layout(kind, name)
     own = set(places)
@@ -124,7 +124,7 @@ def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place
 
 
 def fitting_layout(handle: AdapterHandle) -> str:
-    """The layout most programs read that can hold an adapter: kohya's, with the layers apart where it must."""
+    """The most widely supported layout for an adapter: kohya's, with separate layers if necessary."""
     options = handle.options
     try:
         check_writable(handle.model, options.kind, options.decompose, _places(handle), KOHYA)
@@ -134,7 +134,7 @@ def fitting_layout(handle: AdapterHandle) -> str:
 
 
 def check_handle(handle: AdapterHandle, name: str) -> None:
-    """``UnsupportedError`` if an attached adapter cannot be written in a layout."""
+    """Raise ``UnsupportedError`` if an attached adapter cannot be written in a layout."""
     check_writable(handle.model, handle.options.kind, handle.options.decompose, _places(handle), name)
 
 
@@ -145,7 +145,7 @@ def _places(handle: AdapterHandle) -> list[Place]:
 def adapter_tensors(
     handle: AdapterHandle, layout: object, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of an attached adapter as a file of a layout holds them; see ``layout_tensors``."""
+    """The tensors of an attached adapter in a layout; see ``layout_tensors``."""
     layers: dict[Place, LayerAdapter] = {}
     for place, name in zip(_places(handle), handle.layers, strict=True):
         rank = handle.rank(name)
@@ -160,15 +160,15 @@ def layout_tensors(
     layout: object,
     dtype: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Adapters as a file of a layout holds them, on the CPU.
+    """The tensors of adapters in a layout, on the CPU.
 
     Args:
-        layout: KOHYA_LORA, LEGACY_LORA and COMFY_LORA keep alpha next to the weights, DIFFUSERS_LORA folds it into
-            ``lora_B``.
-        dtype: of the weights; as they are if ``None``. Alphas are float32.
+        layout: KOHYA_LORA, LEGACY_LORA and COMFY_LORA store alpha next to the weights, DIFFUSERS_LORA folds
+            it into ``lora_B``.
+        dtype: type of the weights; ``None`` keeps them. Alphas are float32.
 
     Raises:
-        UnsupportedError: a layout that cannot hold this adapter. ConfigError: unknown layout.
+        UnsupportedError: the layout does not support this adapter. ConfigError: the layout is unknown.
     """
     shape = get_layout(layout)
     name = str(getattr(layout, "value", layout))
@@ -198,7 +198,8 @@ def _keys(
     """The tensors of one layer under the names of a layout."""
     tensors = dict(layer.tensors)
     written: dict[str, torch.Tensor] = {}
-    # readers disagree about the alpha of factors that are not decomposed; folded in, nobody can err
+    # readers disagree about the alpha of factors that are not decomposed; folding it in avoids the
+    # ambiguity
     first = {
         "LORA": "lora_B",
         "LOHA": "hada_w1_a",
@@ -214,7 +215,7 @@ def _keys(
         if short == "dora_scale":
             ones = [1] * (tensors["lora_A"].dim() - 1)
             out = tensor.numel()
-            # a library writes them as it keeps them: along the second axis of convolutions
+            # a library writes them as it stores them: along the second axis of convolutions
             peft = (out,) if len(ones) == 1 else (1, out, *ones[1:])
             tensor = tensor.reshape((out, *ones) if layout.alpha else peft)
         written[f"{name}.{layout.suffixes.get(short, short)}"] = (
@@ -243,7 +244,7 @@ def model_metadata(handle: AdapterHandle, title: str, extra: Mapping[str, object
 
     Args:
         title: name of the adapter.
-        extra: further facts (``objective``, ``beta``, ``seed``, ``step``, ``reference``, ``pairs_hash``);
+        extra: additional facts (``objective``, ``beta``, ``seed``, ``step``, ``reference``, ``pairs_hash``);
             ``None`` values are left out.
     """
     model, options = handle.model, handle.options
@@ -266,7 +267,7 @@ def model_metadata(handle: AdapterHandle, title: str, extra: Mapping[str, object
 
 
 def spec_metadata(model: Model, title: str) -> dict[str, str]:
-    """``modelspec.*`` and what else other programs expect in an adapter file of a family."""
+    """``modelspec.*`` and other metadata that programs expect in an adapter file of a family."""
     spec = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": model.spec.lora_architecture,
@@ -281,9 +282,9 @@ def spec_metadata(model: Model, title: str) -> dict[str, str]:
 
 
 def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, str]:
-    """The configuration that diffusers reads with weights of different ranks, alpha being folded into them.
+    """The configuration that diffusers reads for weights of different ranks, with alpha folded in.
 
-    Empty where all ranks are one: it says nothing then that the weights do not.
+    Empty if all ranks are equal, because the weights then tell everything.
 
     Args:
         layers: (part, path) -> rank, and whether it has a magnitude.
@@ -292,10 +293,11 @@ def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, st
     if len({rank for rank, _ in layers.values()}) == 1:
         return {}
     for part in dict.fromkeys(part for part, _ in layers):
-        # without the level some versions of the libraries lack: names are matched by their end
+        # without the level that some versions of the libraries lack, because names are matched by their
+        # end
         ranks = {path: rank for (other, path), (rank, _) in layers.items() if other == part}
         usual = Counter(ranks.values()).most_common(1)[0][0]
-        # a pattern catches every name that ends so: the longer ones have to be asked first
+        # a pattern matches every name with that ending, so longer ones must come first
         unusual = {name: ranks[name] for name in sorted(ranks, key=len, reverse=True) if ranks[name] != usual}
         facts = {
             "r": usual,
@@ -325,9 +327,9 @@ def save_adapter(
     """Write an adapter file atomically.
 
     Args:
-        metadata: facts about the run besides those the adapter knows itself.
-        title: of the file's metadata; its name by default.
-        bundle: embeddings that are put into it.
+        metadata: facts about the run besides those known to the adapter.
+        title: title in the file's metadata; by default its name.
+        bundle: embeddings to include.
     """
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)

@@ -1,4 +1,4 @@
-"""Adapters of layers that checkpoints keep as one: their rows split, joined and put in another order."""
+"""Adapters of layers that checkpoints fuse into one: splits, joins and reorders their rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 Tensors = dict[str, torch.Tensor]
 ROWS = ("lora_B", "hada_w1_a", "hada_w2_a", "dora_scale")
-"""Tensors with a row for each output of the layer; the others belong to its inputs or are shared."""
+"""Tensors with one row per output of the layer; the others belong to its inputs or are shared."""
 SPLITTABLE = ("LORA", "LOHA", "OFT_2")
-"""Kinds whose rows can be told apart: low-rank factors have them, and a rotation turns the inputs only."""
+"""Types that can be split by rows: low-rank factors can, and a rotation affects only the inputs."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LayerAdapter:
     Args:
         tensors: canonical tensor name -> tensor, without alpha.
         alpha: its output is multiplied by alpha / rank.
-        rank: of the decomposition.
+        rank: rank of the decomposition.
     """
 
     tensors: Tensors
@@ -34,7 +34,7 @@ class LayerAdapter:
 
 
 def swap_halves(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """The adapter of the same layer with the two halves of its outputs exchanged."""
+    """The adapter of the same layer with the two halves of its outputs swapped."""
     return {
         name: torch.cat(tensor.chunk(2, dim=0)[::-1], dim=0) if name in ROWS else tensor
         for name, tensor in tensors.items()
@@ -42,16 +42,16 @@ def swap_halves(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def split_rows(kind: str, layer: LayerAdapter, sizes: Sequence[int]) -> list[LayerAdapter | None]:
-    """The adapters of the layers that make up a fused one; ``None`` for a layer it leaves alone.
+    """Split an adapter of a fused layer into those of its layers; ``None`` for a layer it leaves unchanged.
 
-    Exact. A LoRA that is block-diagonal, which is what fusing makes, falls into its blocks; any other gives every
-    layer all of its input side.
+    This is exact. A block-diagonal LoRA, as made by fusing, is split into its blocks; any other gives every
+    layer its whole input side.
 
     Args:
         sizes: output rows of each layer; they add up to those of the tensors.
     """
     ranks = block_ranks(layer.tensors["lora_B"], sizes) if kind == "LORA" else []
-    # a magnitude is a change of its own, even of a layer without a rank
+    # a magnitude is a change of its own, even for a layer without a rank
     if ranks and not (0 in ranks and "dora_scale" in layer.tensors):
         return _blocks(layer, sizes, ranks)
     rows = {name: tensor.split(list(sizes), dim=0) for name, tensor in layer.tensors.items() if name in ROWS}
@@ -69,7 +69,7 @@ def split_rows(kind: str, layer: LayerAdapter, sizes: Sequence[int]) -> list[Lay
 
 
 def block_ranks(up: torch.Tensor, sizes: Sequence[int]) -> list[int]:
-    """How many columns each group of rows has to itself; empty if they share columns.
+    """Number of columns used by each group of rows alone; empty if they share columns.
 
     Args:
         up: (rows, rank).
@@ -112,11 +112,11 @@ def _blocks(layer: LayerAdapter, sizes: Sequence[int], ranks: Sequence[int]) -> 
 
 
 def join_rows(pieces: Sequence[LayerAdapter | None], sizes: Sequence[int]) -> LayerAdapter:
-    """The LoRA of a fused layer that does what those of its pieces do. Exact: block-diagonal, rank the sum of
-    theirs, or their own rank where all have the same input side.
+    """The LoRA of a fused layer that is equivalent to those of its pieces. It is exact: block-diagonal with
+    the sum of their ranks, or with their own rank if all have the same input side.
 
     Args:
-        pieces: at least one of them there; the rows of missing ones are zero.
+        pieces: at least one of them; the rows of missing ones are zero.
         sizes: output rows of each piece.
     """
     present = [piece for piece in pieces if piece is not None]

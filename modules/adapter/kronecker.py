@@ -1,4 +1,4 @@
-"""LoKr layers with the factors of a file: programs divide outputs and inputs in ways of their own."""
+"""LoKr layers with the factors of a file, because programs factorise outputs and inputs in different ways."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FACTORS = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w
 
 
 def take_factors(name: str, layer: Any, tensors: Mapping[str, torch.Tensor], adapter: str) -> None:
-    """Give peft's LoKr layer, named ``adapter`` there, parameters of the shapes of a file's tensors.
+    """Give peft's LoKr layer for ``adapter`` parameters of the shapes of a file's tensors.
 
     Raises:
-        DataError: shapes whose product is not that of the layer's weight.
+        DataError: the product of the shapes is not that of the layer's weight.
     """
     weight = layer.get_base_layer().weight
     first, second = _product(tensors, 1), _product(tensors, 2)
@@ -44,7 +44,7 @@ def take_factors(name: str, layer: Any, tensors: Mapping[str, torch.Tensor], ada
 
 
 def _product(tensors: Mapping[str, torch.Tensor], index: int) -> tuple[int, ...]:
-    """The shape of one of the two factors; empty if its own factors do not fit each other."""
+    """The shape of one of the two factors; empty if its own factors do not match."""
     whole = tensors.get(f"lokr_w{index}")
     if whole is not None:
         return tuple(whole.shape)

@@ -1,4 +1,4 @@
-"""Which layers of a part an adapter is attached to."""
+"""Selects the layers of a part that an adapter is attached to."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CUSTOM = "custom"
 
 
 def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
-    """Paths of the linear (and 2-d convolution) layers, in the module's order; adapters already attached are
-    looked through. Grouped convolutions are left out: they are small already, and low rank says little about them.
+    """Paths of the linear (and 2-d convolution) layers, in module order, looking through attached adapters.
+    Grouped convolutions are left out, because they are already small and low rank means little for them.
     """
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d) if convolutions else (nn.Linear,)
     found: list[str] = []
@@ -31,12 +31,13 @@ def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
 def check_readable(
     part: str, layers: Iterable[nn.Module], kind: str, decompose: bool, field: str = ""
 ) -> None:
-    """``UnsupportedError`` if adapters of a kind would read weights that are rounded, packed or elsewhere.
+    """Raise ``UnsupportedError`` if adapters of a type would read weights that are rounded, packed or
+    elsewhere.
 
-    DoRA takes the norms of the base's weights, and peft gives LoHa and LoKr the shape of them.
+    DoRA uses the norms of the base's weights, and peft derives the shapes of LoHa and LoKr from them.
 
     Args:
-        field: of the config that asks for the kind, where it is not the usual one.
+        field: config field that requests the type, if it is not the usual one.
     """
     kept = {getattr(layer, "kept_as", "") for layer in layers} - {""}
     what = "DoRA has" if decompose else f"{kind} has"
@@ -56,7 +57,7 @@ def filter_patterns(preset: str, custom: str, presets: Mapping[str, Sequence[str
     """The patterns of a preset, or the entries of a comma-separated list for the preset ``custom``.
 
     Raises:
-        ConfigError: unknown preset, or ``custom`` without an entry.
+        ConfigError: the preset is unknown, or ``custom`` has no entry.
     """
     if preset == CUSTOM:
         entries = [entry.strip() for entry in custom.split(",") if entry.strip()]
@@ -80,7 +81,7 @@ def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = F
     """The names that contain (with ``regex``: match somewhere) at least one pattern; all without patterns.
 
     Raises:
-        ConfigError: a pattern that is not a regular expression or that matches nothing.
+        ConfigError: a pattern is not a regular expression, or matches nothing.
     """
     if not patterns:
         return list(names)
@@ -102,14 +103,15 @@ def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = F
 def by_pattern(
     names: Sequence[str], values: Mapping[str, float], regex: bool, field: str
 ) -> dict[str, float]:
-    """The value of each name that contains (with ``regex``: matches somewhere) a pattern; the first one counts.
+    """The value of each name that contains (with ``regex``: matches somewhere) a pattern; the first one
+    counts.
 
     Args:
         values: pattern -> value.
-        field: setting they come from, for messages.
+        field: their setting, for messages.
 
     Raises:
-        ConfigError: a pattern that is not a regular expression or that matches no name.
+        ConfigError: a pattern is not a regular expression, or matches no name.
     """
     matchers = {p: _compile(p if regex else re.escape(p), field) for p in values}
     useless = [p for p, matcher in matchers.items() if not any(matcher.search(name) for name in names)]

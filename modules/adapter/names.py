@@ -1,4 +1,4 @@
-"""How adapter files spell the layers of a model."""
+"""Spellings of a model's layers in adapter files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[str, str]
 """(part, path)"""
 OLD_ATTENTION = re.compile(r"\.processor\.to_(q|k|v|out)_lora\.(down|up)\.weight$")
 OWN_ROOT = re.compile(r"^(model\.)?(language_model\.)?")
-"""What the layers of a language model are in, with and without what else it is part of."""
+"""Module that contains the layers of a language model, with and without the rest of the model."""
 SUFFIX = re.compile(
     r"^(?P<name>.+?)\.(?P<kind>lora_down|lora_up|lora_A|lora_B|lora\.down|lora\.up|lora_linear_layer\.down|"
     r"lora_linear_layer\.up|alpha|dora_scale|lora_magnitude_vector|hada_[wt][12](?:_[ab])?|"
@@ -39,10 +39,10 @@ SAME = {
 
 @dataclass(frozen=True)
 class Spelled:
-    """What a name in an adapter file stands for.
+    """The meaning of a name in an adapter file.
 
     Args:
-        places: one layer, or those whose rows make it.
+        places: one layer, or those whose rows form it.
         swapped: see ``keymaps.base.Original``.
     """
 
@@ -51,7 +51,8 @@ class Spelled:
 
 
 def split_key(key: str) -> tuple[str, str] | None:
-    """A key of an adapter file as (layer as spelled there, canonical tensor name); ``None`` if it is none.
+    """Split a key of an adapter file into (layer as spelled there, canonical tensor name); ``None`` if it is
+    not such a key.
 
     Canonical names are ``lora_A``, ``lora_B``, ``alpha``, ``dora_scale``, ``hada_*``, ``lokr_*``, ``oft_R``.
     """
@@ -73,19 +74,19 @@ def rooted(part: PartSpec, module: nn.Module, path: str) -> str:
 
 
 def diffusers_original(model: Model, part: str, path: str) -> Original:
-    """A layer under the name diffusers has for it."""
+    """A layer under its name in diffusers."""
     return Original(rooted(model.spec.part(part), model.module(part), path), (path,))
 
 
 def checkpoint_original(model: Model, part: str, path: str) -> Original:
-    """The layer of the published checkpoint that ``path`` is, or is a piece of; text encoders keep their names."""
+    """The layer of the published checkpoint that ``path`` is, or is part of. Text encoders keep their names."""
     if model.spec.part(part).kind != "denoiser":
         return diffusers_original(model, part, path)
     return get_key_map(model.spec.key_map).in_adapter(model.module(part), path)
 
 
 def kohya_original(model: Model, part: str, path: str) -> Original:
-    """The layer as kohya files have it."""
+    """A layer in kohya's form."""
     named = checkpoint_original if model.spec.kohya_original else diffusers_original
     return named(model, part, path)
 
@@ -96,7 +97,7 @@ def kohya_name(model: Model, part: str, name: str) -> str:
 
 
 def legacy_name(model: Model, part: str, name: str) -> str:
-    """The same with ``lora_transformer_`` where the denoiser is one."""
+    """As ``kohya_name``, with ``lora_transformer_`` for transformer denoisers."""
     is_denoiser = model.spec.part(part).kind == "denoiser"
     prefix = f"lora_{part}" if is_denoiser else model.spec.part(part).kohya_prefix
     return f"{prefix}_{name}".replace(".", "_")
@@ -111,7 +112,7 @@ def comfy_name(model: Model, part: str, name: str) -> str:
     """``diffusion_model.input_blocks.1....`` or ``text_encoders.clip_l.transformer....``.
 
     Raises:
-        UnsupportedError: a text encoder without a name there.
+        UnsupportedError: the text encoder has no name there.
     """
     spec = model.spec.part(part)
     if spec.kind == "denoiser":
@@ -130,7 +131,7 @@ def comfy_name(model: Model, part: str, name: str) -> str:
 
 
 def spellings(model: Model) -> dict[str, Spelled]:
-    """Every known spelling of every layer, in the model's order."""
+    """Every known spelling of every layer, in model order."""
     known: dict[str, Spelled] = {}
     encoders = (name for name in model.spec.trained_encoders if name in model.text_encoders)
     for part in (model.spec.denoiser, *encoders):
@@ -147,7 +148,7 @@ def spellings(model: Model) -> dict[str, Spelled]:
 
 
 def _own_spellings(model: Model, part: str, path: str) -> Iterator[str]:
-    """Of a layer under its own name."""
+    """Spellings of a layer under its own name."""
     spec, module = model.spec.part(part), model.module(part)
     name = rooted(spec, module, path)
     flat = name.replace(".", "_")
@@ -164,7 +165,7 @@ def _own_spellings(model: Model, part: str, path: str) -> Iterator[str]:
     index = model.spec.text_encoders.index(part)
     yield f"lora_te{index + 1}_{flat}"
     if spec.comfy_name == "t5xxl":
-        # the third by number even where there is no second
+        # the third by number, even if there is no second
         yield f"lora_te3_{flat}"
     yield f"lycoris_{part}_{flat}"
     yield f"lycoris_{part}_{path}".replace(".", "_")
@@ -173,7 +174,7 @@ def _own_spellings(model: Model, part: str, path: str) -> Iterator[str]:
 
 
 def _original_spellings(model: Model, name: str) -> Iterator[str]:
-    """Of a layer of the denoiser under the name it has in the published checkpoint."""
+    """Spellings of a denoiser layer under its name in the published checkpoint."""
     yield name
     yield f"diffusion_model.{name}"
     yield f"model.diffusion_model.{name}"

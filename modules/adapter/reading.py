@@ -1,4 +1,4 @@
-"""Adapter files read: every layout this field has, matched to the layers of a model."""
+"""Reads adapter files in all common layouts, matched to the layers of a model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from modules.util.errors import DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import parse_json
 
 UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
-"""Tensors other programs have, on layers that are adapted here or not."""
+"""Tensors of other programs on layers that may or may not be adapted here."""
 _SHOWN = 5
 DIMENSIONS = {"alpha": 0, "dora_scale": 1}
-"""The fewest dimensions of tensors that are not matrices."""
+"""Minimum number of dimensions of tensors that are not matrices."""
 FACTORS = (
     ("lora_B", "lora_A"),
     ("hada_w1_a", "hada_w1_b"),
@@ -31,7 +31,7 @@ FACTORS = (
     ("lokr_w1_a", "lokr_w1_b"),
     ("lokr_w2_a", "lokr_w2_b"),
 )
-"""Tensors that are multiplied: the columns of the first are the rows of the second."""
+"""Factors of a product: the columns of the first are the rows of the second."""
 REQUIRED = {
     "LORA": ("lora_A", "lora_B"),
     "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
@@ -57,11 +57,11 @@ def _rank(kind: str, tensors: Mapping[str, torch.Tensor]) -> int:
 def read_adapter(path: str | Path, model: Model) -> AdapterFile:
     """Read an adapter file of any known layout for a model.
 
-    The parts of the model may be without values (on the ``meta`` device): names and shapes are enough.
+    The parts of the model may have no values (on the ``meta`` device): names and shapes suffice.
 
     Raises:
-        UserError: missing, a pickle, damaged, not an adapter, or one for another model; the message lists a
-            few keys that fit nothing.
+        UserError: the file is missing, a pickle, damaged, not an adapter, or for another model. The message
+            lists a few unmatched keys.
     """
     source = Path(path)
     tensors, metadata = read_tensors(source)
@@ -71,7 +71,7 @@ def read_adapter(path: str | Path, model: Model) -> AdapterFile:
 def match_adapter(
     tensors: Mapping[str, torch.Tensor], metadata: dict[str, str], model: Model, source: str
 ) -> AdapterFile:
-    """The tensors of an adapter file by the layers of a model; see ``read_adapter``."""
+    """Match the tensors of an adapter file to the layers of a model; see ``read_adapter``."""
     notes = check_digests(source, tensors, metadata)
     known = spellings(model)
     found: dict[str, dict[str, torch.Tensor]] = {}
@@ -119,10 +119,11 @@ def match_adapter(
 
 
 def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse tensors of a layer that cannot be an adapter's, whatever the model.
+    """Refuse tensors of a layer that cannot belong to an adapter, whatever the model.
 
     Raises:
-        DataError: too few dimensions, no values, whole numbers, NaN or infinite values, or factors of unlike ranks.
+        DataError: there are too few dimensions, no values, integers, NaN or infinite values, or factors of
+            different ranks.
     """
     for leaf, tensor in tensors.items():
         fault = _value_fault(leaf, tensor)
@@ -143,7 +144,7 @@ def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch
 
 
 def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
-    """What is wrong with one tensor of an adapter, or nothing."""
+    """The fault of one tensor of an adapter, if any."""
     if leaf == "alpha" and tensor.numel() != 1:
         return f"has {tensor.numel()} numbers instead of 1"
     least = DIMENSIONS.get(leaf, 2)
@@ -161,13 +162,15 @@ def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
 
 
 def _of_inputs(key: str, tensor: torch.Tensor) -> bool:
-    """Whether DoRA's magnitudes lie along the inputs; peft writes those of outputs so, under a name of its own."""
+    """Whether DoRA's magnitudes run along the inputs. peft writes those of outputs in the same way, under
+    another name.
+    """
     along = tensor.dim() > 1 and tensor.shape[0] == 1 and tensor.numel() > 1
     return along and "lora_magnitude_vector" not in key
 
 
 def _unread(key: str, known: Mapping[str, Spelled]) -> str | None:
-    """What an adapter has on a layer if it is none of the tensors that are read; ``None`` for a foreign layer."""
+    """The unsupported tensor of an adapter on a layer; ``None`` for a foreign layer."""
     pieces = key.replace("base_model.model.", "").split(".")
     for end in range(len(pieces) - 1, 0, -1):
         if ".".join(pieces[:end]) in known:
@@ -179,7 +182,7 @@ def _unread(key: str, known: Mapping[str, Spelled]) -> str | None:
 def _refuse_strangers(
     source: str, strangers: list[str], count: int, known: Mapping[str, Spelled], model: Model
 ) -> None:
-    """``UserError`` for keys that belong to no layer, or to a kind of adapter that is not read."""
+    """Raise ``UserError`` for keys that belong to no layer, or to an unsupported adapter type."""
     kinds = {key: _unread(key, known) for key in strangers}
     foreign = [key for key, kind in kinds.items() if kind is None]
     if foreign:
@@ -205,7 +208,7 @@ def _refuse_strangers(
 def _placed(
     source: str, kind: str, name: str, spelled: Spelled, layer: LayerAdapter, model: Model
 ) -> Iterator[tuple[Place, LayerAdapter]]:
-    """The layers a name stands for, with what is theirs of its tensors."""
+    """The layers of a name, each with its share of the tensors."""
     if spelled.swapped:
         if kind == "LOKR":
             raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
@@ -234,14 +237,14 @@ def _not_split(source: str, name: str, kind: str) -> str:
 
 
 def out_rows(model: Model, place: Place) -> int:
-    """How many outputs a layer has."""
+    """Number of outputs of a layer."""
     layer: Any = model.module(place[0]).get_submodule(place[1])
     layer = getattr(layer, "base_layer", layer)
     return int(getattr(layer, "out_features", None) or layer.out_channels)
 
 
 def find_adapter(path: str | Path) -> None:
-    """``DataError`` if no adapter file can be there, found without opening it."""
+    """Raise ``DataError`` if no adapter file can exist there, without opening it."""
     source = Path(path)
     if not source.is_file():
         raise DataError(f"the adapter {source} does not exist", field=FIELD, hint="check the path")
@@ -254,7 +257,7 @@ def find_adapter(path: str | Path) -> None:
 
 
 def read_tensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file. ``DataError`` if it is not there, or damaged."""
+    """Tensors and metadata of a safetensors file. Raises ``DataError`` if it is missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
     find_adapter(source)
@@ -266,7 +269,7 @@ def read_tensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]
 
 
 def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: Mapping[str, Spelled]) -> str:
-    """The one kind of all layers, every layer complete."""
+    """The common adapter type of all layers. Every layer must be complete."""
     marks = {"lora_A": "LORA", "hada_w1_a": "LOHA", "lokr_w": "LOKR", "oft_R": "OFT_2"}
     kinds: dict[str, str] = {}
     for place, found in layers.items():
@@ -308,15 +311,16 @@ def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: 
 def _alpha(
     source: str, kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> float:
-    """The layer's alpha, taken out of its tensors: the file's, that of diffusers' metadata, or the rank.
+    """Remove a layer's alpha from its tensors and return it: that of the file, of diffusers' metadata, or the
+    rank.
 
     Raises:
-        DataError: the metadata says something else than a number.
+        DataError: the value in the metadata is not a number.
     """
     rank = _rank(kind, tensors)
     if "alpha" in tensors:
         alpha = float(tensors.pop("alpha").float())
-        # two full factors have no rank that alpha could be divided by
+        # two full factors have no rank by which alpha could be divided
         return float(rank) if {"lokr_w1", "lokr_w2"} <= tensors.keys() else alpha
     written = metadata.get(DIFFUSERS_METADATA)
     if written:

@@ -1,6 +1,6 @@
 """The reference weights of preference training: the base model, or the adapter as it was at the start.
 
-Words with vectors of their own are in both what they were at the start: to the base model they would mean nothing.
+Learned words have their initial vectors in both, because they would mean nothing to the base model.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ PERTURBATION = 0.1
 
 
 class Reference:
-    """Makes the contexts in which a model computes with its reference weights.
+    """Provides the contexts in which a model computes with its reference weights.
 
-    NEW_ADAPTER switches the adapters off. EXISTING_ADAPTER clones every adapter tensor when it is made and
-    points the live tensors at the clones inside a context; nothing is copied, and the optimizer's state does
-    not notice. Embeddings have the values they were made with in either. Contexts must not be nested and must
-    be over before a backward pass that recomputes.
+    NEW_ADAPTER disables the adapters. EXISTING_ADAPTER clones every adapter tensor on creation, and points
+    the live tensors at the clones inside a context. Nothing is copied, and the optimizer's state is
+    unaffected. Embeddings have their initial values in both. Contexts must not be nested, and must end before
+    a backward pass that recomputes.
 
     Args:
         handle: the adapters being trained.
         mode: NEW_ADAPTER or EXISTING_ADAPTER.
 
     Raises:
-        ValueError: unknown mode.
+        ValueError: the mode is unknown.
     """
 
     def __init__(self, handle: AdapterHandle, mode: object) -> None:
@@ -47,7 +47,8 @@ class Reference:
             )
         self.handle = handle
         self._active = False
-        # the tensor objects stay the same whatever happens to their values; looking them up is what costs
+        # the tensor objects stay the same whatever happens to their values; looking them up is what takes
+        # time
         self._tensors = dict(handle.named_tensors())
         self._snapshot: dict[str, torch.Tensor] = {}
         if self.mode == EXISTING_ADAPTER:
@@ -58,10 +59,10 @@ class Reference:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Reference weights inside the block, the trained ones again afterwards, whatever happens.
+        """Use the reference weights inside the block, and always the trained ones again afterwards.
 
         Raises:
-            RuntimeError: the reference is active already.
+            RuntimeError: the reference is already active.
         """
         if self._active:
             raise RuntimeError("the reference context was entered inside itself")
@@ -83,7 +84,7 @@ class Reference:
             for name, tensor in self._tensors.items():
                 frozen = self._snapshot[name]
                 if frozen.device != tensor.device or frozen.dtype != tensor.dtype:
-                    # the model moved since the snapshot was taken; follow it once
+                    # the model moved after the snapshot was taken; follow it once
                     frozen = self._snapshot[name] = frozen.to(tensor.device, tensor.dtype)
                 tensor.data = frozen
             yield
@@ -96,7 +97,7 @@ class Reference:
         return dict(self._snapshot)
 
     def load_snapshot(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take over the snapshot of a backup.
+        """Restore the snapshot of a backup.
 
         Raises:
             DataError: it does not belong to this adapter, or to this mode.
@@ -115,7 +116,7 @@ class Reference:
             write_safetensors(self._snapshot, temporary)
 
     def load(self, path: str | Path) -> None:
-        """Read a snapshot written by ``save``. Raises ``DataError`` if there is none or it does not fit."""
+        """Read a snapshot written by ``save``. Raises ``DataError`` if there is none or it does not match."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -130,10 +131,10 @@ class Reference:
 
     @torch.no_grad()
     def self_check(self) -> None:
-        """Prove that the context really switches weights here, then leave everything as it was.
+        """Verify that the context really switches weights here, and restore everything.
 
-        Some wrappers of parameters ignore pointer swaps silently, and training would then compare the model
-        with itself.
+        Some parameter wrappers silently ignore pointer swaps, and training would then compare the model with
+        itself.
 
         Raises:
             RuntimeError: the switch has no effect or is not undone.
@@ -175,10 +176,11 @@ def _equal(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]
 
 
 def create_reference(training_method: object, mode: object, handle: AdapterHandle | Any | None) -> Reference:
-    """The reference of a preference run.
+    """Create the reference of a preference run.
 
     Raises:
-        NotImplementedError: full fine-tuning. RuntimeError: no adapter attached. ValueError: unknown mode.
+        NotImplementedError: full fine-tuning. RuntimeError: no adapter is attached. ValueError: the mode is
+            unknown.
     """
     method = str(getattr(training_method, "value", training_method))
     if method != "LORA":

@@ -1,11 +1,12 @@
-"""Changes to a person's folder that can be undone: every move of a file is noted on the disk before it is made.
+"""Undoable changes to a person's folder: every move of a file is recorded on disk before it is made.
 
-In the folder lies ``.tastemaker-tools`` with one folder for each command that changed something: ``journal.jsonl`` and
-the files that were replaced or taken out, under numbers. Nothing is deleted until the person says so (``forget``).
-A file is replaced by two moves: the old one into ``kept``, the finished new one from ``made`` to its place.
+The folder contains ``.tastemaker-tools`` with one folder per command that changed something:
+``journal.jsonl`` and the replaced or removed files, by number. Nothing is deleted until the person says so
+(``forget``). A file is replaced by two moves: the old one into ``kept``, the finished new one from ``made``
+to its place.
 
-A command that was killed is put in order when the next one begins: one transaction (renaming) is rolled back as a
-whole, a series (resizing image after image) keeps what is complete. An undo that was stopped is completed.
+A killed command is cleaned up when the next one begins: a transaction (renaming) is rolled back as a whole, a
+series (resizing image after image) keeps what is complete. An interrupted undo is completed.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ JOURNAL = "journal.jsonl"
 MAX_JOURNAL_BYTES = 256 << 20
 
 _SETTLED: dict[Path, dict[str, tuple[int, int, int]]] = {}
-"""By folder: the journals in which this program found nothing left to do, by name. Someone who writes ten thousand
-captions has as many journals, and all of them are looked at before each change.
+"""By folder: names of journals in which this program found nothing left to do. Writing ten thousand captions
+makes as many journals, and all of them are checked before each change.
 """
 
 
 class Move(NamedTuple):
-    """A file gets another name; both are relative to the folder.
+    """A move of a file; both names are relative to the folder.
 
     Args:
-        digest: of the bytes that were written, where they are the program's: a file that a person changed since is
-            not replaced when this is undone.
+        digest: digest of the written bytes, if they are the program's own. An undo does not replace a file
+            that a person has changed since.
     """
 
     source: str
@@ -49,13 +50,15 @@ class Move(NamedTuple):
 
 @dataclass
 class _Past:
-    """What a journal says.
+    """The state recorded in a journal.
 
     Args:
-        moves: those that were announced and not undone; only the last one may not have been made, or be undone.
-        complete: how many of them are complete and stay after a kill.
-        ended: nothing was left half done.
-        undoing: moves were undone after its end, so an undo was stopped before it could remove the journal.
+        moves: moves announced and not undone; only the last one may not have been made, or may already be
+            undone.
+        complete: number of moves that are complete and stay after a kill.
+        ended: whether nothing was left half done.
+        undoing: whether moves were undone after its end, so that an undo was interrupted before it could
+            remove the journal.
     """
 
     moves: list[Move]
@@ -64,10 +67,10 @@ class _Past:
     undoing: bool = False
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Take the next line of the journal into account.
+        """Process the next line of the journal.
 
         Raises:
-            DataError: it is damaged.
+            DataError: the line is damaged.
         """
         move, back = record.get("move"), record.get("back")
         if isinstance(move, list) and len(move) == 3 and all(isinstance(text, str) for text in move):
@@ -82,7 +85,7 @@ class _Past:
 
 
 class Job:
-    """What one command does; given by ``Journal.job``."""
+    """The changes of one command; created by ``Journal.job``."""
 
     def __init__(self, owned: Owned, name: str) -> None:
         self._owned, self._name = owned, name
@@ -96,31 +99,31 @@ class Job:
         return not self._moved
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Put a line into the journal, on the disk."""
-        # a line that a kill cuts off ends before the next one begins
+        """Write a line to the journal, on disk."""
+        # a line cut short by a kill is ended before the next one begins
         line = b"\n" + json.dumps(record, ensure_ascii=False).encode() + b"\n"
         self._owned.append(f"{self._place}/{JOURNAL}", line)
 
     def move(self, source: str, target: str, digest: str = "") -> None:
-        """Note a move, and make it.
+        """Record a move, then make it.
 
         Raises:
-            UserError: the target is taken.
+            UserError: the target exists.
         """
         self._moved = True
         self.note({"move": [source, target, digest]})
         self._owned.move(source, target)
 
     def keep(self, name: str) -> None:
-        """Take a file out of the folder."""
+        """Remove a file from the folder, keeping it for undo."""
         self.move(name, self._next("kept"))
 
     def give_names(self, names: Mapping[str, str], taken: Iterable[str]) -> None:
-        """Give files other names at once; they may exchange names.
+        """Rename files at once; they may swap names.
 
         Args:
             names: old to new.
-            taken: files to take out first, because their names are needed.
+            taken: files to remove first, because their names are needed.
         """
         for name in taken:
             self.keep(name)
@@ -136,12 +139,12 @@ class Job:
         new: Mapping[str, Callable[[Path], None]],
         progress: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Take files out and put new ones in; a kill leaves both or neither once the next command begins.
+        """Remove files and add new ones. After a kill, the next command makes it all or nothing.
 
         Args:
-            new: name to what writes it to a path.
-            progress: called with the name of each new file before it is written, and again before it is put in its
-                place; what it raises undoes everything.
+            new: name to a function that writes the file to a path.
+            progress: called with the name of each new file before it is written, and again before it is moved
+                into place. An exception from it undoes everything.
         """
         made, out = {}, set(old)
         for name, write in new.items():
@@ -152,7 +155,7 @@ class Job:
         for name in sorted(out - made.keys()):
             self.keep(name)
         for name, finished in made.items():
-            # one after the other: of many files that are replaced, a kill finds all but one in their places
+            # one by one, so that even if many files are replaced, a kill finds all but one in place
             progress(name)
             if name in out:
                 self.keep(name)
@@ -171,7 +174,7 @@ class Journal:
         root: the folder.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: the folder does not exist.
     """
 
     def __init__(self, root: Path) -> None:
@@ -191,17 +194,18 @@ class Journal:
 
     @contextmanager
     def job(self, what: str) -> Iterator[Job]:
-        """A command that changes the folder. After a fault or a kill nothing stays of it but what it calls complete.
+        """Run a command that changes the folder. After a fault or a kill, only what it marked complete
+        remains.
 
         Args:
             what: its name.
 
         Raises:
-            UserError: another tool is at work in the folder, or one that was killed cannot be put in order.
+            UserError: another tool is working in the folder, or a killed one cannot be cleaned up.
         """
         with self._alone():
             self._recover()
-            # what a kill left of a folder without its journal keeps its number
+            # the remains of a killed command without a journal keep their number
             numbers = [_number(entry.name) for entry in os.scandir(self.root / FOLDER)]
             name = f"{max(numbers, default=0) + 1:04d}-{what}"
             job = Job(self._owned, name)
@@ -225,14 +229,15 @@ class Journal:
         return sorted(found, key=lambda name: (_number(name), name))
 
     def undo(self, *what: str) -> str | None:
-        """Undo the last command, or complete an undo that was stopped; its name, ``None`` if there is none.
+        """Undo the last command, or complete an interrupted undo. Returns its name; ``None`` if there is
+        none.
 
         Args:
-            what: only a command of one of these names is undone; none for any.
+            what: undo only a command with one of these names; by default any.
 
         Raises:
-            UserError: a file is in the way or was changed since, or the last command has another name; nothing was
-                undone.
+            UserError: a file is in the way or was changed since, or the last command has another name.
+                Nothing was undone.
         """
         with self._alone():
             completed = self._recover()
@@ -249,10 +254,10 @@ class Journal:
             return names[-1]
 
     def forget(self) -> int:
-        """Delete what could be undone, with the files that were kept for it; how many commands that were.
+        """Delete the undo history with its files. Returns the number of commands.
 
         Raises:
-            UserError: a command cannot be put in order, or its folder holds files that are still in use.
+            UserError: a command cannot be cleaned up, or its folder contains files that are still in use.
         """
         with self._alone():
             self._recover()
@@ -262,17 +267,17 @@ class Journal:
             return len(names)
 
     def put_in_order(self) -> None:
-        """Roll back what a killed command left half done, before a new one looks at the folder.
+        """Roll back what a killed command left half done, before a new one reads the folder.
 
         Raises:
-            UserError: another tool is at work in the folder, or a file is in the way.
+            UserError: another tool is working in the folder, or a file is in the way.
         """
         if self.jobs():
             with self._alone():
                 self._recover()
 
     def _recover(self) -> str | None:
-        """Put in order what was stopped; the name of the command whose undo was completed, if there was one."""
+        """Clean up interrupted commands. Returns the name of the command whose undo was completed, if any."""
         completed = None
         for name in reversed(self.jobs()):
             found = (self.root / FOLDER / name / JOURNAL).stat()
@@ -294,13 +299,13 @@ class Journal:
         return completed
 
     def _remove(self, name: str, *needless: str) -> None:
-        """Delete the folder of a command, unless files of a person lie in it.
+        """Delete the folder of a command, unless it contains files of a person.
 
         Args:
-            needless: its folders whose files may go.
+            needless: its subfolders whose files may be deleted.
 
         Raises:
-            UserError: there are files elsewhere in it.
+            UserError: it contains other files.
         """
         place = self._owned.path(f"{FOLDER}/{name}")
         files = [Path(folder, file) for folder, _, found in os.walk(place) for file in found]
@@ -320,7 +325,7 @@ class Journal:
             try:
                 record = parse_json(line, "journal") if line else None
             except UserError:
-                continue  # its writer was killed before the move it announces
+                continue  # its writer was killed before the announced move
             if isinstance(record, dict):
                 past.take(record)
         return past
@@ -330,12 +335,12 @@ class Journal:
         todo = self._check(moves, down_to)
         job = Job(self._owned, name)
         for number, move in todo:
-            # with this note only this move can be in doubt after a kill
+            # with this record, only this move can be in doubt after a kill
             job.note({"back": number})
             self._owned.move(move.target, move.source)
 
     def _check(self, moves: Sequence[Move], down_to: int) -> list[tuple[int, Move]]:
-        """The moves to undo, each with how many there are up to it; refused if a person's file is in the way."""
+        """The moves to undo, each with its number. Refused if a person's file is in the way."""
         known: dict[str, bool] = {}
         todo, faults = [], []
 
@@ -345,7 +350,8 @@ class Journal:
         for number in range(len(moves), down_to, -1):
             move = moves[number - 1]
             taken_out = move.target.startswith(f"{FOLDER}/")
-            # The last one may not have been made. One of its ends lies where nobody else puts files, and says so.
+            # The last move may not have been made. One of its ends is where nobody else puts files, which
+            # tells.
             made = number < len(moves) or (there(move.target) if taken_out else not there(move.source))
             if not made or not there(move.target):
                 continue
@@ -367,6 +373,6 @@ class Journal:
 
 
 def _number(name: str) -> int:
-    """The number that a command's folder begins with; 0 for other names."""
+    """The number at the start of a command's folder name; 0 for other names."""
     number = name.partition("-")[0]
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0

@@ -16,13 +16,13 @@ _PROGRESS = re.compile(r"^(\d+)/(\d+) ?(.*)")
 
 
 class ToolJob:
-    """Starts with its creation. ``lines`` fills while it works; ``ended`` is set at its end, with ``fault`` if it
-    failed.
+    """A process that starts on creation. ``lines`` fills while it works; ``ended`` is set at its end, with
+    ``fault`` if it failed.
 
     Args:
         script: a file in ``scripts``.
-        words: of its command line.
-        what: how messages call it.
+        words: its command line arguments.
+        what: its name in messages.
 
     Raises:
         UserError: it cannot be started.
@@ -53,6 +53,6 @@ class ToolJob:
             self.ended.set()
 
     def stop(self) -> None:
-        """End it; it puts the folder in order first. Waits a little."""
+        """End the process, which first cleans up the folder. Waits briefly."""
         self.stopped = True
         self._process.stop()

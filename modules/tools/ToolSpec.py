@@ -1,4 +1,4 @@
-"""A tool as data: what its command line and its window ask for."""
+"""A tool described as data: the inputs of its command line and window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = str | int | float | bool
 
 
 class Kind(StrEnum):
-    """What is asked for."""
+    """Kinds of input."""
 
     FOLDER = "folder"
     FILE = "file"
@@ -34,14 +34,14 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class ToolField:
-    """One thing that a tool asks for.
+    """One input of a tool.
 
     Args:
-        name: on the command line; without dashes where it has no name of its own.
-        title: in the window.
-        tip: what it means, for both.
-        default: empty where nothing is given.
-        needed: the tool cannot work without it.
+        name: name on the command line; without dashes for positional arguments.
+        title: title in the window.
+        tip: explanation, for both.
+        default: default value; empty for none.
+        needed: whether it is required.
     """
 
     name: str
@@ -54,11 +54,11 @@ class ToolField:
 
     @property
     def key(self) -> str:
-        """Under which its value is found."""
+        """The key of its value."""
         return self.name.lstrip("-").replace("-", "_")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Let a command line ask for it."""
+        """Add it to a command line parser."""
         if self.kind is Kind.SWITCH:
             parser.add_argument(self.name, action="store_true", help=self.tip)
             return
@@ -72,13 +72,13 @@ class ToolField:
         parser.add_argument(self.name, **given)  # type: ignore[arg-type]
 
     def words(self, value: Value) -> list[str]:
-        """A value of the window as words of the command line."""
+        """A value from the window as command line arguments."""
         text = str(value).strip()
         if self.kind is Kind.SWITCH:
             return [self.name] if value else []
         if not text or text == str(self.default):
             return []
-        # one word, so that a text that begins with a dash is not taken for an option
+        # a single argument, so that a text that begins with a dash is not mistaken for an option
         return [f"{self.name}={text}"] if self.name.startswith("-") else [text]
 
 
@@ -88,13 +88,13 @@ class ToolSpec:
 
     Args:
         key: its name in the program.
-        title: in the window.
-        about: what it does, in a sentence.
+        title: title in the window.
+        about: what it does, in one sentence.
         script: the file in ``scripts``.
-        verb: the first word of its command line, if it has several.
-        previews: it has ``--dry-run``.
-        shows: its last line names an image to look at.
-        undoes: its folder has a journal, and ``undo`` of the same script undoes the last change.
+        verb: subcommand of its script, if it has several.
+        previews: whether it supports ``--dry-run``.
+        shows: whether its last line names an image to show.
+        undoes: whether its folder has a journal, so that ``undo`` of the same script undoes the last change.
     """
 
     key: str
@@ -108,7 +108,7 @@ class ToolSpec:
     shows: bool = False
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Let a command line ask for everything."""
+        """Add all inputs to a command line parser."""
         for one in self.fields:
             one.add_to(parser)
         if self.previews:
@@ -117,7 +117,7 @@ class ToolSpec:
             )
 
     def words(self, values: Mapping[str, Value], preview: bool) -> list[str]:
-        """The command line, after the script."""
+        """The command line after the script."""
         named = [one for one in self.fields if one.name.startswith("-")]
         places = [one for one in self.fields if one not in named]
         made = [word for one in named for word in one.words(values.get(one.key, one.default))]
@@ -127,5 +127,5 @@ class ToolSpec:
         return [*([self.verb] if self.verb else []), *made, *(["--", *ends] if ends else [])]
 
     def missing(self, values: Mapping[str, Value]) -> list[str]:
-        """Titles of what is needed and empty."""
+        """Titles of required inputs that are empty."""
         return [one.title for one in self.fields if one.needed and not str(values.get(one.key, "")).strip()]

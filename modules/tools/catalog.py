@@ -1,4 +1,4 @@
-"""The tools there are, in the order of the page."""
+"""The available tools, in page order."""
 
 from __future__ import annotations
 

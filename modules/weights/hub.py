@@ -1,4 +1,4 @@
-"""The account on the hub that models are fetched with."""
+"""The hub account used to download models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ TOKEN_VARIABLE = "HF_TOKEN"
 
 
 def hub_token() -> str | None:
-    """The token to log in with: of the environment, else the stored one; ``None`` leaves it to the hub's library.
+    """The token to log in with: from the environment, else the stored one; ``None`` leaves it to the hub's
+    library.
 
     Raises:
         UserError: the secrets file is damaged.

@@ -1,4 +1,4 @@
-"""Models from the hub that are already downloaded, found without going online."""
+"""Finds models from the hub that are already downloaded, without going online."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def downloaded(
     alone: bool = False,
     weights: bool = True,
 ) -> Path | None:
-    """The folder in the local cache a hub name stands for; ``None`` if it is not there, or not wholly.
+    """The folder of a hub name in the local cache; ``None`` if it is missing or incomplete.
 
     Args:
-        parts: what must be there.
-        configs: parts of which the config is enough.
-        alone: whether a repository with just one part will do too.
-        weights: whether the parts' weights must be there too.
+        parts: parts that must exist.
+        configs: parts of which only the config is needed.
+        alone: whether a repository with a single part is accepted too.
+        weights: whether the parts' weights must exist too.
     """
     if not is_hub_name(name):
         return None
@@ -51,9 +51,9 @@ def downloaded(
     try:
         index = read_index(path)
     except UserError:
-        # for loading to refuse
+        # refused on loading
         return folder
-    # parts the model is without are for loading to refuse
+    # parts the model lacks are refused on loading
     asked = [spec.part(part) for part in parts]
     wanted = [part for part in asked if _has(index, part.place) and not left_out(part, index)]
     small = [spec.part(part).place for part in configs]
@@ -63,7 +63,7 @@ def downloaded(
 
 
 def _has(index: Mapping[str, Any], place: str) -> bool:
-    """Whether a model has a part; an index may name those it is without."""
+    """Whether a model has a part. An index may list parts that it lacks."""
     entry = index.get(place)
     return all(entry) if isinstance(entry, list) else bool(entry)
 
@@ -75,8 +75,8 @@ def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
 
 
 def _is_whole(place: Path, weights: bool) -> bool:
-    """Whether there is a config and all or, unless they are asked for, none of the weights' pieces; a download may
-    have been cut short.
+    """Whether there is a config and, if requested, all pieces of the weights; a download may have been
+    interrupted.
     """
     if not (place / "config.json").is_file():
         return False

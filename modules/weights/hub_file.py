@@ -1,4 +1,4 @@
-"""A single file of weights: on this machine, or one file of a repository on the hub."""
+"""A single file of weights, on this machine or in a repository on the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REPOSITORY = re.compile(rf"({_SEGMENT}/{_SEGMENT})((?:/{_SEGMENT})*)")
 
 
 def local_file(name: str) -> Path | None:
-    """The file that a name stands for, if it is on this machine.
+    """The local file of a name, if it exists.
 
     Args:
         name: a path, ``owner/name/file.safetensors``, or ``owner/name`` of a repository with one such file.
@@ -37,13 +37,13 @@ def local_file(name: str) -> Path | None:
 
 
 def find_file(name: str, field: str) -> Path:
-    """The same; a file on the hub is downloaded.
+    """As ``local_file``, but a file on the hub is downloaded.
 
     Args:
         field: the setting that holds the name, for errors.
 
     Raises:
-        UserError: there is no such file, it cannot be had, or the repository holds several.
+        UserError: the file does not exist, cannot be downloaded, or the repository holds several.
     """
     check_name(name, field)
     path = Path(name).expanduser()
@@ -78,7 +78,7 @@ def find_file(name: str, field: str) -> Path:
 
 
 def check_name(name: str, field: str) -> None:
-    """``UserError`` if a name is neither that of a file here nor one that a file on the hub can have."""
+    """Raise ``UserError`` if a name is neither that of a local file nor a valid name on the hub."""
     path = Path(name).expanduser()
     if path.is_file():
         if path.suffix.lower() != ENDING:
@@ -98,7 +98,7 @@ def check_name(name: str, field: str) -> None:
 
 
 def _on_hub(name: str) -> tuple[str, str]:
-    """The repository and the file in it that a name can stand for on the hub; both empty for a local path."""
+    """The repository and file that a name can refer to on the hub; both empty for a local path."""
     match = _REPOSITORY.fullmatch(name)
     path = Path(name).expanduser()
     if match is None or path.is_dir() or path.parent.is_dir():

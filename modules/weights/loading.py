@@ -1,4 +1,4 @@
-"""Finding a model: a diffusers folder, a file of weights, or a name on the hub. Other pickles are refused."""
+"""Finds a model: a diffusers folder, a file of weights, or a hub name. Other pickles are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROCESSOR_CONFIG = "preprocessor_config.json"
 WHOLE_PROCESSOR_CONFIG = "processor_config.json"
 PICKLES = (".bin", ".pkl", ".pickle")
 USUAL_LAYERS, MOST_LAYERS = 100, 1000
-"""Layers below which a config is not compared with its weights, and more than any published model has."""
+"""Number of layers below which a config is not compared with its weights, and a number above any published model."""
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
@@ -39,8 +39,8 @@ ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """All but what bitsandbytes says when diffusers brings it along: that a faster kernel of a case of its own, which
-    is not used here, is not installed.
+    """Filter for log records: everything except the message of bitsandbytes, on import by diffusers, that a
+    faster kernel for a special case, not used here, is not installed.
     """
     return "gemm_4bit_forward from kernels-community" not in record.getMessage()
 
@@ -55,15 +55,15 @@ def find_source(
     configs: Iterable[str] = (),
     alone: bool = False,
 ) -> Path:
-    """The local folder or file that ``name`` stands for; a hub name is downloaded first.
+    """The local folder or file of ``name``. A hub name is downloaded first.
 
     Args:
-        parts: what is to be downloaded; all by default.
-        configs: parts of which only the configs are.
-        alone: whether a repository with just one part will do too.
+        parts: parts to download; all by default.
+        configs: parts of which only the configs are downloaded.
+        alone: whether a repository with a single part is accepted too.
 
     Raises:
-        UserError: nothing there, not a model, a pickle, or a hub name that cannot be fetched.
+        UserError: it does not exist, is not a model, is a pickle, or cannot be downloaded.
     """
     if not name.strip():
         raise UserError("no base model is given", field=FIELD, hint="choose a model folder or a file")
@@ -97,7 +97,7 @@ def find_source(
 
 
 def _check_gguf_place(path: Path, spec: FamilySpec, parts: Iterable[str] | None, alone: bool) -> None:
-    """``UserError`` if a GGUF file is given where none is read."""
+    """Raise ``UserError`` if a GGUF file is given where none is supported."""
     if spec.denoiser != "transformer":
         raise UserError(
             f"{path} is a GGUF file, which is not supported for the {spec.denoiser} of {spec.label}",
@@ -113,7 +113,7 @@ def _check_gguf_place(path: Path, spec: FamilySpec, parts: Iterable[str] | None,
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name can only mean a model on the hub: nothing of that name can be a folder or file here."""
+    """Whether a name can only mean a model on the hub, because no local folder or file can have it."""
     path = Path(name).expanduser()
     return bool(
         HUB_NAME.fullmatch(name)
@@ -124,7 +124,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def _nearest(path: Path) -> str:
-    """The part of a wrong path that still exists."""
+    """The part of an invalid path that still exists."""
     for parent in path.parents:
         if parent.is_dir():
             inside = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))[:8]
@@ -151,12 +151,13 @@ def _download(
     patterns += [f"{places[part]}/config.json" for part in configs]
     if alone:
         patterns += ["config.json", *PLAIN_WEIGHTS]
-        # a whole model of its own brings its tokenizer
+        # a complete model of its own brings its tokenizer
         patterns += HUB_PATTERNS if any(spec.part(part).apart for part in wanted) else ()
     fetch = partial(snapshot_download, repository(name), token=hub_token(), **at_revision(name))
     try:
         place = Path(fetch(allow_patterns=patterns))
-        # repositories often hold the same weights again in half precision; these count only where they are all there is
+        # repositories often hold the same weights again in half precision; these are used only if all of
+        # them exist
         if more := _without_weights(place, sorted(places[part] for part in wanted), alone):
             fetch(allow_patterns=more)
         return place
@@ -183,7 +184,7 @@ def _download(
 
 
 def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str]:
-    """Patterns for the weights of parts that came with a config only."""
+    """Patterns for the weights of parts that came with only a config."""
     folders = [place / part for part in parts] + ([place] if alone else [])
     lacking = [f for f in folders if (f / "config.json").is_file() and not any(f.glob("*.safetensors"))]
     return [
@@ -194,13 +195,13 @@ def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str
 def check_folder(
     folder: Path, spec: FamilySpec, parts: Iterable[str], weights: bool = True
 ) -> dict[str, Any]:
-    """The content of ``model_index.json`` of a diffusers folder that has all the named parts.
+    """Check that a diffusers folder has all named parts. Returns its ``model_index.json``.
 
     Args:
-        weights: whether parts without weights are missing.
+        weights: whether parts without weights count as missing.
 
     Raises:
-        UserErrors: everything that is missing or of the wrong kind, together.
+        UserErrors: everything that is missing or of the wrong kind.
     """
     index_path = index_file(folder)
     if index_path is None:
@@ -233,7 +234,7 @@ def check_folder(
 
 
 def _check_relative(folder: Path, spec: FamilySpec) -> None:
-    """``UserError`` if the folder's denoiser is that of a relative of the family."""
+    """Raise ``UserError`` if the folder's denoiser is that of a relative of the family."""
     place = folder / spec.denoiser / "config.json"
     config = read_json(place, "model config") if place.is_file() else None
     relative = spec.relative_by_config(config) if isinstance(config, dict) else None
@@ -248,7 +249,7 @@ def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
 
 
 def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
-    """What is wrong with one part of a folder, or nothing."""
+    """The fault of one part of a folder, if any."""
     if not isinstance(entry, list) or len(entry) != 2 or not entry[1]:
         return f"its model_index.json names no {part.place}"
     if part.classes and entry[1] not in part.classes:
@@ -269,7 +270,7 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
 
 
 def weights_variant(place: Path) -> str | None:
-    """``fp16`` and the like when a part has no weights under the plain name."""
+    """The variant, such as ``fp16``, of a part without weights under the plain name; otherwise ``None``."""
     names = [p.name for p in place.glob("*.safetensors")]
     plain = [n for n in names if n.split(".")[0].split("-")[0] in WEIGHT_STEMS and _variant(n) is None]
     if plain:
@@ -279,7 +280,7 @@ def weights_variant(place: Path) -> str | None:
 
 
 def weights_files(place: Path) -> list[Path]:
-    """The files with the weights of a part: those of one variant, in one piece if they are there that way too."""
+    """The weight files of a part: those of one variant, in a single file if available."""
     variant = weights_variant(place)
     files = [p for p in sorted(place.glob("*.safetensors")) if _variant(p.name) == variant]
     files = [p for p in files if p.name.split(".")[0].split("-")[0] in WEIGHT_STEMS] or files
@@ -292,14 +293,14 @@ def _variant(name: str) -> str | None:
 
 
 def check_layers(config: Mapping[str, Any], tensors: Callable[[], int], place: Path) -> None:
-    """Compare the numbers of layers in a config with the number of tensors there are for them; making modules for a
-    number without limit would take hours.
+    """Compare the number of layers in a config with the number of tensors, because creating modules for an
+    unlimited number would take hours.
 
     Args:
-        tensors: how many there are in the files next to the config; asked for deep models alone.
+        tensors: returns the number in the files next to the config; called only for deep models.
 
     Raises:
-        UserError: the config asks for more layers than there are tensors.
+        UserError: the config has more layers than there are tensors.
     """
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -315,7 +316,7 @@ def check_layers(config: Mapping[str, Any], tensors: Callable[[], int], place: P
 
 
 def refuse_packed(config: Mapping[str, Any], place: Path) -> None:
-    """Refuse a part whose folder holds weights in codes of another library, such as 4 bits of bitsandbytes.
+    """Refuse a part whose weights are in another library's encoding, such as bitsandbytes' 4 bits.
 
     Raises:
         UserError: its config says so.
@@ -337,10 +338,10 @@ def load_module(
 
     Args:
         from_pretrained: the class method of the part's class.
-        dtype_name: what that method calls the number type.
+        dtype_name: the method's argument for the number type.
 
     Raises:
-        UserError: unreadable, or weights that do not fit the part's config.
+        UserError: the part is unreadable, or its weights do not match its config.
     """
     place = folder / part
     _quiet_progress_bars()
@@ -383,14 +384,15 @@ def load_module(
 
 
 def require_floats(stored: Mapping[str, LazyTensor], wanted: Mapping[str, torch.Tensor], place: Path) -> None:
-    """Refuse weights in a type that holds no fractions: another program's codes, or counts, would be taken for weights.
+    """Refuse weights of an integer type, because another program's codes or counts would be mistaken for
+    weights.
 
     Args:
-        stored: what is in the files, by the names of the module.
-        wanted: the module's own tensors; only types are looked at.
+        stored: tensors in the files, by the module's names.
+        wanted: the module's own tensors, of which only types are used.
 
     Raises:
-        UserError: names the first such tensor.
+        UserError: there is such a tensor. The message names the first.
     """
     for name, tensor in wanted.items():
         kept = stored.get(name)
@@ -404,14 +406,14 @@ def require_floats(stored: Mapping[str, LazyTensor], wanted: Mapping[str, torch.
 
 
 def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None:
-    """Refuse tensors of a folder that a module has no place for. Modules that the part is not, such as the decoder of
-    a text encoder, may be there.
+    """Refuse tensors that a module has no place for. Unused modules, such as the decoder of a text encoder,
+    are allowed.
 
     Args:
         own: the names of the module.
 
     Raises:
-        UserError: lists them.
+        UserError: there are such tensors. The message lists them.
     """
     levels = {name.partition(".")[0] for name in own}
     unread = sorted(
@@ -426,7 +428,7 @@ def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None
 
 
 def _count_tensors(place: Path) -> int:
-    """How many tensors the files of a part have."""
+    """Number of tensors in the files of a part."""
     return sum(len(open_weights(path, FIELD).shapes) for path in weights_files(place))
 
 
@@ -456,7 +458,9 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
 
 
 def _read_processor(place: Path) -> Any:
-    """How a text encoder is shown images: a file of its own, or a part of what newer libraries write."""
+    """The settings for showing images to a text encoder, from a file of their own or from the processor of
+    newer libraries.
+    """
     if (place / PROCESSOR_CONFIG).is_file() or not (place / WHOLE_PROCESSOR_CONFIG).is_file():
         return _read_config(place / PROCESSOR_CONFIG, "processor config")
     whole = _read_config(place / WHOLE_PROCESSOR_CONFIG, "processor config")
@@ -474,7 +478,7 @@ def load_tokenizer(kind: Any, place: Path, **options: str) -> Any:
     """A tokenizer from its folder.
 
     Args:
-        options: arguments that make it another part's than the one the folder is for.
+        options: arguments that adapt it to another part than the folder's.
 
     Raises:
         UserError: its files are missing or damaged.
@@ -490,7 +494,7 @@ def load_tokenizer(kind: Any, place: Path, **options: str) -> Any:
 
 
 def _quiet_progress_bars() -> None:
-    """Loading bars of a second or less only break up the log."""
+    """Disable loading bars, which take a second or less and only clutter the log."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -506,7 +510,7 @@ def read_scheduler_config(folder: Path) -> dict[str, Any]:
     """``scheduler_config.json`` of a diffusers folder.
 
     Raises:
-        UserError: it cannot be read, or is not a JSON object.
+        UserError: it is unreadable or not a JSON object.
     """
     return _read_config(folder / "scheduler" / "scheduler_config.json", "scheduler config")
 

@@ -1,7 +1,8 @@
-"""A model as one file: the whole model if the family is published in this way, otherwise only its denoiser.
+"""A model as a single file: the whole model if the family is published that way, otherwise only its denoiser.
 
-The denoiser's file has the names and the joined tensors of the checkpoint the family was published as, without a
-prefix. Programs that take text encoders and autoencoder from files of their own read it, and so does this one.
+The denoiser's file has the names and the joined tensors of the checkpoint the family was published as,
+without a prefix. Programs that take text encoders and autoencoder from files of their own read it, and so
+does this one.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ Pieces = Sequence[tuple[Piece, LazyTensor]]
 
 
 def file_parts(spec: FamilySpec) -> tuple[str, ...]:
-    """The parts a file of the family holds."""
+    """The parts in a file of the family."""
     if spec.writes_single_file:
         return spec.module_parts
     return (spec.denoiser, *(part.name for part in spec.parts if part.inside))
 
 
 def check_trained(spec: FamilySpec, trained: Collection[str]) -> None:
-    """``ConfigError`` if a part is trained that a file of the family does not hold."""
+    """Raise ``ConfigError`` if a trained part is not stored in a file of the family."""
     lost = [part for part in trained if part not in file_parts(spec)]
     if lost:
         raise ConfigError(
@@ -41,10 +42,10 @@ def check_trained(spec: FamilySpec, trained: Collection[str]) -> None:
 
 
 def file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
-    """What ``save_file`` writes.
+    """The tensors that ``save_file`` writes.
 
     Raises:
-        UnsupportedError: tensors that cannot be joined as they were published.
+        UnsupportedError: the tensors cannot be joined into the published ones.
     """
     if model.spec.writes_single_file:
         return single_file_tensors(model, dtype)
@@ -53,7 +54,7 @@ def file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, La
     try:
         places = denoiser_pieces(model.spec, model.denoiser, entries)
     except KeyError as error:
-        # a layer that others are joined with is not there
+        # a layer that others are joined with is missing
         raise no_single_file(model.spec) from error
     for key, piece in places.items():
         joined.setdefault(piece.names[0], []).append((piece, entries[key]))
@@ -74,7 +75,7 @@ def save_file(
     """Write one safetensors file, atomically, one tensor in memory at a time.
 
     Raises:
-        UnsupportedError: tensors that cannot be joined as they were published.
+        UnsupportedError: the tensors cannot be joined into the published ones.
     """
     if model.spec.writes_single_file:
         return save_single_file(model, path, dtype, metadata)
@@ -82,7 +83,7 @@ def save_file(
 
 
 def _joined(spec: FamilySpec, pieces: Pieces) -> LazyTensor:
-    """The published tensor of its pieces. ``UnsupportedError`` if they are not all of it, or do not fit."""
+    """Join pieces into the published tensor. Raises ``UnsupportedError`` if they are incomplete or do not match."""
     pieces = sorted(pieces, key=lambda found: found[0].start)
     (first, entry), rest = pieces[0], pieces[1:]
     if not first.rows:

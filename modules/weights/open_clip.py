@@ -1,4 +1,4 @@
-"""CLIP text encoders as OpenCLIP has them: query, key and value in one tensor, the projection turned round."""
+"""CLIP text encoders in OpenCLIP's format: query, key and value in one tensor, the projection transposed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYER = {
 }
 _PROJECTION = "text_projection"
 PROJECTION = f"{_PROJECTION}.weight"
-"""The name transformers has for it, which some files have too; then it is not turned round."""
+"""The projection's name in transformers, which some files use too; then it is not transposed."""
 _FUSED = re.compile(r"transformer\.resblocks\.(\d+)\.attn\.in_proj_(weight|bias)")
 _BLOCK = re.compile(r"transformer\.resblocks\.(\d+)\.(.+)\.(weight|bias)")
 _SPLIT = re.compile(r"encoder\.layers\.(\d+)\.self_attn\.(q|k|v)_proj\.(weight|bias)")
@@ -34,7 +34,7 @@ _LAYER_BACK = {new: old for old, new in _LAYER.items()}
 
 
 def from_open_clip(state: Mapping[str, torch.Tensor]) -> State:
-    """Tensors under the names transformers has for them, without ``text_model.``; what it has not is left out."""
+    """Tensors under their names in transformers, without ``text_model.``. Others are left out."""
     made: State = {}
     for key, tensor in state.items():
         if fused := _FUSED.fullmatch(key):
@@ -52,7 +52,7 @@ def from_open_clip(state: Mapping[str, torch.Tensor]) -> State:
 
 
 def lazily_from_open_clip(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """``from_open_clip`` of tensors that are still in a file."""
+    """``from_open_clip`` for tensors that are still in a file."""
     made: dict[str, LazyTensor] = {}
     for key, tensor in tensors.items():
         for name in from_open_clip({key: tensor.empty()}):
@@ -61,7 +61,7 @@ def lazily_from_open_clip(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTe
 
 
 def joined_in_open_clip(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """The names of transformers, those together that are one tensor there."""
+    """The names in transformers, grouped by the tensor that holds them there."""
     groups: list[tuple[str, ...]] = []
     for name in names:
         split = _SPLIT.fullmatch(name.removeprefix("text_model."))
@@ -73,7 +73,7 @@ def joined_in_open_clip(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def to_open_clip(state: Mapping[str, torch.Tensor]) -> State:
-    """The inverse of ``from_open_clip``. ``KeyError`` for a tensor such a file has no place for."""
+    """The inverse of ``from_open_clip``. Raises ``KeyError`` for a tensor without a place in such a file."""
     made: State = {}
     for key, tensor in state.items():
         if split := _SPLIT.fullmatch(key):

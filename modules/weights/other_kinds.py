@@ -1,4 +1,4 @@
-"""Files that hold something other than a model, and tensors that belong to none of its parts, recognised by name."""
+"""Recognises, by name, files that are not models, and tensors that belong to none of a model's parts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from modules.util.errors import UserError, list_offenders
 
 @dataclass(frozen=True)
 class OtherKind:
-    """Something that is given in place of a model by mistake.
+    """Something given in place of a model by mistake.
 
     Args:
-        label: its name for people, with an article.
+        label: its displayed name, with an article.
         names: regular expression of the names of its tensors.
-        share: which part of all names has to be like this, 0 to 1; one name is enough for 0.
+        share: share of all names that must match, 0 to 1; for 0, one name suffices.
         hint: what to do instead.
     """
 
@@ -69,22 +69,22 @@ NEEDLESS = re.compile(
     r"pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|_extra_state|accum_[a-z_]+|"
     r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
 )
-"""Tensors of published files that the modules do not need: what is computed, and what only training needs."""
+"""Tensors of published files that the modules do not need: computed ones, and those needed only for training."""
 LEFTOVERS = re.compile(
     r"(model_ema|embedding_manager|loss|denoiser|logvar|safety_checker)\..*|betas|alphas_cumprod(_prev)?|"
     r"(sqrt|log|posterior|lvlb)_\w+|logvar|scale_factor|global_step|edm_.*"
 )
-"""Tensors of whole models that only training needs, or that are marks."""
+"""Tensors of whole models that are needed only for training, or are marks."""
 
 
 def refuse_other_kinds(path: Path, names: Collection[str], field: str) -> None:
-    """Refuse a file that holds no model, before its tensors are compared with one.
+    """Refuse a file that is not a model, before its tensors are compared with one.
 
     Args:
         field: the config field that names the file.
 
     Raises:
-        UserError: names what it is and what to set instead.
+        UserError: the file is something else. The message says what, and what to set instead.
     """
     for kind in KINDS:
         count = sum(bool(kind.names.fullmatch(name)) for name in names)
@@ -96,11 +96,11 @@ def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], fie
     """Refuse a file of several parts with tensors that belong to none of them.
 
     Args:
-        prefixes: of all parts the file may hold.
+        prefixes: prefixes of all parts the file may hold.
         field: the config field that names the file.
 
     Raises:
-        UserError: lists them.
+        UserError: there are such tensors. The message lists them.
     """
     known = tuple(prefixes)
     outside = [name for name in names if not name.startswith(known)]

@@ -1,4 +1,4 @@
-"""Recognising the family of a denoiser's file by the names of its tensors."""
+"""Recognises the family of a denoiser file by the names of its tensors."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from modules.weights.part_files import PartTensors, original_pieces, outline, ow
 
 Mark = tuple[str, int]
 ENOUGH = 0.8
-"""Share of the names that have to agree."""
+"""Share of the names that must agree."""
 SHALLOW: dict[str, int] = {
     "num_layers": 2, "num_single_layers": 1, "n_layers": 1, "n_refiner_layers": 1, "pos_embed_max_size": 16,
 }  # fmt: skip
-"""Configs of transformers are cut to this: more layers have no more kinds of names."""
+"""Depth to which configs of transformers are reduced: more layers have no more kinds of names."""
 
 
 def _mark(name: str, shape: tuple[int, ...]) -> Mark:
-    """A name with its numbers left out, and how many dimensions the tensor has."""
+    """A name without its numbers, and the number of dimensions of the tensor."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name), len(shape)
 
 
 def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
-    """The label of the family other than ``spec`` whose denoiser these tensors are; empty if they are none."""
+    """The label of another family whose denoiser these tensors are; empty if there is none."""
     found = frozenset(
         _mark(name, shape) for name, shape in tensors.shapes.items() if not tensors.needless(name)
     )
     scores: dict[str, float] = {}
-    # by key, so that labels of equal scores are told in the same order whatever families there are
+    # by key, so that families with equal scores are named in the same order
     for _, other in sorted(FAMILIES.items()):
         scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
     best = max(scores.values())
@@ -41,7 +41,7 @@ def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
 
 
 def _agreement(found: frozenset[Mark], expected: tuple[frozenset[Mark], ...]) -> float:
-    """How much of what is there and of what is expected agrees, 0 to 1."""
+    """Agreement between the marks found and those expected, 0 to 1."""
     matched = [choices & found for choices in expected]
     hits = sum(bool(names) for names in matched)
     others = len(found - frozenset().union(*matched))
@@ -68,5 +68,5 @@ def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
 
 
 def family_marks(spec: FamilySpec) -> tuple[tuple[frozenset[Mark], ...], ...]:
-    """For each shipped config and layout of a family's denoiser, the marks of its tensors, each with alternatives."""
+    """For each bundled config and layout of a family's denoiser, the marks of its tensors, each with alternatives."""
     return _marks(spec.key)

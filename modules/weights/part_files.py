@@ -1,7 +1,7 @@
-"""One part of a model from a file of weights, in the layout it was published in or in that of diffusers.
+"""Loads one part of a model from a file of weights, in its published layout or that of diffusers.
 
-A file says nothing about the architecture but the shapes of its tensors. So there is a list of configs to try: the one
-with all whose tensors the file has, and no others, is the file's.
+A file tells its architecture only by the shapes of its tensors. Several configs are therefore tried: the
+right one matches exactly the tensors in the file.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ CONFIGS = RESOURCES / "model_config"
 """Configs of the published models, by model type and part."""
 LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")
 WEIGHT_LEAVES = ("weight", "scale")
-"""What the weight of a layer may be called."""
+"""Possible names of a layer's weight."""
 CONVERTERS = {
     r"\.op_list\.": "convert_autoencoder_dc_checkpoint_to_diffusers",
     r"^(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
 }
-"""Names in files of parts without a table here, and the function of diffusers that knows them."""
+"""Diffusers functions for parts without a table here, by names in their files."""
 Pieces = dict[str, "Piece"]
 
 
@@ -51,10 +51,10 @@ class PartTensors:
     """The tensors of one part in a file, without their prefix.
 
     Args:
-        shapes: of all of them.
-        read: one of them.
-        cut: whether the file may have more layers than the part is read with.
-        places: the same tensors, read when they are wanted and not kept.
+        shapes: shapes of all tensors.
+        read: reads one of them.
+        cut: whether the file may have more layers than the part uses.
+        places: the same tensors, read when needed and not kept.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -63,20 +63,20 @@ class PartTensors:
     places: Mapping[str, LazyTensor] = field(default_factory=dict)
 
     def needless(self, name: str) -> bool:
-        """Whether a tensor may be left unread."""
+        """Whether a tensor may be ignored."""
         return bool(NEEDLESS.fullmatch(name)) or (self.cut and bool(LATER_LAYERS.fullmatch(name)))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Where one tensor of a module lies in a file.
+    """The location of a module's tensor in a file.
 
     Args:
-        names: what it may be called there.
-        start, rows: which rows of the tensor of that name it is; all if ``rows`` is 0.
-        total: how many rows that tensor has in all.
-        swapped: its two halves of rows come in the other order there.
-        flat: all its numbers are in one row there.
+        names: its possible names there.
+        start, rows: its rows in that tensor; all if ``rows`` is 0.
+        total: total number of rows of that tensor.
+        swapped: whether its two halves of rows are in the other order there.
+        flat: whether all its numbers are in one row there.
     """
 
     names: tuple[str, ...]
@@ -87,19 +87,19 @@ class Piece:
     flat: bool = False
 
     def shape_there(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the tensor of the file that a tensor of this shape is, or is some rows of."""
+        """The shape of the file's tensor of which a tensor of this shape is all or some rows."""
         if self.flat:
             return (math.prod(shape),)
         return (self.total, *shape[1:]) if self.rows else tuple(shape)
 
     def of(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """This piece of a tensor of the file, in the shape the module has it."""
+        """Extract this piece from a tensor of the file, in the module's shape."""
         return self._turned(
             tensor[self.start : self.start + self.rows].clone() if self.rows else tensor, shape
         )
 
     def place(self, tensor: LazyTensor, shape: Sequence[int]) -> LazyTensor:
-        """The same of a tensor that stays in the file. The blocks of a GGUF file are cut and not read."""
+        """As ``of``, for a tensor that stays in the file. GGUF blocks are sliced without reading them."""
         if isinstance(tensor, GgufTensor) and not self.flat and tuple(shape)[1:] == tensor.shape[1:]:
             return tensor.cut(self.start, shape[0], self.swapped)
 
@@ -115,14 +115,14 @@ class Piece:
 
 @dataclass
 class Plan:
-    """How a module is filled from a file.
+    """The assignment of a file's tensors to a module.
 
     Args:
-        part, config: what is to be made.
-        module: its outline.
+        part, config: the part to create.
+        module: the module without values.
         tensors: the module's tensors -> name in the file, and which piece of that they are.
-        faults: what the file lacks or has in another shape.
-        extra: tensors of the file nothing asks for.
+        faults: tensors that the file lacks or has in another shape.
+        extra: tensors of the file that are not needed.
     """
 
     part: PartSpec
@@ -133,7 +133,7 @@ class Plan:
     extra: list[str] = field(default_factory=list)
 
     def stored(self, tensors: PartTensors) -> dict[str, LazyTensor]:
-        """The tensors of the file that the module's own come from, by the names of the module."""
+        """The tensors of the file that the module's tensors come from, by the module's names."""
         return {
             key: tensors.places[name] for key, (name, _) in self.tensors.items() if name in tensors.places
         }
@@ -147,10 +147,10 @@ class Plan:
 
 
 def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool) -> PartTensors | None:
-    """A part's tensors in a file; ``None`` if it does not hold that part.
+    """The tensors of a part in a file; ``None`` if the file does not contain it.
 
     Args:
-        alone: whether the file is there for this part, so that names without a prefix are the part's.
+        alone: whether the file was given for this part, so that names without a prefix belong to it.
     """
     others = tuple(
         prefix for other in spec.parts if other.inside and other != part for prefix in part_prefixes(other)
@@ -178,7 +178,7 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
 
 
 def folder_tensors(files: Sequence[WeightFile]) -> PartTensors:
-    """The tensors of a part that has a folder of its own, in as many files as there are."""
+    """The tensors of a part in a folder of its own, in any number of files."""
     places = {name: file.lazy(name) for file in files for name in file.shapes}
     return _lazy(places)
 
@@ -196,16 +196,16 @@ def _lazy(places: Mapping[str, LazyTensor], cut: bool = False) -> PartTensors:
 
 
 def beside_file(file: Path) -> Path:
-    """The folder with configs that overrule the shipped ones for one file."""
+    """The folder with configs that override the bundled ones for one file."""
     return file.with_name(f"{file.name}.config")
 
 
 def configs(spec: FamilySpec, part: PartSpec, file: Path, base: Path | None) -> list[dict[str, Any]]:
-    """Configs a part of a file may have: only the one next to the file if there is one, else that of the folder
-    with the rest of the model and those of the published models.
+    """Possible configs of a part in a file: only the one next to the file if it exists, else those of the
+    rest of the model's folder and of the published models.
 
     Raises:
-        UserError: a damaged one.
+        UserError: a config is damaged.
     """
     given = beside_file(file) / part.place / "config.json"
     if given.is_file():
@@ -215,7 +215,7 @@ def configs(spec: FamilySpec, part: PartSpec, file: Path, base: Path | None) -> 
 
 
 def shipped(key: str, part: str) -> list[Path]:
-    """Config files of a part of the published models, the usual one first."""
+    """Config files of a part in the published models, the usual one first."""
     return sorted(
         (CONFIGS / key / part).glob("*.json"), key=lambda place: (place.stem != "config", place.stem)
     )
@@ -230,7 +230,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Modules made here have parameters without memory; their buffers are real."""
+    """Inside the block, new modules have parameters without memory; their buffers are real."""
     register = nn.Module.register_parameter
 
     def bare(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
@@ -246,10 +246,10 @@ def without_weights() -> Iterator[None]:
 
 
 def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
-    """A part whose tensors have a shape but no memory.
+    """Create a part whose tensors have shapes but no memory.
 
     Raises:
-        UserError: not a config of such a part.
+        UserError: it is not a config of such a part.
     """
     try:
         with torch.device("meta"):
@@ -259,7 +259,9 @@ def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
 
 
 def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> nn.Module:
-    """An outline to fill from a file; what is in no file because it is computed is there."""
+    """Create a module without values to be filled from a file. Computed tensors, which no file contains,
+    exist already.
+    """
     stored = like.state_dict()
     if all(name in stored for name, _ in like.named_buffers()) and not _has_tables(like):
         return like
@@ -268,7 +270,7 @@ def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> n
 
 
 def _has_tables(module: nn.Module) -> bool:
-    """Whether there are tensors in it that are neither parameters nor buffers."""
+    """Whether it has tensors that are neither parameters nor buffers."""
     values = [value for each in module.modules() for value in vars(each).values()]
     return any(
         isinstance(item, torch.Tensor)
@@ -288,12 +290,12 @@ def _make(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
 
 
 def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Pieces:
-    """Where a file in the published layout has each tensor of a part."""
+    """The location of each tensor of a part in a file of the published layout."""
     state = module.state_dict()
     if part.of_transformers:
         return {key: Piece(_text_names(key)) for key in state}
     if part.denoises:
-        # what is computed tells sizes apart where a file has it
+        # computed tensors distinguish sizes, if a file has them
         return denoiser_pieces(spec, module, state | dict(module.named_buffers()))
     if not hasattr(module.config, "down_block_types"):
         return own_pieces(module)
@@ -301,12 +303,12 @@ def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Piec
 
 
 def own_pieces(module: nn.Module) -> Pieces:
-    """The same for a file in the module's own names."""
+    """The locations in a file that uses the module's own names."""
     return {key: Piece((key,)) for key in module.state_dict()}
 
 
 def _autoencoder_names(module: nn.Module, key: str, tensor: torch.Tensor) -> tuple[str, ...]:
-    """Statistics of latents have no other name; FLUX.2's keeps the convolutions around them in its two halves."""
+    """Statistics of latents have no other name; FLUX.2's file keeps the surrounding convolutions in both halves."""
     if key.startswith("bn."):
         return (key,)
     name = to_ldm("vae", module, key, tensor)[0]
@@ -315,13 +317,13 @@ def _autoencoder_names(module: nn.Module, key: str, tensor: torch.Tensor) -> tup
 
 
 def _text_names(key: str) -> tuple[str, ...]:
-    """Text encoders keep their names, but for the level of the model itself, which comes and goes."""
+    """Text encoders keep their names, except for the level of the model itself, which varies."""
     own = key.removeprefix("text_model.").removeprefix("model.")
     plain = own.removeprefix("language_model.")
-    # the last is the head of one that sees images
+    # the last is the head of a vision-language model
     names = [key, plain, f"text_model.{plain}", f"model.{plain}", f"language_model.{plain}"]
     if plain != own:
-        # transformers writes the language model of one that sees images in either way
+        # transformers writes the language model of a vision-language model in either way
         names += [own, f"model.{own}", f"language_model.model.{plain}"]
     return tuple(dict.fromkeys(names))
 
@@ -329,7 +331,7 @@ def _text_names(key: str) -> tuple[str, ...]:
 def denoiser_pieces(
     spec: FamilySpec, module: nn.Module, state: Mapping[str, torch.Tensor | LazyTensor]
 ) -> Pieces:
-    """``original_pieces`` of some tensors of a denoiser; the first name of each is the published one."""
+    """As ``original_pieces``, for some tensors of a denoiser. The first name of each is the published one."""
     layers = {name for name, _ in module.named_modules()}
     return {key: _denoiser_piece(spec, module, key, state, layers) for key in state}
 
@@ -361,14 +363,14 @@ def _denoiser_piece(
 
 
 def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
-    """Work out which tensor of a file goes where in a module."""
+    """Determine which tensor of a file goes where in a module."""
     module = plan.module
     state = module.state_dict(keep_vars=True)
     same: dict[int, list[str]] = {}
     for key, parameter in state.items():
         same.setdefault(id(parameter), []).append(key)
     for key, parameter in state.items():
-        # a tensor that two layers share may be there under either name
+        # a tensor that two layers share may be stored under either name
         choices = (
             (name, pieces[other]) for other in (key, *same[id(parameter)]) for name in pieces[other].names
         )
@@ -397,10 +399,10 @@ def best_plan(
     choices: Sequence[Mapping[str, Any]],
     folder: bool = False,
 ) -> Plan | None:
-    """The config and the layout with the fewest strays; ``None`` without configs.
+    """The config and layout with the fewest unmatched tensors; ``None`` without configs.
 
     Args:
-        folder: the tensors are those of a folder, so the module's own names are tried before the published ones.
+        folder: whether the tensors come from a folder, so that the module's own names are tried first.
     """
     best: Plan | None = None
     layouts: list[Callable[[nn.Module], Pieces]] = [partial(original_pieces, spec, part), own_pieces]
@@ -418,12 +420,12 @@ def best_plan(
 
 
 def keep_lazy(tensors: PartTensors, plan: Plan) -> nn.Module:
-    """The plan's module without values, which stay in the file as they are."""
+    """The plan's module without values, which stay unchanged in the file."""
     return make_lazy(plan.module, _places(tensors, plan))
 
 
 def _places(tensors: PartTensors, plan: Plan) -> dict[str, LazyTensor]:
-    """Where the values of the plan's module lie, by its names."""
+    """The locations of the values of the plan's module, by its names."""
     shapes = plan.module.state_dict()
     return {
         key: piece.place(tensors.places[name], shapes[key].shape)
@@ -433,14 +435,14 @@ def _places(tensors: PartTensors, plan: Plan) -> dict[str, LazyTensor]:
 
 
 def load_into(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
-    """The plan's module with the weights of the file, frozen, in eval mode. Those in GGUF blocks stay in them."""
+    """The plan's module with the weights of the file, frozen, in eval mode. GGUF blocks stay packed."""
     places = _places(tensors, plan)
     module = bare_module(plan.part, plan.config, plan.module)
     packed = keep_packed(module, places)
     wide = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     last: tuple[str, torch.Tensor] | None = None
     shapes, state = module.state_dict(), dict[str, torch.Tensor]()
-    # in the order of the file, so that one tensor that many are cut from is read once
+    # in file order, so that a tensor from which many are sliced is read once
     for key, (name, piece) in sorted(plan.tensors.items(), key=lambda item: item[1][0]):
         if key in packed:
             state[key] = packed[key].blocks()

@@ -60,7 +60,7 @@ class Sources:
 
     Args:
         base: the folder or file of the whole model.
-        parts: part name -> folder or file it is taken from instead.
+        parts: part name -> another folder or file.
     """
 
     base: Path
@@ -68,7 +68,7 @@ class Sources:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Diffusers folders among them, the base first: where tokenizers are looked for."""
+        """Diffusers folders among the sources, the base first, in which tokenizers are searched."""
         places = (self.base, *self.parts.values())
         return tuple(dict.fromkeys(place for place in places if index_file(place)))
 
@@ -79,17 +79,17 @@ def field_of(part: str) -> str:
 
 
 def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, wanted: Sequence[str]) -> Sources:
-    """Find, and where needed download, what is to be loaded.
+    """Find, and if needed download, the sources to load.
 
     Args:
-        overrides: part name -> folder, file or hub name; empty ones do not count.
+        overrides: part name -> folder, file or hub name; empty ones are ignored.
 
     Raises:
-        UserError: something is not there.
+        UserError: something is missing.
     """
     named = {part: name for part, name in overrides.items() if name.strip() and part in wanted}
     rest = [part for part in wanted if part not in named]
-    # the configs of the other parts are small, and those that come from files may need them
+    # the configs of the other parts are small, and parts from files may need them
     place = find_source(base, spec, rest, configs=tuple(named))
     found: dict[str, Path] = {}
     for part, name in named.items():
@@ -99,7 +99,7 @@ def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, want
 
 
 def _tokenizers_apart(found: Mapping[str, Path], spec: FamilySpec, wanted: Sequence[str]) -> dict[str, Path]:
-    """Tokenizers that come with their text encoders, because the family's models are without both."""
+    """Tokenizers that come with their text encoders, because the family's models lack both."""
     made: dict[str, Path] = {}
     for part in (part for part in spec.of_kind("tokenizer") if part.apart and part.name in wanted):
         place = found.get(_encoder_of(part))
@@ -125,10 +125,10 @@ def _blamed(field: str) -> Iterator[None]:
 
 
 def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> dict[str, Any]:
-    """The parts that have a source of their own.
+    """Load the parts that have a source of their own.
 
     Raises:
-        UserError: damaged, incomplete, or of another family.
+        UserError: a part is damaged, incomplete, or of another family.
     """
     base = sources.base if sources.base.is_dir() else None
     loaded: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
 def scheduler_from_denoiser(
     sources: Sources, spec: FamilySpec, scheduler: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The scheduler's config for a denoiser that comes from a file of its own, which may say how it was trained."""
+    """The scheduler config for a denoiser from a file of its own, which may tell how it was trained."""
     path = sources.parts.get(spec.denoiser)
     if path is None or not path.is_file() or spec.prediction == "flow":
         return dict(scheduler)
@@ -157,7 +157,7 @@ def scheduler_from_denoiser(
 def _load_alone(
     path: Path, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None
 ) -> nn.Module:
-    """One part from a place of its own: a file, a diffusers folder, or a folder with just this part."""
+    """Load one part from a source of its own: a file, a diffusers folder, or a folder with only this part."""
     if path.is_file():
         file = open_weights(path, field_of(part.name))
         module = part_from_file(file, spec, part, dtypes, base, alone=True)
@@ -181,18 +181,18 @@ def _load_alone(
 def part_from_file(
     file: WeightFile, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None, alone: bool
 ) -> nn.Module | None:
-    """A part of a file; ``None`` if it holds none such.
+    """Load a part of a file; ``None`` if the file does not contain it.
 
     Args:
         base: the diffusers folder with the rest of the model.
-        alone: whether the file is there for this part.
+        alone: whether the file was given for this part.
 
     Raises:
-        UserError: it does not fit any config.
+        UserError: it does not match any config.
     """
     refuse_other_kinds(file.path, file.shapes, field_of(part.name))
     known = file_prefixes(spec)
-    # a denoiser's names may have no prefix, even where another part is among them
+    # a denoiser's names may have no prefix, even if the file contains another part
     inside = tuple(other.inside for other in spec.parts if other.inside)
     if any(name.startswith(known) and not name.startswith(inside) for name in file.shapes):
         refuse_strays(file.path, file.shapes, known, field_of(part.name))
@@ -218,13 +218,13 @@ def part_from_file(
 
 
 def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool = False) -> nn.Module:
-    """A part that has a folder of its own, its weights left in their files.
+    """Load a part with a folder of its own, leaving its weights in their files.
 
     Args:
-        bare: a config will do where there are no weights.
+        bare: whether a config without weights is accepted.
 
     Raises:
-        UserError: damaged, or weights that do not fit the part's config.
+        UserError: the part is damaged, or its weights do not match its config.
     """
     config = read_json(place / "config.json", "model config")
     if not isinstance(config, dict):
@@ -271,11 +271,11 @@ def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str)
 def load_whole_file(
     sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
 ) -> dict[str, Any]:
-    """The wanted parts of a file, and what files never hold: tokenizers from next to it or from the folders other
-    parts come from (else CLIP's own), the scheduler's config as published.
+    """Load the wanted parts of a file, and what files never contain: tokenizers from next to it or from the
+    folders of other parts (else CLIP's own), and the scheduler config as published.
 
     Raises:
-        UserError: parts that are in none of these places, all together.
+        UserError: parts are in none of these places. The message lists all.
     """
     file = open_weights(sources.base, FIELD)
     loaded: dict[str, Any] = {}
@@ -337,12 +337,12 @@ def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encoder_of(part: PartSpec) -> str:
-    """The text encoder that reads what a tokenizer makes."""
+    """The text encoder that reads the tokens of a tokenizer."""
     return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
 
 
 def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
-    """The tokenizer of a model that comes from files; ``None`` if there is none and it is not CLIP's."""
+    """The tokenizer of a model that consists of files; ``None`` if there is none and it is not CLIP's."""
     nearby = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
     for folder in (*nearby, *sources.folders):
         if (folder / part.place).is_dir():
@@ -372,7 +372,7 @@ def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) ->
 def load_from(
     sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
 ) -> dict[str, Any]:
-    """The wanted parts from the folder or file of the whole model."""
+    """Load the wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
         return load_whole_file(sources, spec, wanted, dtypes)
     if not dtypes.lazy:

@@ -1,4 +1,4 @@
-"""Whole models written to disk: a diffusers folder, or one file in the latent-diffusion layout."""
+"""Writes whole models to disk: a diffusers folder, or one file in the latent-diffusion layout."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LIBRARY = dict.fromkeys(("denoiser", "guide", "vae"), "diffusers") | {"text_enco
 
 
 def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:
-    """Write a folder that diffusers' pipelines load; an earlier one is replaced only when all is written.
+    """Write a folder for diffusers' pipelines. An earlier one is replaced only when everything is written.
 
     Args:
-        dtype: of the weights; as they are if ``None``.
+        dtype: type of the weights; ``None`` keeps them.
 
     Raises:
-        UserError: what is there must not be replaced: it holds files that were not written here, or the model itself.
+        UserError: the existing folder must not be replaced: it contains files of others, or the model itself.
     """
     target = Path(path)
     owned, sources = Owned(target.parent, local=True), (model.source, model.denoiser_source)
@@ -70,7 +70,7 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
 
 
 def no_single_file(spec: FamilySpec) -> UnsupportedError:
-    """The error of a family without a single-file layout."""
+    """The error for a family without a single-file layout."""
     return UnsupportedError(
         f"{spec.label} has no single-file layout here", field="output_model_format", hint="use DIFFUSERS"
     )
@@ -98,7 +98,7 @@ def write_file(
     path: str | Path,
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write tensors of a model to a safetensors file, atomically, with marks and metadata that say what it is."""
+    """Write tensors of a model to a safetensors file, atomically, with marks and metadata that identify it."""
     target = Path(path)
     marks: dict[str, LazyTensor] = {}
     if model.schedule.prediction == "v_prediction":
@@ -128,7 +128,7 @@ def single_file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[
 
 
 def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
-    """The base weights of a part under the names its library expects in a file."""
+    """The base weights of a part under its library's names for files."""
     spec, module = model.spec.part(part), model.module(part)
     root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
     return {f"{root}{name}": tensor.to(dtype) for name, tensor in lazy_base_tensors(module).items()}
@@ -145,7 +145,7 @@ def _write_config(module: nn.Module, place: Path) -> None:
 
 
 def _carry_over(model: Model, place: str, fresh: Path, dtype: torch.dtype | None) -> None:
-    """Write a part that a run does not load as it is in the folder that the model came from."""
+    """Copy a part that a run does not load from the folder of the model."""
     source = Path(model.source) / place
     if not _has_part(model, place):
         _log.warning(
@@ -163,7 +163,7 @@ def _carry_over(model: Model, place: str, fresh: Path, dtype: torch.dtype | None
 
 
 def _has_part(model: Model, place: str) -> bool:
-    """Whether the folder that a model came from has a part, by its index, with config and weights."""
+    """Whether the folder of a model has a part, by its index, with config and weights."""
     source = Path(model.source)
     named = _index_of(source).get(place)
     there = (source / place / "config.json").is_file() and bool(weights_files(source / place))
@@ -171,26 +171,26 @@ def _has_part(model: Model, place: str) -> bool:
 
 
 def _write_processor(model: Model, place: Path) -> None:
-    """What shows images to a text encoder, whose folder holds its tokenizer again."""
+    """Write the processor that shows images to a text encoder; its folder also contains the tokenizer."""
     _write_json(place / PROCESSOR_CONFIG, model.parts[place.name])
     for spec in model.spec.of_kind("tokenizer"):
         model.parts[spec.name].save_pretrained(str(place))
 
 
 def _copy_rules(source: Path, place: Path) -> None:
-    """How images are shown to a text encoder, where the folder of its tokenizer says so."""
+    """Copy the settings for showing images to a text encoder, if they are in the folder of its tokenizer."""
     for name in PROCESSOR_RULES:
         if (source / name).is_file():
             _write_json(place / name, read_json(source / name, "processor config"))
 
 
 def scheduler_config(model: Model) -> dict[str, Any]:
-    """The scheduler config the model was loaded with, plus what training changed about it."""
+    """The scheduler config the model was loaded with, updated with what training changed."""
     config = dict(model.parts["scheduler"])
     if model.schedule.prediction != "flow":
         config["prediction_type"] = model.schedule.prediction
         if _ends_in_noise(model):
-            # without these two a sampler would never start from what the model was trained on
+            # without these two, a sampler would never start from the noise the model was trained on
             config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     return config
 
@@ -201,7 +201,7 @@ def _ends_in_noise(model: Model) -> bool:
 
 
 def model_index(model: Model) -> dict[str, Any]:
-    """``model_index.json`` for the parts that are loaded, with what else the model's own one says."""
+    """``model_index.json`` for the loaded parts, with the other entries of the model's own index."""
     source = _index_of(Path(model.source))
     index: dict[str, Any] = {
         **_settings_of(source),
@@ -227,20 +227,20 @@ def model_index(model: Model) -> dict[str, Any]:
 
 
 def _index_of(source: Path) -> Mapping[str, Any]:
-    """The index of the diffusers folder that a model came from; empty for other sources."""
+    """The index of the diffusers folder of a model; empty for other sources."""
     path = index_file(source)
     return read_index(path) if path is not None else {}
 
 
 def _kind_of(part: PartSpec, source: Mapping[str, Any]) -> str:
-    """The class of a tokenizer or processor; a tokenizer that came as a part of a processor is again one."""
+    """The class of a tokenizer or processor. A tokenizer that came as part of a processor becomes one again."""
     entry = source.get(part.place)
     named = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
     return named if named in part.classes and named.endswith("Processor") else part.classes[0]
 
 
 def _settings_of(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What an index says about the whole pipeline: whether it is distilled, and the like."""
+    """Settings of the whole pipeline in an index: whether it is distilled, and similar."""
     return {
         key: value
         for key, value in source.items()

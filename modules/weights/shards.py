@@ -1,4 +1,4 @@
-"""Weights of one part in several files, and the index that says which tensor is in which."""
+"""Weights of one part in several files, with an index of their tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _AGAIN = "copy or download it again"
 
 
 def check_shards(files: Sequence[Path]) -> None:
-    """Check that files which are pieces of one another are all there, each with the tensors that the index lists.
+    """Check that all shards of a model exist, each with the tensors listed in the index.
 
     Raises:
-        UserError: names the shard, and the tensors it lacks or has beyond the index.
+        UserError: a shard is missing or does not match. The message names it, with the missing or extra
+            tensors.
     """
     found = [match for path in files if (match := SHARD.fullmatch(path.name))]
     if not found:
@@ -33,7 +34,7 @@ def check_shards(files: Sequence[Path]) -> None:
             field=FIELD,
             hint=_AGAIN,
         )
-    # the libraries write the name of a variant in two places
+    # the libraries write the variant's name in two places
     plain, _, variant = stem.partition(".")
     choices = (f"{stem}.safetensors.index.json", f"{plain}.safetensors.index.{variant}.json")
     index = next((place / name for name in choices if (place / name).is_file()), None)

@@ -1,4 +1,4 @@
-"""Single files in the latent-diffusion layout: which model they hold, and its parts as diffusers has them."""
+"""Single files in the latent-diffusion layout: identifies their model, and converts its parts for diffusers."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _log = logging.getLogger(__name__)
 State = dict[str, torch.Tensor]
 Entries = dict[str, LazyTensor]
 V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
-"""Names of empty tensors by which files say how the model was trained."""
+"""Names of empty tensors by which files tell how the model was trained."""
 EDM_MARKS = ("edm_mean", "edm_std", "edm_vpred.")
-"""First letters of those of models with another kind of noise."""
+"""Prefixes of marks in models with another kind of noise."""
 OLD_TEXT = re.compile(r"^cond_stage_model\.transformer\.(?=embeddings\.|encoder\.|final_layer_norm\.)")
-"""Where the text encoder is in files of programs with an old version of transformers."""
+"""Location of the text encoder in files of programs with an old version of transformers."""
 PREFIXES = {
     "denoiser": ("model.diffusion_model.", "diffusion_model."),
     "guide": (),
     "vae": ("first_stage_model.", "vae."),
     "text_encoder": (),
 }
-"""First letters of the names of a part in files that hold several parts, besides those of its spec."""
+"""Prefixes of a part in files that hold several parts, besides those in its spec."""
 BARE = "input_blocks."
-"""First letters of names in a file that holds a denoiser alone."""
+"""Prefixes in a file that holds only a denoiser."""
 _NEEDLESS_IN_CLIP = re.compile(r"attn_mask|visual\..*")
 """The same of OpenCLIP's files."""
 HEADS = 8
@@ -71,10 +71,10 @@ SCHEDULER: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Unsaid:
-    """What a family's files leave unsaid.
+    """Facts that a family's files do not contain.
 
     Args:
-        scaling_factor: of the autoencoder's latents.
+        scaling_factor: scaling factor of the autoencoder's latents.
         scheduler: the scheduler config.
     """
 
@@ -94,10 +94,10 @@ class SingleFile:
 def marked_scheduler(
     path: Path, config: Mapping[str, Any], names: Collection[str], metadata: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A scheduler config with what a file of weights says about it.
+    """A scheduler config updated with the marks in a file of weights.
 
     Raises:
-        UserError: the model was trained with noise this program does not have.
+        UserError: the model was trained with unsupported noise.
     """
     if any(name.startswith(EDM_MARKS) for name in names):
         raise UserError(
@@ -125,14 +125,14 @@ def to_ldm(kind: str, module: nn.Module, key: str, tensor: torch.Tensor) -> tupl
         return f"{unet_to_ldm(path, config.layers_per_block, attention)}.{leaf}", tensor
     if kind == "vae":
         if _VAE_ATTENTION.search(key):
-            # the original attention is made of 1x1 convolutions
+            # the original attention consists of 1x1 convolutions
             tensor = tensor[:, :, None, None]
         return f"{vae_to_ldm(path, len(config.block_out_channels))}.{leaf}", tensor
     return key, tensor
 
 
 def file_tensors(part: PartSpec, module: nn.Module, state: Mapping[str, torch.Tensor]) -> State:
-    """The tensors of a part as a single file has them, with its prefix.
+    """The tensors of a part in the form of a single file, with its prefix.
 
     Args:
         state: the part's tensors under its own names.
@@ -146,7 +146,7 @@ def file_tensors(part: PartSpec, module: nn.Module, state: Mapping[str, torch.Te
 
 
 def file_entries(part: PartSpec, module: nn.Module, entries: Mapping[str, LazyTensor]) -> Entries:
-    """``file_tensors`` of tensors that are read when they are written."""
+    """``file_tensors`` for tensors that are read when they are written."""
     made: Entries = {}
     for group in joined_in_open_clip(entries) if part.open_clip else [(name,) for name in entries]:
         like = file_tensors(part, module, {name: entries[name].empty() for name in group})
@@ -169,13 +169,13 @@ def load_single_file(
     unsaid: Unsaid,
     folders: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """The wanted parts of a file, by name: modules, tokenizers, the scheduler's config.
+    """Load the wanted parts of a file, by name: modules, tokenizers, the scheduler config.
 
     Args:
-        folders: diffusers folders that other parts come from, where tokenizers are looked for too.
+        folders: diffusers folders of other parts, in which tokenizers are searched too.
 
     Raises:
-        UserError: damaged, of another family, or incomplete.
+        UserError: the file is damaged, of another family, or incomplete.
     """
     file = read_single_file(path, spec, wanted)
     loaded: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def load_single_file(
             loaded[part.name] = find_tokenizer(path, part, folders)
         else:
             module = _make_part(part, file.states[part.name], path, unsaid, dtypes.lazy)
-            # diffusers' own ``to`` warns about number types even where none is at risk
+            # diffusers' own ``to`` warns about number types even if none is at risk
             loaded[part.name] = module if dtypes.lazy else nn.Module.to(module, dtypes.of(part.name))
     return loaded
 
@@ -217,10 +217,10 @@ def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, sto
 
 
 def _from_open_clip(part: PartSpec, entries: Entries, path: Path) -> Entries:
-    """Tensors under the names of transformers. A projection that is not there changes nothing, as in other programs.
+    """Tensors under their names in transformers. A missing projection is the identity, as in other programs.
 
     Raises:
-        UserError: tensors such an encoder has not.
+        UserError: the encoder has no place for some tensors.
     """
     made = lazily_from_open_clip(entries)
     names = [name for name in entries if not from_open_clip({name: entries[name].empty()})]
@@ -236,7 +236,7 @@ def _from_open_clip(part: PartSpec, entries: Entries, path: Path) -> Entries:
 
 
 def _check_read(part: PartSpec, unread: Sequence[str], path: Path) -> None:
-    """``UserError`` if tensors of a part are left that change what it makes."""
+    """Raise ``UserError`` if there are unread tensors that affect the output of a part."""
     unread = [name for name in unread if not NEEDLESS.fullmatch(name)]
     if unread:
         raise UserError(
@@ -249,10 +249,10 @@ def _check_read(part: PartSpec, unread: Sequence[str], path: Path) -> None:
 
 
 def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> SingleFile:
-    """Where the tensors of each part are in a file.
+    """Locate the tensors of each part in a file.
 
     Raises:
-        UserError: damaged, or a wanted part of the family is not there in the latent-diffusion layout.
+        UserError: the file is damaged, or lacks a wanted part in the latent-diffusion layout.
     """
     file = open_weights(path, FIELD)
     refuse_other_kinds(path, file.shapes, FIELD)
@@ -283,13 +283,13 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
 
 
 def file_prefixes(spec: FamilySpec) -> tuple[str, ...]:
-    """What the names of the parts of a whole file begin with."""
+    """The prefixes of the parts in a whole file."""
     parts = (part for part in spec.parts if part.kind in PREFIXES)
     return tuple(prefix for part in parts for prefix in part_prefixes(part))
 
 
 def part_prefixes(part: PartSpec) -> tuple[str, ...]:
-    """First letters of a part's names in files that hold several."""
+    """A part's prefixes in files that hold several."""
     own: tuple[str, ...] = (part.file_prefix,) if part.file_prefix else ()
     if part.kind == "text_encoder" and part.comfy_name:
         names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
@@ -300,7 +300,7 @@ def part_prefixes(part: PartSpec) -> tuple[str, ...]:
 
 
 def _prefix(part: PartSpec, names: Collection[str]) -> str | None:
-    """What the names of a part begin with in a file; ``None`` if it is not there."""
+    """The prefix of a part in a file; ``None`` if it is missing."""
     for prefix in dict.fromkeys((part.file_prefix, *PREFIXES[part.kind])):
         if any(name.startswith(prefix) for name in names):
             return prefix
@@ -308,14 +308,14 @@ def _prefix(part: PartSpec, names: Collection[str]) -> str | None:
 
 
 def _check_family(path: Path, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """``UserError`` if the denoiser is that of a relative of the family."""
+    """Raise ``UserError`` if the denoiser is that of a relative of the family."""
     relative = spec.relative_by_shapes(shapes)
     if relative is not None:
         raise UserError(f"{path} {relative.message}", field=FIELD, hint=relative.hint)
 
 
 def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The config of a UNet in the latent-diffusion layout, read off its shapes."""
+    """The config of a UNet in the latent-diffusion layout, derived from its shapes."""
     blocks = sorted({int(m[1]) for k in state if (m := re.match(r"input_blocks\.(\d+)\.", k))})
     downs = [i for i in blocks if f"input_blocks.{i}.0.op.weight" in state]
     per_block = downs[0] if downs else len(blocks)
@@ -334,14 +334,14 @@ def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         "block_out_channels": channels,
         "layers_per_block": per_block - 1,
         "cross_attention_dim": state[first_attention].shape[1],
-        # this is what diffusers calls the number of heads
+        # diffusers uses this name for the number of heads
         "attention_head_dim": [width // HEAD_WIDTH for width in channels] if linear else HEADS,
         "transformer_layers_per_block": [
             *(
                 _depth(state, f"input_blocks.{1 + per_block * level}.1.")
                 for level in range(len(channels) - 1)
             ),
-            # the one of the last level is that of the middle
+            # the one of the last level is that of the middle block
             _depth(state, "middle_block.1."),
         ],
         "use_linear_projection": linear,
@@ -360,13 +360,13 @@ def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def _depth(state: Mapping[str, torch.Tensor], place: str) -> int:
-    """How many transformer blocks there are at a place of a UNet."""
+    """Number of transformer blocks at a position of a UNet."""
     pattern = re.compile(re.escape(place) + r"transformer_blocks\.(\d+)\.")
     return 1 + max((int(match[1]) for key in state if (match := pattern.match(key))), default=0)
 
 
 def vae_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The config of an autoencoder in the latent-diffusion layout, read off its shapes."""
+    """The config of an autoencoder in the latent-diffusion layout, derived from its shapes."""
     levels = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.down\.(\d+)\.", k)))
     layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.down\.0\.block\.(\d+)\.", k)))
     return {
@@ -382,7 +382,7 @@ def vae_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> dict[str, Any]:
-    """The config of a CLIP text encoder, read off its shapes under the names of transformers."""
+    """The config of a CLIP text encoder, derived from its shapes under the names of transformers."""
     tokens, width = state["embeddings.token_embedding.weight"].shape
     layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.layers\.(\d+)\.", k)))
     return {
@@ -401,7 +401,7 @@ def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> d
 
 
 def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without its ones: a convolution of one pixel is a linear layer."""
+    """A shape without its ones, because a convolution of one pixel is a linear layer."""
     return tuple(size for size in shape if size != 1)
 
 
@@ -412,10 +412,10 @@ def fill(
     source: Path,
     stored: bool = False,
 ) -> nn.Module:
-    """Make a part and give it the tensors of a file, or with ``stored`` their places.
+    """Create a part with the tensors of a file, or with ``stored`` their locations.
 
     Raises:
-        UserError: tensors that are missing or of another shape, or that the part has not.
+        UserError: tensors are missing, have another shape, or do not belong to the part.
     """
     kind = part.kind
     try:
@@ -461,8 +461,8 @@ def fill(
 def find_tokenizer(path: Path, part: PartSpec, folders: Sequence[Path] = ()) -> Any:
     """The tokenizer for a single file, which has none in it.
 
-    Looked for in a folder of its name or ``tokenizer`` next to the file, then in ``folders``; without one it is the one
-    CLIP was published with.
+    It is searched in a folder of its name or ``tokenizer`` next to the file, then in ``folders``; the default
+    is the one published with CLIP.
 
     Raises:
         UserError: the one next to the file is damaged.
@@ -471,7 +471,7 @@ def find_tokenizer(path: Path, part: PartSpec, folders: Sequence[Path] = ()) -> 
     if own.is_dir():
         return load_tokenizer(kind, own)
     if first.is_dir():
-        # both encoders read the same tokens; they differ in what stands for nothing
+        # both encoders read the same tokens; they differ in their padding
         return load_tokenizer(kind, first, pad_token=part.pad_token)
     for folder in folders:
         if (folder / part.place).is_dir():

@@ -1,4 +1,4 @@
-"""Models without values: names and shapes of the layers, from a folder's configs or as a family was published."""
+"""Models without values: names and shapes of layers, from a folder's configs or as published for a family."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from modules.weights.part_files import outline, shipped
 from modules.weights.single_file import SCHEDULER
 
 _SAME_LAYERS = ("sample_size", "interpolation_scale", "use_additional_conditions")
-"""What sizes of images a model was made for; its adaptable layers are the same."""
+"""Image sizes that a model was made for; its adaptable layers are the same."""
 
 
 def published(spec: FamilySpec) -> dict[str, dict[str, Any]]:
-    """The configs of denoiser and text encoders of a family that was published in one size, by part; nothing for
-    the others.
-    """
+    """The configs of denoiser and text encoders of a family published in one size, by part; empty for others."""
     found: dict[str, dict[str, Any]] = {}
     for part in (*spec.of_kind("denoiser"), *spec.of_kind("text_encoder")):
         configs = [read_json(place, "model config") for place in shipped(spec.key, part.name)]
@@ -35,13 +33,13 @@ def published(spec: FamilySpec) -> dict[str, dict[str, Any]]:
 
 
 def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
-    """Denoiser and text encoders of a family on the ``meta`` device; no weights are read.
+    """Create denoiser and text encoders of a family on the ``meta`` device, without reading weights.
 
     Args:
-        folder: a diffusers folder whose configs decide the shapes; the family's published ones without it.
+        folder: a diffusers folder whose configs determine the shapes; by default the family's published ones.
 
     Raises:
-        UserError: a config that is missing or unfit. UnsupportedError: a family that has no one size.
+        UserError: a config is missing or unsuitable. UnsupportedError: the family has more than one size.
     """
     known = published(spec) if folder is None else {}
     if folder is None and not known:

@@ -46,7 +46,7 @@ def _sigmoid(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
 
 
 def _heavy_tail(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
-    """ "Mode sampling with heavy tails" (arXiv 2403.03206, section 3.1), with v = 1 - u so that it rises."""
+    """ "Mode sampling with heavy tails" (arXiv 2403.03206, section 3.1), with v = 1 - u so that it increases."""
     v = 1.0 - u
     return 1.0 - v - weight * (torch.cos(0.5 * math.pi * v).square() - 1.0 + v)
 

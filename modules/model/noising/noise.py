@@ -116,8 +116,7 @@ def draw_noise(
 
     Args:
         shape: (C, h, w) of one latent.
-        ids, visits: B stable ids and visit counts; with ``seed``, ``stream`` and ``key`` they determine the
-            numbers.
+        ids, visits: B stable ids and visit counts; these and ``seed``, ``stream``, ``key`` key the numbers.
         stratum: use this stratum for all items instead of cycling through them.
         shift: the shift of latents of this shape, if the options require one.
 

@@ -1,4 +1,4 @@
-"""Captions that are changed by hand or many at once; every change can be undone."""
+"""Captions edited by hand or in bulk. Every change can be undone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Tell = Callable[[int, str], None]
 
 
 class Caption(NamedTuple):
-    """What a caption file says.
+    """Content of a caption file.
 
     Args:
-        text: ``None`` where there is no file.
+        text: ``None`` if there is no file.
         fault: why it can be neither read nor changed; empty if it can.
     """
 
@@ -34,16 +34,16 @@ class Caption(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """Whether it says nothing."""
+        """Whether it is empty."""
         return not (self.text or "").strip() and not self.fault
 
 
 class CaptionChangedError(UserError):
-    """A caption is not what it was when it was read.
+    """A caption has changed since it was read.
 
     Args:
-        name: of its file.
-        now: what it says.
+        name: name of its file.
+        now: its current content.
     """
 
     def __init__(self, name: str, now: Caption) -> None:
@@ -53,10 +53,10 @@ class CaptionChangedError(UserError):
 
 @dataclass(frozen=True)
 class EditPlan:
-    """What an edit of many captions would do.
+    """The effect of a bulk edit.
 
     Args:
-        changes: name of a file, what it says, and what it would say.
+        changes: file name, current text and new text.
         left: names of files that cannot be changed, with the reason.
     """
 
@@ -65,14 +65,14 @@ class EditPlan:
 
 
 def list_captions(root: Path, subfolders: bool, tidy: bool = True) -> list[tuple[DataImage, str]]:
-    """The images of a folder that have captions of their own, each with the name of its caption file, there or not.
-    Images of one name in different formats share one.
+    """The images of a folder that have captions of their own, each with the name of its caption file, whether
+    it exists or not. Images of the same name in different formats share one.
 
     Args:
-        tidy: put what a killed tool left half done in order first; otherwise nothing is changed.
+        tidy: first clean up what a killed tool left half done; otherwise nothing is changed.
 
     Raises:
-        UserError: there is no such folder, names in it are not UTF-8, or another tool is at work in it.
+        UserError: the folder does not exist, names in it are not UTF-8, or another tool is working in it.
     """
     if tidy:
         Journal(root).put_in_order()
@@ -81,7 +81,7 @@ def list_captions(root: Path, subfolders: bool, tidy: bool = True) -> list[tuple
 
 
 def read_caption(root: Path, name: str) -> Caption:
-    """What a caption file says; it never fails."""
+    """Read a caption file; never fails."""
     try:
         text = read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -95,14 +95,14 @@ def read_caption(root: Path, name: str) -> Caption:
 
 
 def save_caption(root: Path, name: str, old: Caption, text: str) -> Caption:
-    """Write a caption; ``Journal.undo`` brings the old one back.
+    """Write a caption. ``Journal.undo`` restores the old one.
 
     Args:
-        old: what it said when it was read.
+        old: its text when it was read.
 
     Raises:
-        CaptionChangedError: it says something else by now.
-        UserError: another tool is at work in the folder, or the file cannot be written.
+        CaptionChangedError: the caption has changed since.
+        UserError: another tool is working in the folder, or the file cannot be written.
     """
     if _size(text) > MAX_CAPTION:
         raise DataError(
@@ -121,10 +121,10 @@ def save_caption(root: Path, name: str, old: Caption, text: str) -> Caption:
 def plan_edits(
     root: Path, names: Iterable[str], edit: Edit, only: Callable[[str], bool] | None = None
 ) -> EditPlan:
-    """What an edit would do to captions as they are on the disk; nothing is changed.
+    """The effect of an edit on the current captions. Nothing is changed.
 
     Args:
-        only: whether a caption is meant, by its text; all by default.
+        only: whether to edit a caption, by its text; all by default.
     """
     plan = EditPlan()
     for name in dict.fromkeys(names):
@@ -142,18 +142,18 @@ def plan_edits(
 
 
 def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Caption]:
-    """Make the changes of a plan: all of them, or after a fault or a kill none. ``Journal.undo`` undoes them.
+    """Apply a plan: all of it, or after a fault or a kill nothing. ``Journal.undo`` undoes it.
 
     Args:
-        progress: called twice for each caption, with how far the work is in captions and a name; what it raises ends
-            the work.
+        progress: called twice per caption, with the progress in captions and a name. An exception from it
+            ends the work.
 
     Returns:
-        The new captions by the names of their files.
+        The new captions by file name.
 
     Raises:
         CaptionChangedError: a caption was changed since the plan was made.
-        UserError: another tool is at work in the folder, or a file cannot be written.
+        UserError: another tool is working in the folder, or a file cannot be written.
     """
     if not plan.changes:
         return {}
@@ -165,13 +165,13 @@ def carry_out_edits(root: Path, plan: EditPlan, progress: Tell) -> dict[str, Cap
         there = [name for name, (old, _) in plan.changes.items() if old.text is not None]
         made = {name: partial(_write, new) for name, (_, new) in plan.changes.items()}
         turns = itertools.count()
-        # each is written first, and put in its place when all are written
+        # all are written first, then moved into place
         job.replace(there, made, lambda name: progress(next(turns) // 2, name))
     return {name: Caption(new) for name, (_, new) in plan.changes.items()}
 
 
 def undo_edit(root: Path, *others: str) -> str | None:
-    """Undo the last edit of captions; its name, ``None`` if nothing can be undone.
+    """Undo the last edit of captions. Returns its name; ``None`` if nothing can be undone.
 
     Args:
         others: names of other commands that may be undone.

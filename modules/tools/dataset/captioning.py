@@ -1,4 +1,4 @@
-"""Captions of a folder of images, written by whatever describes images."""
+"""Writes captions of a folder of images with any captioner."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Tell = Callable[[int, str], None]
 
 
 SOURCES = ("-source", "_source")
-"""Endings of images that were edited, whose results have the captions."""
+"""Suffixes of source images, whose results have the captions."""
 
 
 class Mode(StrEnum):
-    """What becomes of captions that are there."""
+    """How existing captions are handled."""
 
     BLANK = "BLANK"
     REPLACE = "REPLACE"
@@ -35,13 +35,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """How captions are written.
+    """Options for writing captions.
 
     Args:
-        mode: BLANK writes missing and empty ones alone, APPEND adds to those that are there after a comma.
-        prefix: before each new text and a space.
-        suffix: after it; with a space between them, unless it begins with a comma or a full stop.
-        batch: how many images are described at once.
+        mode: BLANK writes only missing and empty ones, APPEND adds to existing ones after a comma.
+        prefix: text before each new caption, followed by a space.
+        suffix: text after it, preceded by a space unless it begins with a comma or a full stop.
+        batch: number of images described at once.
     """
 
     mode: Mode = Mode.BLANK
@@ -51,7 +51,7 @@ class Wanted:
 
 
 class Outcome(NamedTuple):
-    """Names of images: those with a new caption, and those left as they are with the reason."""
+    """Names of images: those with a new caption, and those left unchanged with the reason."""
 
     written: list[str]
     left: dict[str, str]
@@ -74,7 +74,7 @@ def plan_captions(root: Path, images: list[DataImage], mode: Mode) -> list[DataI
 
 
 def captioned_images(images: list[DataImage]) -> list[DataImage]:
-    """The images that have captions of their own: all but the sources of edits."""
+    """The images that have captions of their own: all except sources of edits."""
     stems = {one.stem for one in images}
     return [
         one
@@ -86,13 +86,13 @@ def captioned_images(images: list[DataImage]) -> list[DataImage]:
 def write_captions(
     root: Path, plan: list[DataImage], wanted: Wanted, describe: Describe, progress: Tell
 ) -> Outcome:
-    """Describe images and write their captions, batch by batch; what is written stays after a stop or a kill.
+    """Describe images and write their captions, batch by batch. Written captions stay after a stop or a kill.
 
     Args:
-        progress: called with how many images are done and the name of the next.
+        progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: describing failed; ``Journal.undo`` takes back what was written before.
+        UserError: describing failed. ``Journal.undo`` undoes what was written before.
     """
     outcome = Outcome([], {})
     with Journal(root).job("captions") as job:
@@ -115,10 +115,10 @@ def write_captions(
 def _described(
     root: Path, batch: list[DataImage], describe: Describe, outcome: Outcome
 ) -> list[tuple[DataImage, str]]:
-    """The images of a batch that could be described, with what was said; the others are noted.
+    """The images of a batch that could be described, with their texts. The others are recorded.
 
     Raises:
-        UserError: none of several could be described, or of one that is alone.
+        UserError: no image of the batch could be described.
     """
     opened: dict[DataImage, Image.Image] = {}
     for one in batch:
@@ -135,7 +135,7 @@ def _described(
 
 
 def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
-    """Why an image cannot get a text, by what its file of captions says by now; empty if it can."""
+    """Why an image cannot get a text, given the current content of its caption file; empty if it can."""
     target = root / (image.caption() or f"{image.stem}.txt")
     if not target.exists():
         return ""
@@ -155,14 +155,14 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
 
 
 def opened_rgb(path: Path) -> Image.Image:
-    """An image as a person sees it: upright, transparent parts white.
+    """Open an image as displayed: upright, with transparent areas over white.
 
     Raises:
-        OSError, ValueError, SyntaxError, DecompressionBombError: it cannot be read.
+        OSError, ValueError, SyntaxError, DecompressionBombError: the image is unreadable.
     """
     with Image.open(path) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I"):  # 16 bits, which ``convert`` would cut off at 255
+        if image.mode.startswith("I"):  # 16 bits, which ``convert`` would clip at 255
             image = Image.fromarray(
                 (numpy.asarray(image).astype(numpy.float64) / 257).clip(0, 255).astype("uint8")
             )

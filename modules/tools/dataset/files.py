@@ -1,4 +1,4 @@
-"""The images of a folder, each with what belongs to it: captions, masks and other files of its name."""
+"""The images of a folder, each with its captions, masks and other files of the same name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DataImage:
     """An image of a folder; names are relative to it, with ``/``.
 
     Args:
-        name: of the image.
+        name: name of the image.
         masks: images of its name with ``-masklabel`` or ``-condlabel``.
         others: captions and other files of its name.
     """
@@ -40,11 +40,13 @@ class DataImage:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every file of it."""
+        """All its files."""
         return (self.name, *self.masks, *self.others)
 
     def caption(self) -> str | None:
-        """The name of its caption, if it has one: ``.txt``, which training reads by default, before ``.caption``."""
+        """The name of its caption, if it has one: ``.txt``, which training reads by default, takes precedence
+        over ``.caption``.
+        """
         found = (name for end in CAPTIONS for name in self.others if name.lower().endswith(end))
         return next(found, None)
 
@@ -55,10 +57,10 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def find_images(root: Path, subfolders: bool) -> list[DataImage]:
-    """The images of a folder in the order a person would count them; hidden folders and links to folders are left out.
+    """The images of a folder in natural order. Hidden folders and links to folders are skipped.
 
     Raises:
-        DataError: there is no such folder, or names in it are not UTF-8.
+        DataError: the folder does not exist, or names in it are not UTF-8.
     """
     if not root.is_dir():
         raise DataError(f"the folder {root} does not exist", hint="check the path")
@@ -70,10 +72,10 @@ def find_images(root: Path, subfolders: bool) -> list[DataImage]:
 
 
 def caption_text(root: Path, image: DataImage) -> str | None:
-    """Its caption, at most 1 MiB; ``None`` if it has no file.
+    """Read its caption, at most 1 MiB; ``None`` if it has no file.
 
     Raises:
-        DataError: it cannot be read, or is larger.
+        DataError: the caption is unreadable or larger.
     """
     name = image.caption()
     if name is None:
@@ -82,10 +84,10 @@ def caption_text(root: Path, image: DataImage) -> str | None:
 
 
 def check_utf8(names: Iterable[str]) -> None:
-    """Refuse names that can be neither printed nor noted in a journal.
+    """Refuse names that can be neither printed nor recorded in a journal.
 
     Raises:
-        DataError: there are some.
+        DataError: there are such names.
     """
     listed = list(names)
     try:
@@ -99,9 +101,9 @@ def check_utf8(names: Iterable[str]) -> None:
 
 
 def _files_of(root: Path, subfolders: bool) -> Iterator[list[str]]:
-    """The names of the files of each folder, without what is hidden.
+    """Yield the names of the files of each folder, except hidden ones.
 
-    Tens of thousands of files are usual, so names are texts here, and a file costs no look at it of its own.
+    Tens of thousands of files are common, so names are strings here, and files are not accessed individually.
     """
     waiting = [""]
     while waiting:
@@ -124,13 +126,13 @@ def _files_of(root: Path, subfolders: bool) -> Iterator[list[str]]:
 
 
 def _stem(name: str) -> str:
-    """A name with its folders, without its extension."""
+    """The name without folders and extension."""
     end = _suffix(name)
     return name[: len(name) - len(end)]
 
 
 def _suffix(name: str) -> str:
-    """As that of a path; made thousands of times."""
+    """As ``Path.suffix``, but faster, because it is called thousands of times."""
     last = name.rpartition("/")[2]
     dot = last.rfind(".")
     return last[dot:] if 0 < dot < len(last) - 1 else ""
@@ -141,7 +143,7 @@ def _is_image(name: str) -> bool:
 
 
 def _owner(name: str) -> str:
-    """The stem of the image that a file of a folder belongs to."""
+    """The stem of the image that a file belongs to."""
     stem = _stem(name)
     mask = next((ending for ending in MASKS if stem.lower().endswith(ending)), "")
     return stem[: len(stem) - len(mask)] if _is_image(name) and mask else stem
@@ -162,7 +164,7 @@ def _images_of(names: list[str]) -> list[DataImage]:
 
 
 def shared_files(images: list[DataImage]) -> list[str]:
-    """Captions and masks that belong to several images, with these: ``a.txt (a.jpg, a.png)``."""
+    """Captions and masks that belong to several images, with these images: ``a.txt (a.jpg, a.png)``."""
     users: dict[str, list[str]] = defaultdict(list)
     for image in images:
         for name in (*image.masks, *image.others):

@@ -1,4 +1,4 @@
-"""What is in a folder of images: duplicates, and counts of sizes, shapes, captions and tags."""
+"""Inspects a folder of images: duplicates, and counts of sizes, shapes, captions and tags."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Tell = Callable[[int, str], None]
 
 
 class Duplicate(NamedTuple):
-    """An image that is there already.
+    """A duplicate image.
 
     Args:
-        image: the later one.
-        original: the earlier one.
-        exact: the files are the same, byte for byte.
+        image: the later image.
+        original: the earlier image.
+        exact: whether the files are equal, byte for byte.
     """
 
     image: DataImage
@@ -34,10 +34,10 @@ class Duplicate(NamedTuple):
 
 
 def find_duplicates(root: Path, images: list[DataImage], distance: int, progress: Tell) -> list[Duplicate]:
-    """Images that equal an earlier one, byte for byte or to the eye.
+    """Find images that equal an earlier one, byte for byte or visually.
 
     Args:
-        distance: up to how many of 64 bits of their difference hashes may differ.
+        distance: maximum number of differing bits (of 64) of their difference hashes.
     """
     paths = [root / image.name for image in images]
     same = equal_files(paths, [path.stat().st_size for path in paths])
@@ -48,7 +48,7 @@ def find_duplicates(root: Path, images: list[DataImage], distance: int, progress
             try:
                 looks.append((number, fingerprint(path)))
             except Unusable:
-                continue  # the statistics name what cannot be read
+                continue  # the statistics list unreadable files
     near = near_fingerprints([look for _, look in looks], distance)
     twins = {looks[i][0]: looks[twin][0] for i, twin in enumerate(near) if twin is not None}
     return [
@@ -60,9 +60,9 @@ def find_duplicates(root: Path, images: list[DataImage], distance: int, progress
 
 
 def take_out(root: Path, images: list[DataImage], found: list[Duplicate]) -> None:
-    """Take the later of equal images out, with their captions and masks; ``Journal.undo`` brings them back.
+    """Remove the later of equal images, with captions and masks. ``Journal.undo`` restores them.
 
-    Captions and masks that an image that stays uses too (``a.txt`` of ``a.jpg`` and ``a.png``) stay with it.
+    Captions and masks that are shared with a remaining image (``a.txt`` of ``a.jpg`` and ``a.png``) stay.
     """
     out = {one.image.name for one in found}
     needed = {name for image in images if image.name not in out for name in image.all}
@@ -73,7 +73,7 @@ def take_out(root: Path, images: list[DataImage], found: list[Duplicate]) -> Non
 
 
 def statistics(root: Path, images: list[DataImage], resolution: int, progress: Tell) -> dict[str, Any]:
-    """Counts, ready for JSON."""
+    """Compute statistics, ready for JSON."""
     sizes: Counter[str] = Counter()
     aspects: Counter[str] = Counter()
     buckets: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Masks that a person paints: strokes, areas, and taking them back. No window here."""
+"""Masks painted by a person: strokes, fills, undo. No window here."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from modules.util.pairs.dpo_pair_files import file_sha256
 
 JOB = "mask-painting"
 MOST_KEPT = 256 << 20
-"""Bytes of pixels that can be brought back; the oldest go first."""
+"""Bytes of pixels kept for undo; the oldest are dropped first."""
 
 Point = tuple[float, float]
-"""In pixels of the mask from its upper left corner: the middle of the first pixel is (0.5, 0.5)."""
+"""Coordinates in pixels of the mask from its upper left corner; the centre of the first pixel is (0.5, 0.5)."""
 
 
 class Area(NamedTuple):
-    """Pixels from ``left`` and ``top`` up to, not including, ``right`` and ``bottom``."""
+    """Pixels from ``left`` and ``top`` up to, but not including, ``right`` and ``bottom``."""
 
     left: int
     top: int
@@ -43,16 +43,16 @@ class Area(NamedTuple):
 
     @property
     def place(self) -> tuple[slice, slice]:
-        """To index an array of (height, width) with."""
+        """An index for arrays of (height, width)."""
         return slice(self.top, self.bottom), slice(self.left, self.right)
 
     @property
     def empty(self) -> bool:
-        """Whether no pixel is in it."""
+        """Whether it contains no pixel."""
         return self.left >= self.right or self.top >= self.bottom
 
     def joined(self, other: Area | None) -> Area:
-        """The smallest area with both."""
+        """The smallest area that contains both."""
         if other is None or other.empty:
             return self
         if self.empty:
@@ -72,7 +72,7 @@ class _Change(NamedTuple):
 
 
 class Painting:
-    """A mask while it is painted. What happens between ``begin`` and ``end`` is taken back as one.
+    """A mask being painted. Everything between ``begin`` and ``end`` is one step of undo.
 
     Args:
         levels: (height, width), uint8: 255 is learned, 0 is not.
@@ -93,11 +93,11 @@ class Painting:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from what was saved last."""
+        """Whether it differs from what was last saved."""
         return not numpy.array_equal(self.levels, self._saved)
 
     def saved(self, levels: numpy.ndarray) -> None:
-        """These levels are on the disk now."""
+        """Note that these levels are on disk."""
         self._saved = levels.copy()
 
     # --- painting -------------------------------------------------------------------------------------------------
@@ -108,9 +108,10 @@ class Painting:
         self._before = self.levels.copy()
 
     def stroke(self, start: Point, end: Point, radius: float, level: int, strength: float = 1.0) -> Area:
-        """Paint the pixels whose middle is at most ``radius`` from the line between two points.
+        """Paint the pixels whose centre is at most ``radius`` from the line between two points.
 
-        Within one stroke nothing adds up: where the brush passes twice, ``strength`` counts once.
+        Within one stroke, paint does not accumulate: ``strength`` counts once, even if the brush passes
+        twice.
 
         Args:
             radius: in pixels.
@@ -132,7 +133,7 @@ class Painting:
         return area
 
     def fill(self, at: Point, level: int, strength: float = 1.0) -> Area:
-        """Paint the pixel at a point and all of the same level that hang together with it, edge to edge."""
+        """Paint the pixel at a point and all connected pixels of the same level, edge to edge."""
         width, height = self.size
         column, row = int(at[0]), int(at[1])
         if not (0 <= column < width and 0 <= row < height):
@@ -144,7 +145,7 @@ class Painting:
         return area
 
     def fill_all(self, level: int) -> Area:
-        """Give every pixel one level."""
+        """Set all pixels to one level."""
         self.begin()
         area = self._whole()
         self.levels[:] = level
@@ -153,7 +154,7 @@ class Painting:
         return area
 
     def invert(self) -> Area:
-        """Learn what was not learned, and the other way round."""
+        """Swap learned and hidden areas."""
         self.begin()
         area = self._whole()
         self.levels = WHITE_LEVEL - self.levels
@@ -162,7 +163,7 @@ class Painting:
         return area
 
     def end(self) -> None:
-        """The stroke is over: it can be taken back from now on."""
+        """End a stroke, which can be undone from now on."""
         before, area = self._before, self._touched
         self._before = self._touched = None
         if before is None or area is None or area.empty:
@@ -192,11 +193,11 @@ class Painting:
     # --- taking back ----------------------------------------------------------------------------------------------
 
     def undo(self) -> Area | None:
-        """Take back the last stroke; the pixels that changed, ``None`` if there is nothing to take back."""
+        """Undo the last stroke. Returns the changed area; ``None`` if there is nothing to undo."""
         return self._move(self._done, self._undone, after=False)
 
     def redo(self) -> Area | None:
-        """Make the stroke again that was taken back last."""
+        """Redo the last undone stroke."""
         return self._move(self._undone, self._done, after=True)
 
     def _move(self, source: list[_Change], target: list[_Change], after: bool) -> Area | None:
@@ -210,7 +211,7 @@ class Painting:
 
 
 def _near(area: Area, start: Point, end: Point, radius: float) -> numpy.ndarray:
-    """Which pixels of an area are at most ``radius`` from a line, by their middles: booleans (height, width)."""
+    """Pixels of an area whose centres are at most ``radius`` from a line: booleans (height, width)."""
     x = numpy.arange(area.left, area.right, dtype=numpy.float32)[None, :] + numpy.float32(0.5 - start[0])
     y = numpy.arange(area.top, area.bottom, dtype=numpy.float32)[:, None] + numpy.float32(0.5 - start[1])
     along = (end[0] - start[0], end[1] - start[1])
@@ -225,7 +226,7 @@ def _near(area: Area, start: Point, end: Point, radius: float) -> numpy.ndarray:
 
 
 def _connected(same: numpy.ndarray, column: int, row: int) -> numpy.ndarray:
-    """The pixels of ``same`` that hang together with one of them, edge to edge; by runs of rows, because pixel by pixel
+    """The pixels of ``same`` connected to one of them, edge to edge. Computed by runs, because pixel by pixel
     takes seconds.
     """
     height = same.shape[0]
@@ -257,10 +258,10 @@ def _connected(same: numpy.ndarray, column: int, row: int) -> numpy.ndarray:
 
 
 class MaskChangedError(UserError):
-    """A mask is not what it was when it was opened.
+    """A mask has changed since it was opened.
 
     Args:
-        digest: of its file now; empty if there is none.
+        digest: digest of its current file; empty if there is none.
     """
 
     def __init__(self, name: str, digest: str) -> None:
@@ -270,11 +271,11 @@ class MaskChangedError(UserError):
 
 @dataclass
 class OpenedMask:
-    """An image with the mask that is painted for it.
+    """An image with the mask being painted.
 
     Args:
         image: RGB, upright.
-        digest: of the mask's file when it was read; empty where there was none.
+        digest: digest of the mask's file when it was read; empty if there was none.
     """
 
     image: Image.Image
@@ -283,10 +284,10 @@ class OpenedMask:
 
 
 def open_painting(root: Path, one: DataImage) -> OpenedMask:
-    """Open an image and its mask, in the size of the image; without a mask everything is learned.
+    """Open an image and its mask, in the size of the image. Without a mask, everything is learned.
 
     Raises:
-        DataError: one of them cannot be read, or they do not belong together.
+        DataError: one of them is unreadable, or they do not match.
     """
     name = mask_name(one)
     if too_long(name):
@@ -301,18 +302,18 @@ def open_painting(root: Path, one: DataImage) -> OpenedMask:
 
 
 def save_painting(root: Path, one: DataImage, levels: numpy.ndarray, digest: str) -> str:
-    """Write a mask next to its image; ``Journal.undo`` brings the old one back.
+    """Write a mask next to its image. ``Journal.undo`` restores the old one.
 
     Args:
         levels: (height, width), uint8.
-        digest: of the mask's file when it was read; empty where there was none.
+        digest: digest of the mask's file when it was read; empty if there was none.
 
     Returns:
-        The digest of the file that was written.
+        The digest of the written file.
 
     Raises:
-        MaskChangedError: the file is another one by now.
-        UserError: another tool is at work in the folder, or the file cannot be written.
+        MaskChangedError: the file has changed since.
+        UserError: another tool is working in the folder, or the file cannot be written.
     """
     name = mask_name(one)
     target = root / name

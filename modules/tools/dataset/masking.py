@@ -1,4 +1,4 @@
-"""Masks of a folder of images, made by whatever says which part of an image counts."""
+"""Makes masks of a folder of images with any function that selects part of an image."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SHAPE_TOLERANCE = 0.01
 MAX_RADIUS = 500
 WHITE_LEVEL = 255
 MOST_BYTES = 255
-"""Of a file's name."""
+"""Maximum length of a file name in bytes."""
 WHITE, TRANSPARENT = "white", "transparent"
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 Select = Callable[[Image.Image], numpy.ndarray]
-"""An image, upright, to its chosen pixels: booleans (height, width)."""
+"""Maps an upright image to its selected pixels: booleans (height, width)."""
 Tell = Callable[[int, str], None]
 
 
 class Mode(StrEnum):
-    """What becomes of masks that are there."""
+    """How existing masks are handled."""
 
     BLANK = "BLANK"
     REPLACE = "REPLACE"
@@ -45,14 +45,14 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """How masks are made of the chosen pixels.
+    """Options for making masks from selected pixels.
 
     Args:
-        mode: BLANK makes missing masks alone.
-        invert: the chosen pixels are black, the others white.
+        mode: BLANK makes only missing masks.
+        invert: make the selected pixels black and the others white.
         smooth: radius in pixels of a median filter over squares.
-        expand: pixels by which white grows; negative: shrinks.
-        blur: radius in pixels of a Gaussian blur, last of all.
+        expand: pixels by which white grows; negative values shrink it.
+        blur: radius in pixels of a Gaussian blur, applied last.
         alpha: share of the new mask with BLEND, 0 to 1.
     """
 
@@ -77,22 +77,22 @@ class Wanted:
 
 
 class Outcome(NamedTuple):
-    """Names of images: those with a new mask, and those left as they are with the reason."""
+    """Names of images: those with a new mask, and those left unchanged with the reason."""
 
     written: list[str]
     left: dict[str, str]
 
 
 def colour_range(colour: str, tolerance: int) -> Select:
-    """Chooses the pixels of which no channel is further than ``tolerance`` from a colour; of ``transparent`` those
-    whose opacity is at most ``tolerance``.
+    """Select the pixels whose channels all differ by at most ``tolerance`` from a colour; for
+    ``transparent``, those with an opacity of at most ``tolerance``.
 
     Args:
         colour: a name or ``#rrggbb``.
         tolerance: levels, 0 to 255.
 
     Raises:
-        ConfigError: either is not one.
+        ConfigError: a value is invalid.
     """
     if not 0 <= tolerance <= 255:
         raise ConfigError(f"{tolerance} is not between 0 and 255", "--tolerance")
@@ -128,13 +128,13 @@ def plan_masks(root: Path, images: list[DataImage], mode: Mode) -> list[DataImag
 
 
 def write_masks(root: Path, plan: list[DataImage], wanted: Wanted, select: Select, progress: Tell) -> Outcome:
-    """Make and write the masks one by one; what is written stays after a stop or a kill.
+    """Make and write masks one by one. Written masks stay after a stop or a kill.
 
     Args:
-        progress: called with how many images are done and the name of the next.
+        progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: choosing failed; ``Journal.undo`` takes back what was written before.
+        UserError: selecting failed. ``Journal.undo`` undoes what was written before.
     """
     wanted.check()
     outcome = Outcome([], {})
@@ -152,7 +152,9 @@ def write_masks(root: Path, plan: list[DataImage], wanted: Wanted, select: Selec
 
 
 def shaped(chosen: numpy.ndarray, wanted: Wanted) -> numpy.ndarray:
-    """Chosen pixels as a mask, 0 to 255: turned round, smoothed, grown or shrunk, blurred, in this order."""
+    """Convert selected pixels to a mask, 0 to 255: inverted, smoothed, expanded or shrunk, and blurred, in
+    this order.
+    """
     white = ~chosen if wanted.invert else chosen
     if wanted.smooth:
         white = 2 * _counts(white, wanted.smooth) > (2 * wanted.smooth + 1) ** 2
@@ -167,8 +169,9 @@ def shaped(chosen: numpy.ndarray, wanted: Wanted) -> numpy.ndarray:
 
 
 def joined(old: numpy.ndarray | None, new: numpy.ndarray, mode: Mode, alpha: float) -> numpy.ndarray:
-    """A new mask put onto the old one. Without an old one ADD and BLEND give the new one, and SUBTRACT takes it away
-    from white."""
+    """Combine a new mask with the old one. Without an old one, ADD and BLEND give the new one, and SUBTRACT
+    subtracts it from white.
+    """
     if mode is Mode.SUBTRACT:
         left = 255 - new
         return left if old is None else numpy.minimum(old, left)
@@ -183,17 +186,17 @@ def joined(old: numpy.ndarray | None, new: numpy.ndarray, mode: Mode, alpha: flo
 
 
 def mask_name(image: DataImage) -> str:
-    """Of the file that says what of an image is learned."""
+    """The name of an image's mask file."""
     return f"{image.stem}{SUFFIX}"
 
 
 def too_long(name: str) -> bool:
-    """Whether no file can have this name, of which only what is behind the folders counts."""
+    """Whether no file can have this name, because its last component is too long."""
     return len(os.fsencode(name.rpartition("/")[2])) > MOST_BYTES
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file, a folder or a link; there is none where its name would be too long."""
+    """Whether a file, folder or link exists; false if its name would be too long."""
     try:
         return os.path.lexists(path)
     except OSError:
@@ -201,10 +204,10 @@ def is_there(path: Path) -> bool:
 
 
 def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tuple[list[str], Image.Image]:
-    """The mask that an image gets, and the file to take out for it, if there is one.
+    """The new mask of an image, and the file to remove for it, if any.
 
     Raises:
-        DataError: the image or its mask cannot be read, or they do not belong together.
+        DataError: the image or its mask is unreadable, or they do not match.
     """
     target = root / mask_name(one)
     if too_long(target.name):
@@ -220,10 +223,10 @@ def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tupl
 
 
 def opened_image(path: Path) -> Image.Image:
-    """An image, upright; with its transparency, if it has some.
+    """Open an image upright, with its transparency, if any.
 
     Raises:
-        DataError: it cannot be read or is too large.
+        DataError: it is unreadable or too large.
     """
     try:
         with Image.open(path) as opened:
@@ -240,10 +243,10 @@ def opened_image(path: Path) -> Image.Image:
 
 
 def opened_mask(path: Path) -> Image.Image:
-    """A mask, upright, in the 256 grey levels that training reads it with: what is transparent is black.
+    """Open a mask upright, in 256 grey levels as in training. Transparent areas are black.
 
     Raises:
-        DataError: it cannot be read or is too large.
+        DataError: it is unreadable or too large.
     """
     try:
         with Image.open(path) as opened:
@@ -272,7 +275,7 @@ def _alpha(image: Image.Image) -> numpy.ndarray:
 
 
 def fitting(mask: Image.Image, size: tuple[int, int], name: str) -> numpy.ndarray:
-    """A mask in the size of its image.
+    """Scale a mask to the size of its image.
 
     Raises:
         DataError: their shapes differ.
@@ -286,7 +289,7 @@ def fitting(mask: Image.Image, size: tuple[int, int], name: str) -> numpy.ndarra
 
 
 def _counts(chosen: numpy.ndarray, radius: int) -> numpy.ndarray:
-    """The number of chosen pixels in the square of 2 ``radius`` + 1 around each; edge pixels are repeated outside."""
+    """Number of selected pixels in the square of 2 ``radius`` + 1 around each. Edge pixels are repeated outside."""
     found = chosen
     for axis in (0, 1):
         ends = [(0, 0), (0, 0)]
@@ -298,5 +301,5 @@ def _counts(chosen: numpy.ndarray, radius: int) -> numpy.ndarray:
 
 
 def save_mask(mask: Image.Image, target: Path) -> None:
-    """Write it as PNG; a rule of ``Job.replace``."""
+    """Write a mask as PNG, for ``Job.replace``."""
     mask.save(target, "PNG")

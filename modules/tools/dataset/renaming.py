@@ -1,4 +1,4 @@
-"""Images get new names by a pattern, together with their captions and masks, all at once or not at all."""
+"""Renames images by a pattern, together with captions and masks, all at once or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FIELD = re.compile(r"\{(number|name|folder)(?::0?([1-9]))?\}")
 
 
 class Renaming(NamedTuple):
-    """What is to be done.
+    """A plan of renaming.
 
     Args:
-        names: old to new, of every file that gets another name.
-        taken: files that have one of the new names.
+        names: old to new name of every renamed file.
+        taken: existing files with one of the new names.
     """
 
     names: dict[str, str]
@@ -31,14 +31,14 @@ class Renaming(NamedTuple):
 
 
 def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = False) -> Renaming:
-    """Which file gets which name; nothing is changed. Images stay in their folders.
+    """Plan the new name of each file. Nothing is changed. Images stay in their folders.
 
     Args:
-        pattern: of the name without extension; see ``FIELDS``.
-        start: the first number. Numbers are counted in each folder.
+        pattern: pattern of the name without extension; see ``FIELDS``.
+        start: the first number. Each folder is numbered separately.
 
     Raises:
-        UserError: the pattern is not usable, two files would get one name, or a file belongs to two images.
+        UserError: the pattern is invalid, two files would get the same name, or a file belongs to two images.
     """
     if not _FIELD.search(pattern) or set(_FIELD.sub("", pattern)) & set("{}/\\"):
         raise ConfigError(
@@ -78,7 +78,7 @@ def _filled(pattern: str, image: DataImage, number: int, folder: str) -> str:
 
 
 def _check_names(root: Path, names: dict[str, str]) -> list[str]:
-    """The files that have one of the new names, without those that lose theirs."""
+    """The files that have one of the new names, except those that are renamed themselves."""
     often = Counter(name.casefold() for name in names.values())
     twice = [f"{old} -> {new}" for old, new in names.items() if often[new.casefold()] > 1]
     if twice:
@@ -87,7 +87,7 @@ def _check_names(root: Path, names: dict[str, str]) -> list[str]:
             "--pattern",
             "put {number} into the pattern",
         )
-    # the pattern and the folder's own name may hold anything
+    # the pattern and the folder's own name may contain anything
     check_utf8(names.values())
     owned = Owned(root)
     for name in names.values():
@@ -96,7 +96,7 @@ def _check_names(root: Path, names: dict[str, str]) -> list[str]:
 
 
 def _is_itself(root: Path, new: str, names: dict[str, str]) -> bool:
-    """Whether a taken name belongs to a file that is renamed; on some disks ``A.png`` is ``a.png``."""
+    """Whether a taken name belongs to a renamed file; on some disks, ``A.png`` is ``a.png``."""
     if new in names:
         return True
     same = [old for old in names if old.casefold() == new.casefold()]
@@ -104,13 +104,13 @@ def _is_itself(root: Path, new: str, names: dict[str, str]) -> bool:
 
 
 def carry_out(root: Path, plan: Renaming, overwrite: bool = False) -> None:
-    """Carry out a plan: all of it, or after a fault or a kill nothing. ``Journal.undo`` undoes it.
+    """Apply a plan: all of it, or after a fault or a kill nothing. ``Journal.undo`` undoes it.
 
     Args:
-        overwrite: files that have one of the new names may be taken out.
+        overwrite: whether files with one of the new names may be removed.
 
     Raises:
-        UserError: names are taken; nothing was changed.
+        UserError: names are taken. Nothing was changed.
     """
     check_taken(plan.taken, overwrite)
     with Journal(root).job("rename") as job:
@@ -118,10 +118,10 @@ def carry_out(root: Path, plan: Renaming, overwrite: bool = False) -> None:
 
 
 def check_taken(taken: Sequence[str], overwrite: bool) -> None:
-    """Refuse to take files out that are in the way, unless that is wanted.
+    """Refuse to remove files that are in the way, unless that is allowed.
 
     Raises:
-        DataError: there are some.
+        DataError: there are such files.
     """
     if taken and not overwrite:
         raise DataError(

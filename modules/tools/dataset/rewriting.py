@@ -1,4 +1,4 @@
-"""Images made smaller, turned, converted or freed of metadata, one after the other; each can be undone."""
+"""Resizes, turns or converts images, or removes their metadata, one by one. Each change can be undone."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ NEEDED_INFO = {
     "icc_profile", "gamma", "transparency", "dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density",
     "progressive", "progression", "adobe", "adobe_transform", "loop", "background", "timestamp", "duration",
 }  # fmt: skip
-"""What Pillow tells of a file that says how its pixels are to be read and shown."""
+"""Fields in Pillow's info that affect how pixels are read and shown."""
 NEEDED_APPLICATIONS = {0xE0: b"JFIF\0", 0xE2: b"ICC_PROFILE\0", 0xEE: b"Adobe"}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be done with every image.
+    """Options of rewriting.
 
     Args:
         edge: pixels of the longer side; 0 for any.
-        area: side in pixels of the square that an image is to be as large as; 0 for any.
-        enlarge: small images are made larger too.
-        format: PNG, JPEG or WEBP; empty for the one it has.
-        quality: of JPEG and WebP files that are written; 100 is lossless for WebP.
-        turn: turn the pixels as EXIF says.
-        strip: leave metadata out, colour profiles excepted.
+        area: side in pixels of the square whose area an image is scaled to; 0 for any.
+        enlarge: whether to enlarge small images too.
+        format: PNG, JPEG or WEBP; empty keeps the format.
+        quality: quality of written JPEG and WebP files; 100 is lossless for WebP.
+        turn: whether to turn the pixels according to EXIF.
+        strip: whether to remove metadata, except colour profiles.
     """
 
     edge: int = 0
@@ -78,7 +78,7 @@ class Wanted:
             raise ConfigError(f"{self.format} is not known", "--to", f"known: {', '.join(ENDINGS)}")
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """The size an image gets, its shape kept."""
+        """The new size of an image, preserving its shape."""
         if self.edge:
             factor = self.edge / max(width, height)
         elif self.area:
@@ -92,13 +92,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What happens to one file.
+    """The change of one file.
 
     Args:
-        old, new: names; equal if the format stays.
-        size: width and height it gets.
-        what: in words.
-        skip: why it is left as it is, if it is.
+        old, new: names; equal if the format is kept.
+        size: its new width and height.
+        what: description of the change.
+        skip: why it is left unchanged, if it is.
         format: PNG, JPEG or WEBP.
     """
 
@@ -111,9 +111,10 @@ class Rewrite:
 
 
 def plan_rewriting(root: Path, images: list[DataImage], wanted: Wanted) -> Iterator[list[Rewrite]]:
-    """What happens to each image and its masks, from their headers; nothing is changed. Images that stay are left out.
+    """Plan the changes of each image and its masks from their headers. Nothing is changed. Unchanged images
+    are left out.
 
-    Masks get the size of their image and are turned with it; their format stays.
+    Masks get the size of their image and are turned with it; their format is kept.
     """
     wanted.check()
     for image in images:
@@ -139,7 +140,7 @@ def _plan_one(root: Path, name: str, wanted: Wanted, size: tuple[int, int] | Non
 def _plan_opened(
     name: str, image: Image.Image, wanted: Wanted, size: tuple[int, int] | None
 ) -> Rewrite | None:
-    # reading EXIF may read the pixels, after which the depth of a PNG file is forgotten
+    # reading EXIF may read the pixels, after which the depth of a PNG file is unknown
     deep = _is_deep(image)
     kind = "JPEG" if image.format == "MPO" else image.format or ""
     turned = image.getexif().get(ORIENTATION, 1)
@@ -152,7 +153,7 @@ def _plan_opened(
         said.append(f"{kind} -> {wanted.format}")
     if wanted.strip and _has_metadata(image):
         said.append(STRIPPED)
-    # a file that is written without its orientation would lie on its side
+    # a file written without its orientation would be rotated
     if turned != 1 and (wanted.turn or said):
         said.append("turned")
     if not said:
@@ -163,7 +164,7 @@ def _plan_opened(
 
 
 def _has_metadata(image: Image.Image) -> bool:
-    # of a JPEG file, which may hold more than Pillow tells in info
+    # for a JPEG file, which may hold more than Pillow reports in info
     markers = {"COM": COMMENT} | {f"APP{i}": 0xE0 + i for i in range(16)}
     segments: list[tuple[int, bytes]] = [
         (markers[name], body) for name, body in getattr(image, "applist", [])
@@ -176,7 +177,7 @@ def _has_metadata(image: Image.Image) -> bool:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether the file stores more than 8 bits a colour; its pixels must not have been read yet."""
+    """Whether the file stores more than 8 bits per channel. Its pixels must not have been read yet."""
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         return bool(max(image.tag_v2.get(BITS_PER_SAMPLE, (1,))) > 8)
     return image.format == "PNG" and any(";16" in str(tile.args) for tile in image.tile)  # type: ignore[attr-defined]
@@ -205,14 +206,14 @@ def rewrite(
     overwrite: bool,
     progress: Callable[[int, str], None],
 ) -> None:
-    """Carry out a plan, image by image; what is complete stays after a kill. ``Journal.undo`` undoes it.
+    """Apply a plan, image by image. Finished images stay after a kill. ``Journal.undo`` undoes it.
 
     Args:
-        overwrite: files that have the name of a converted one may be taken out.
-        progress: called with how many images are done and the name of the next.
+        overwrite: whether files with the name of a converted one may be removed.
+        progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: names are taken; nothing was changed.
+        UserError: names are taken. Nothing was changed.
     """
     plan = [files for files in plan if not files[0].skip]
     needed = [one.new for files in plan for one in files if one.new != one.old]
@@ -228,7 +229,7 @@ def rewrite(
 
 
 def _check_twice(plan: list[list[Rewrite]]) -> None:
-    """Refuse to write two files under one name: ``a.jpg`` and ``a.webp`` as ``a.png``."""
+    """Refuse to write two files with the same name: ``a.jpg`` and ``a.webp`` as ``a.png``."""
     sources: dict[str, list[str]] = defaultdict(list)
     for files in plan:
         for one in files:
@@ -269,14 +270,14 @@ def _write(source: Path, one: Rewrite, wanted: Wanted, target: Path) -> None:
 
 
 def _needed_segment(marker: int, body: bytes) -> bool:
-    """Whether a segment of a JPEG file says how its pixels are to be read and shown."""
+    """Whether a segment of a JPEG file affects how its pixels are read and shown."""
     if marker in NEEDED_APPLICATIONS:
         return body.startswith(NEEDED_APPLICATIONS[marker])
     return not 0xE0 <= marker <= 0xEF and marker != COMMENT
 
 
 def _jpeg_without_metadata(data: bytes) -> bytes:
-    """Without EXIF, XMP, IPTC, comments and what follows the image; its pixels stay, byte for byte."""
+    """Remove EXIF, XMP, IPTC, comments and trailing data. The pixels are unchanged, byte for byte."""
     made, at, pixels = bytearray(data[:2]), 2, False
     while found := MARKER.search(data, at):
         if pixels:
@@ -292,7 +293,7 @@ def _jpeg_without_metadata(data: bytes) -> bytes:
 
 
 def _webp_without_metadata(data: bytes) -> bytes:
-    """Without EXIF and XMP; the pixels stay as they are."""
+    """Remove EXIF and XMP. The pixels are unchanged."""
     made, at = bytearray(data[:12]), 12
     while at + 8 <= len(data):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
@@ -311,7 +312,9 @@ WITHOUT_METADATA = {"JPEG": _jpeg_without_metadata, "WEBP": _webp_without_metada
 
 
 def _metadata(opened: Image.Image, made_format: str) -> dict[str, Any]:
-    """What a file says of its image, as ``save`` takes it. Texts of PNG files are the prompt of a generated image."""
+    """Metadata of a file in the form of ``save`` arguments. Texts of PNG files are the prompt of a generated
+    image.
+    """
     exif = opened.getexif()
     exif.pop(ORIENTATION, None)
     texts = {str(key): value for key, value in opened.info.items() if isinstance(value, str)}

@@ -1,6 +1,6 @@
-"""Captions as training reads them: each line is an alternative, commas separate the tags of a line.
+"""Captions as read by training: each line is an alternative, with tags separated by commas.
 
-An edit changes what it is about and leaves every other character as it is.
+An edit leaves all unrelated characters unchanged.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 from modules.util.errors import ConfigError
 
 Edit = Callable[[str], str]
-"""A caption to what becomes of it."""
+"""Maps a caption to its edited text."""
 
 
 def tags_of(text: str) -> list[str]:
-    """The tags of all lines without the spaces around them, each once, in order."""
+    """The tags of all lines, stripped, in order and without duplicates."""
     return list(dict.fromkeys(tag for line in text.splitlines() for tag in _tags(line)))
 
 
 def count_tags(texts: Iterable[str]) -> list[tuple[str, int]]:
-    """Each tag with the number of captions that have it, the most frequent first."""
+    """Each tag with the number of captions that have it, most frequent first."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tags_of(text))
@@ -28,15 +28,15 @@ def count_tags(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def has_tag(text: str, tag: str) -> bool:
-    """Whether a line of a caption has a tag."""
+    """Whether any line of a caption has a tag."""
     return tag in text and tag in tags_of(text)
 
 
 def replacing_text(old: str, new: str) -> Edit:
-    """Write ``new`` wherever ``old`` is.
+    """Replace every ``old`` by ``new``.
 
     Raises:
-        ConfigError: there is nothing to look for, or a text has several lines.
+        ConfigError: there is nothing to search for, or a text has several lines.
     """
     _check(old, "--find")
     _check(new, "--by", may_be_empty=True)
@@ -44,10 +44,10 @@ def replacing_text(old: str, new: str) -> Edit:
 
 
 def replacing_tag(old: str, new: str) -> Edit:
-    """Give a tag another name. A line that has the new one already, or gets nothing for it, loses the old one.
+    """Rename a tag. If a line already has the new tag, or the new tag is empty, the old one is removed.
 
     Raises:
-        ConfigError: one of them is not one tag.
+        ConfigError: one of them is not a single tag.
     """
     old, new = _tag(old, "--find"), _tag(new, "--by", may_be_empty=True)
 
@@ -66,10 +66,10 @@ def replacing_tag(old: str, new: str) -> Edit:
 
 
 def adding(tags: str, at_end: bool) -> Edit:
-    """Put tags in front of each line or at its end, those that it has not.
+    """Add missing tags at the start or end of each line.
 
     Raises:
-        ConfigError: there are none, or they have several lines.
+        ConfigError: there are no tags, or they have several lines.
     """
     _check(tags, "--tag")
     wanted = list(dict.fromkeys(_tags(tags)))
@@ -89,10 +89,10 @@ def adding(tags: str, at_end: bool) -> Edit:
 
 
 def deleting(tag: str) -> Edit:
-    """Take a tag away with its comma. A line that had no other is left out.
+    """Remove a tag with its comma. A line without other tags is removed.
 
     Raises:
-        ConfigError: it is not one tag.
+        ConfigError: it is not a single tag.
     """
     tag = _tag(tag, "--tag")
     return _in_lines(lambda line: _without(line, tag))
@@ -112,7 +112,9 @@ def _without(line: str, tag: str) -> str:
 
 
 def _in_lines(change: Edit) -> Edit:
-    """Change each line that says something; a caption without any gets what becomes of an empty one."""
+    """Apply a change to each line that is not empty. A caption without such lines becomes what an empty line
+    becomes.
+    """
 
     def edit(text: str) -> str:
         if not text.strip():

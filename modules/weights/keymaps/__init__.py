@@ -26,6 +26,6 @@ SCHEMES = {
 
 
 def get_key_map(name: str) -> KeyMap:
-    """The scheme a family's spec names; the empty name keeps the names of diffusers. ``KeyError`` if unknown."""
+    """The naming scheme in a family's spec; the empty name keeps diffusers' names. Raises ``KeyError`` if unknown."""
     module = importlib.import_module(f"modules.weights.keymaps.{SCHEMES[name]}")
     return module.KEY_MAP  # type: ignore[no-any-return]

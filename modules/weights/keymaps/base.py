@@ -1,4 +1,4 @@
-"""Tables of layer names: ours on one side, those of an original checkpoint on the other."""
+"""Tables of layer names: ours, and those of an original checkpoint."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Original:
     Args:
         name: dotted, without prefix.
         pieces: paths of our layers whose output rows, one after the other, are its rows; one for most.
-        swapped: its two halves of rows (shift, scale) come in the other order here.
-        weight: what its weight is called.
-        flat: all its numbers are in one row there.
+        swapped: whether its two halves of rows (shift, scale) are in the other order here.
+        weight: name of its weight.
+        flat: whether all its numbers are in one row there.
     """
 
     name: str
@@ -37,10 +37,10 @@ class KeyMap(Protocol):
     """A naming scheme."""
 
     def original(self, module: nn.Module, path: str) -> Original:
-        """The layer of the original checkpoint that ``path`` is, or is a piece of."""
+        """The layer of the original checkpoint that ``path`` is, or is part of."""
 
     def in_adapter(self, module: nn.Module, path: str) -> Original:
-        """The same, under its name in adapter files."""
+        """The same layer under its name in adapter files."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Rule:
     Args:
         original: its name in the checkpoint.
         ours: its path here, or the paths of its pieces in the order of their rows.
-        swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have that
-            make one shift and one scale.
-        weight: what its weight is called in the checkpoint.
+        swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have
+            that make one shift and one scale.
+        weight: name of its weight in the checkpoint.
         flat: see ``Original``; of a tensor that belongs to no layer.
     """
 
@@ -64,7 +64,7 @@ class Rule:
 
 
 class Table:
-    """A scheme made of rules; layers no rule knows keep their path."""
+    """A scheme made of rules. Layers without a rule keep their path."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = [

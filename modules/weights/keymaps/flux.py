@@ -13,10 +13,10 @@ _EMBEDDERS = {
 
 
 def common_rules(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
-    """What FLUX.1 and FLUX.2 name alike: both ends, and attention of the two-stream blocks.
+    """The names that FLUX.1 and FLUX.2 share: both ends, and attention of the two-stream blocks.
 
     Args:
-        embedders: published name -> ours, of what the modulations are made from.
+        embedders: published name -> ours, for the inputs of the modulations.
     """
     return (
         Rule("img_in", "x_embedder"),
@@ -39,7 +39,7 @@ def common_rules(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
 
 
 def streams(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
-    """``common_rules`` with what every block of FLUX.1 has of its own."""
+    """``common_rules`` plus the specific layers of FLUX.1's blocks."""
     return (
         *common_rules(embedders),
         Rule("double_blocks.*.img_mod.lin", f"{_TWO}.norm1.linear"),
@@ -60,7 +60,7 @@ def streams(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
 KEY_MAP = Table(
     (
         *streams(_EMBEDDERS),
-        # Chroma has a small network in the place of the modulations
+        # Chroma has a small network in place of the modulations
         Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
         Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),
         Rule("distilled_guidance_layer.norms.*", "distilled_guidance_layer.norms.*", weight="scale"),

@@ -1,4 +1,4 @@
-"""Families published with the names diffusers has."""
+"""Families published with diffusers' names."""
 
 from modules.weights.keymaps.base import Table
 

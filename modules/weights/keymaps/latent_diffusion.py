@@ -8,11 +8,11 @@ from modules.model.ldm_keys import unet_to_ldm
 from modules.weights.keymaps.base import Original
 
 LAYERS = 2
-"""Layers of a block of the published models."""
+"""Layers per block of the published models."""
 
 
 class LatentDiffusion:
-    """Where a layer lies depends on how many layers a block has and which blocks have attention."""
+    """The position of a layer depends on how many layers a block has and which blocks have attention."""
 
     def original(self, module: nn.Module, path: str) -> Original:
         """See ``KeyMap``."""
@@ -24,8 +24,8 @@ class LatentDiffusion:
 
 
 def ldm_name(unet: nn.Module, path: str) -> str:
-    """The latent-diffusion name adapters have for a layer of a UNet: other programs count the places of the published
-    models, also where a block has fewer layers.
+    """The latent-diffusion name of a UNet layer in adapters. Other programs count positions as in the
+    published models, even if a block has fewer layers.
     """
     return _name(unet, path, max(_layers(unet), LAYERS))
 

@@ -1,4 +1,4 @@
-"""PixArt alpha and Sigma, and what Sana has of them."""
+"""PixArt alpha and Sigma, and the layers that Sana shares with them."""
 
 from modules.weights.keymaps.base import Rule, Table
 
@@ -29,7 +29,7 @@ LAST = (
     Rule("final_layer.linear", "proj_out"),
 )
 _SIZES = (("csize_embedder", "resolution_embedder"), ("ar_embedder", "aspect_ratio_embedder"))
-"""Alpha's larger models are told the size of the image as well."""
+"""Alpha's larger models also get the size of the image."""
 
 KEY_MAP = Table(
     (
