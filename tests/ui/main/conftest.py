@@ -22,6 +22,29 @@ from tests.ui.main.dry_run import DRY_RUN
 from tests.ui.main.trainer import TRAINER
 
 OpenWindow = Callable[..., Hands]
+QUICK = {
+    "home.ProjectWatch.POLL_MS": 100,
+    "pages.RunPage.LOG_MS": 100,
+    "run.QueuePanel.TICK_MS": 100,
+    "run.RunActions.POLL_MS": 50,
+    "run.RunActions.RETRY_SECONDS": 0.2,
+}
+"""How often the window looks at what other processes do."""
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person does not mind half a second. Tests would wait for it hundreds of times."""
+    for name, value in QUICK.items():
+        monkeypatch.setattr(f"modules.ui.{name}", value)
+
+
+@pytest.fixture
+def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are checked right after a change. Only for tests that prepare the outcome before it: the window does not
+    wait until they are done.
+    """
+    monkeypatch.setattr("modules.ui.run.StartCheck.SETTLED_MS", 100)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.runner.test_pace import run_with, started, step
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 
-pytestmark = pytest.mark.gui
+pytestmark = [pytest.mark.gui, pytest.mark.usefixtures("settles_at_once")]
 SAVING = {"changes": {"unet.gradient_checkpointing": True, "batch_size": 1}, "needed_bytes": 7 * GIB}
 
 
@@ -98,8 +98,8 @@ def test_a_trial_measures_a_step_and_leaves_no_run_behind(open_window: OpenWindo
     )
     assert hands.window.control.run is None
     assert not line(hands).measure.winfo_viewable()
-    hands.window.state_.set_value("learning_rate", 0.5)  # does not change what a step takes
     predicts(tmp_path, steps=161)
+    hands.window.state_.set_value("learning_rate", 0.5)  # does not change what a step takes
     hands.wait(lambda: "161 steps, about" in line(hands).said)
 
 

@@ -48,18 +48,22 @@ def test_a_first_start_without_images_says_so(hands: Hands, tmp_path: Path) -> N
     assert calls(tmp_path) == 0  # no dry run is needed to know that
 
 
-def test_no_problems_is_said_when_the_files_were_looked_at(hands: Hands, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("settles_at_once")
+def test_no_problems_is_said_when_the_files_were_looked_at(open_window: OpenWindow, tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
+    hands = open_window()
     hands.wait(lambda: calls(tmp_path) == 1, "nobody looks at the files")
     assert said(hands) == "Checking files\u2026"
     (tmp_path / "hold").unlink()
     hands.wait(lambda: said(hands) == "No problems")
 
 
+@pytest.mark.usefixtures("settles_at_once")
 def test_a_fault_in_a_file_is_shown_at_its_field_and_keeps_start_from_starting(
-    hands: Hands, tmp_path: Path
+    open_window: OpenWindow, tmp_path: Path
 ) -> None:
     outcome(tmp_path, [MISSING], ["2 captions are empty"])
+    hands = open_window()
     hands.wait(lambda: said(hands) == "1 error, 1 warning")
     row = hands.row("base_model_name")
     assert row._fault is not None and "there is no model in /gone" in str(row._fault.cget("text"))
@@ -68,8 +72,10 @@ def test_a_fault_in_a_file_is_shown_at_its_field_and_keeps_start_from_starting(
     assert hands.window.control.run is None
 
 
-def test_start_looks_again_before_it_refuses(hands: Hands, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("settles_at_once")
+def test_start_looks_again_before_it_refuses(open_window: OpenWindow, tmp_path: Path) -> None:
     outcome(tmp_path, [MISSING])
+    hands = open_window()
     hands.wait(lambda: said(hands) == "1 error")
     outcome(tmp_path, [])
     hands.keys("<F5>", to=hands.window)
@@ -88,8 +94,10 @@ def test_a_change_ends_the_look_under_way_and_only_the_last_one_counts(hands: Ha
     assert calls(tmp_path) == 2
 
 
-def test_mended_files_are_noticed_when_the_person_comes_back(hands: Hands, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("settles_at_once")
+def test_mended_files_are_noticed_when_the_person_comes_back(open_window: OpenWindow, tmp_path: Path) -> None:
     outcome(tmp_path, [MISSING])
+    hands = open_window()
     hands.wait(lambda: said(hands) == "1 error")
     outcome(tmp_path, [])
     hands.window.event_generate("<FocusIn>")

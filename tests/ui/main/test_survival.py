@@ -139,7 +139,7 @@ def test_training_outlives_a_killed_window_and_is_found_again(
         works(hands)
         hands.keys("<Shift-F5>", to=hands.window)
         hands.wait(lambda: control.state == "stopped", "it takes no orders")
-        assert not trainer.alive()
+        hands.wait(lambda: not trainer.alive(), "its process does not end")
     finally:
         left = attach(run)
         if left is not None:
