@@ -126,6 +126,10 @@ def test_tk_is_asked_where_the_desktop_has_nothing(
     def answer() -> None:
         window = ".__tk_choosedir"
         entry = f"{window}.contents.f2.ent"
+        shown = f"expr {{[winfo exists {entry}] && [winfo viewable {entry}]}}"
+        if not hands.window.tk.getboolean(hands.window.tk.eval(shown)):
+            hands.window.after(50, answer)
+            return
         assert hands.window.tk.eval("set ::tk::dialog::file::showHiddenVar") == "0"
         hands.window.tk.call(entry, "delete", 0, "end")
         hands.window.tk.call(entry, "insert", 0, str(tmp_path / "inner"))
