@@ -17,9 +17,8 @@ class AdaptiveBeta:
     ``beta = beta0 * clip(1 + 0.6 (M - M0), 1/4, 4)`` with M the margin of the recent optimizer steps and M0
     that of the many before, both running means in units of ``beta0 * margin``. Pairs that separate more
     widely than usual raise beta (a shorter step), pairs that separate less lower it. Every step uses the beta
-    known before it, so the loss of a step is one function of its scores whatever the micro-batches are.
-    Source: Wu et al. 2024 (arXiv 2407.08639), batch-level form, with the batch margin smoothed because image
-    batches are small.
+    known before it, so that its loss does not depend on the division into micro-batches. Source: Wu et al.
+    2024 (arXiv 2407.08639), batch-level form, with the batch margin smoothed because image batches are small.
 
     Args:
         beta0: the configured beta, finite and >= 0.
@@ -44,9 +43,9 @@ class AdaptiveBeta:
         return self.beta0 * min(max(factor, 1.0 / RANGE), RANGE)
 
     def update(self, margin: float) -> float:
-        """Take in the mean margin (beta-free) of an optimizer step over all its pairs; returns the next beta.
+        """Add the mean margin (beta-free) of an optimizer step over all its pairs. Returns the next beta.
 
-        A non-finite margin leaves the state as it was.
+        A non-finite margin leaves the state unchanged.
         """
         level = self.beta0 * margin
         if math.isfinite(level):
@@ -59,10 +58,11 @@ class AdaptiveBeta:
         return {"beta0": self.beta0, "fast": self._fast, "slow": self._slow, "updates": float(self._updates)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from a saved state; the configured beta0 stays as it is.
+        """Restore a saved state. The configured beta0 is unchanged.
 
         Raises:
-            KeyError: a number is missing. ValueError: one is NaN or infinite, or the count of updates is negative.
+            KeyError: a number is missing. ValueError: one is NaN or infinite, or the count of updates is
+                negative.
         """
         values = {name: float(state[name]) for name in ("fast", "slow", "updates")}
         if not all(math.isfinite(value) for value in values.values()) or values["updates"] < 0:

@@ -27,10 +27,10 @@ class AdvantageOptions:
 
     Args:
         scale: divide by the standard deviation of the prompt's own images, of all images (``global_std``), or
-            by nothing. The mean taken away is always that of the prompt.
+            by nothing. The subtracted mean is always that of the prompt.
         eps: added to the standard deviation, which is that of the population (divided by N, not N - 1).
-        clip: advantages are brought into [-clip, clip], or into a pair of bounds; ``None`` leaves them.
-            Clipping breaks "the advantages of a group add up to 0" a little.
+        clip: advantages are clipped to [-clip, clip], or to a pair of bounds; ``None`` does not clip. After
+            clipping, the advantages of a group may not quite add up to 0.
         combine: ``sum`` adds weighted rewards before anything else; ``gdpo`` standardises each reward within
             its group, adds the weighted results and standardises them over all images.
     """
@@ -96,12 +96,12 @@ def group_advantages(
         reward: (N,), or (R, N) for several rewards.
         group_N: int64, unique per (epoch, prompt slot).
         group_size: K; every group must have exactly this many images. ``None`` requires at least two.
-        weights: one per reward, finite, not all 0; ones if left out.
-        names: what to call each image's group in errors (uids), N of them.
+        weights: one per reward, finite, not all 0; ones by default.
+        names: name of each image's group in errors (uids), N of them.
 
     Raises:
-        DataError: a reward that is NaN or infinite, or a group that is not complete.
-        ValueError: unusable weights.
+        DataError: a reward is NaN or infinite, or a group is incomplete.
+        ValueError: the weights are unusable.
     """
     options = options or AdvantageOptions()
     reward_RN = reward.detach().double().reshape(-1, reward.shape[-1])
@@ -174,7 +174,7 @@ def _moments(
 
 
 def _flat(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tensor:
-    """Whether all values of an image's group are the same number, (N,); free of the rounding of a mean."""
+    """Whether all values of an image's group are equal, (N,), unaffected by the rounding of a mean."""
     top_G = torch.full((groups,), -math.inf, dtype=value_N.dtype, device=value_N.device)
     top_G = top_G.scatter_reduce(0, at_N, value_N, "amax")
     low_G = torch.full_like(top_G, math.inf).scatter_reduce(0, at_N, value_N, "amin")

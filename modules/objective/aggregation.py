@@ -1,8 +1,9 @@
-"""How the losses of many (image, step) pairs become one number, and the counts that takes.
+"""Aggregates the losses of many (image, step) pairs into one number, with the necessary counts.
 
-N images, T trained denoising steps, mask 1 where a step is trained on. The counts are those of a whole
-optimizer step, over every micro-batch and rank, so that the shares of all micro-batches add up to the loss of
-one large batch. With full masks and L = T all modes are the same number; they differ under masks only.
+There are N images and T trained denoising steps; the mask is 1 where a step is trained on. The counts are
+those of a whole optimizer step, over every micro-batch and rank, so that the shares of all micro-batches add
+up to the loss of one large batch. With full masks and L = T, all modes give the same number; they differ only
+under masks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SAMPLE_MEAN, PROMPT_MEAN, TOKEN_MEAN, CONSTANT = "sample_mean", "prompt_mean", "
 MODES = (SAMPLE_MEAN, PROMPT_MEAN, TOKEN_MEAN, CONSTANT)
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
-"""Adds a tensor up over the ranks and returns the sum, the same on each of them."""
+"""Sums a tensor over the ranks. The result is the same on each of them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Aggregation:
 
     Args:
         mode: one of ``MODES``.
-        divisor: L of ``constant``, a nominal number of steps, the same for the whole run; given for no other mode.
+        divisor: L of ``constant``, a nominal number of steps for the whole run; not used by other modes.
     """
 
     mode: str = SAMPLE_MEAN
@@ -50,9 +51,9 @@ class GlobalCounts:
     """Counts over an optimizer step, of every micro-batch and rank.
 
     Args:
-        images: n, also those whose steps are all masked.
+        images: n, including those whose steps are all masked.
         steps: unmasked (image, step) pairs.
-        groups: G, 0 where images have no groups.
+        groups: G, 0 if images have no groups.
         group_id_G: ids of the counted groups, int64, ascending.
         group_steps_G: unmasked steps of those groups.
         left_out: images whose steps are all masked.
@@ -67,7 +68,7 @@ class GlobalCounts:
 
     @property
     def trained(self) -> GlobalCounts:
-        """The same without the images whose steps are all masked, for averages that are only shown."""
+        """The same without images whose steps are all masked, for displayed averages."""
         return replace(self, images=self.images - self.left_out, left_out=0)
 
     def steps_of_group(self, group_B: torch.Tensor) -> torch.Tensor:
@@ -86,26 +87,27 @@ class GlobalCounts:
         return self.group_steps_G.to(group_B.device)[at_B]
 
     def denominator(self, by_images: bool = False) -> int:
-        """Unmasked steps of the optimizer step, or its images (``normalize_by_documents``)."""
+        """Number of unmasked steps of the optimizer step, or of its images (``normalize_by_documents``)."""
         return self.images if by_images else self.steps
 
 
 def index_groups(
     group_N: torch.Tensor, reduce: Reduce | None = None, slots: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of the groups and, for every image, the place of its own among them.
+    """Ids of the groups and, for every image, the index of its own.
 
     Args:
         group_N: int64 ids; with ``reduce`` dense ones, 0 <= id < ``slots``.
-        reduce: given where other ranks hold images too.
+        reduce: given if other ranks hold images too.
         slots: number of group ids in use over all ranks, the same on each.
 
     Returns:
-        (G,) ids and (N,) indices into them; with ``slots`` all ids below it, also those without an image.
+        (G,) ids and (N,) indices into them; with ``slots`` all ids below it, including those without an
+            image.
 
     Raises:
-        TypeError: other ids than int64 of shape (N,).
-        ValueError: an id that is not among the slots, or several ranks without ``slots``.
+        TypeError: the ids are not int64 of shape (N,).
+        ValueError: an id is not among the slots, or there are several ranks without ``slots``.
     """
     if group_N.dtype != torch.int64 or group_N.dim() != 1:
         raise TypeError(f"group ids are int64 of shape (N,), not {group_N.dtype} {tuple(group_N.shape)}")
@@ -123,13 +125,13 @@ def index_groups(
 def check_group_sizes(
     group_id_G: torch.Tensor, images_G: torch.Tensor, group_size: int, names: Sequence[str] | None = None
 ) -> None:
-    """Every group has all K images.
+    """Check that every group has all K images.
 
     Args:
-        names: what to call the groups in the error (uids), in the order of ``group_id_G``.
+        names: names of the groups in the error (uids), in the order of ``group_id_G``.
 
     Raises:
-        DataError: names the groups that are short or too long.
+        DataError: groups are too small or too large. The message names them.
     """
     wrong = torch.nonzero(images_G.round().long() != group_size).flatten().tolist()
     if wrong:
@@ -153,12 +155,12 @@ def count_steps(
     Args:
         mask_NT: all images of this rank's optimizer step; bool, or 0 and 1.
         group_N: group ids, int64, unique per (epoch, prompt slot).
-        reduce: adds an int64 tensor up over the ranks; called once.
+        reduce: sums an int64 tensor over the ranks; called once.
         slots: with ``reduce`` and groups, the number of group ids in use over all ranks.
-        group_size: K, if every group has to be complete.
+        group_size: K, if every group must be complete.
 
     Raises:
-        DataError: a mask value other than 0 and 1, an incomplete group, or nothing left to train on.
+        DataError: a mask value is neither 0 nor 1, a group is incomplete, or nothing is left to train on.
     """
     if mask_NT.dim() != 2:
         raise ValueError(f"a mask is (N, T), not {tuple(mask_NT.shape)}")
@@ -197,12 +199,12 @@ def step_weights(
     image_steps_B: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """What each loss counts for: the loss of an optimizer step is the sum of losses times weights, (B, T).
+    """The weight of each loss, (B, T): the loss of an optimizer step is the sum of losses times weights.
 
     Args:
         mask_BT: some of the images, all or some of their steps.
         group_B: their groups; ``prompt_mean`` needs them.
-        image_steps_B: unmasked steps of each image, where ``mask_BT`` does not hold all of them.
+        image_steps_B: unmasked steps of each image, if ``mask_BT`` does not hold all of them.
 
     Raises:
         DataError: ``prompt_mean`` without groups, or with one that was not counted.
@@ -226,5 +228,5 @@ def step_weights(
 
 
 def weighted_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor, weight_BT: torch.Tensor) -> torch.Tensor:
-    """Sum of values times weights; what a masked value is does not matter, not even NaN."""
+    """Sum of values times weights. Masked values are ignored, even NaN."""
     return (torch.where(mask_BT.bool(), value_BT, torch.zeros_like(value_BT)) * weight_BT).sum()

@@ -14,13 +14,13 @@ from modules.objective.preference import ObjectiveOptions
 from modules.util.enum.choices import DPOConfidence
 
 MOST_CERTAIN = 0.99
-"""A margin is asked for up to this certainty: log odds have no upper end."""
+"""Maximum certainty for which a margin is required, because log odds are unbounded."""
 
 
 def weigh(
     options: ObjectiveOptions, kind: DPOConfidence, certainties: Sequence[float | None]
 ) -> ObjectiveOptions:
-    """The objective's numbers for one batch.
+    """The objective's options for one batch.
 
     Args:
         certainties: of every pair, the probability from 0.5 to 1 that the chosen image is the better one.

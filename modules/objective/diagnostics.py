@@ -1,4 +1,4 @@
-"""Signs that a preference run is going wrong, read from its own metrics."""
+"""Detects from its metrics that a preference run is going wrong."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TIMES_LOUDER = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """One sign: ``kind`` is REWARD_HACKING, LOSSES_DIVERGE or NO_SIGNAL; ``message`` says what and what to
-    do.
+    """One finding: ``kind`` is REWARD_HACKING, LOSSES_DIVERGE or NO_SIGNAL; ``message`` says what it is and
+    what to do.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class PreferenceDiagnostics:
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
     * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5.
 
-    A change counts only beyond three standard errors. Each finding is reported once, and again only after ten times as
-    many windows, so a long run does not fill its log.
+    A change counts only beyond three standard errors. Each finding is reported once, and again only after ten
+    times as many windows, so that a long run does not fill its log.
 
     Args:
-        window: optimizer steps looked at, at least 10.
+        window: number of optimizer steps considered, at least 10.
         no_signal_after: optimizer steps before NO_SIGNAL can be reported.
     """
 
@@ -62,7 +62,7 @@ class PreferenceDiagnostics:
         self._told: dict[str, int] = {}
 
     def update(self, step: int, averages: Mapping[str, float]) -> list[Finding]:
-        """Take in the averages of optimizer step ``step`` (see ``metrics.averages_of``); returns what is new.
+        """Add the averages of optimizer step ``step`` (see ``metrics.averages_of``). Returns new findings.
 
         Steps without pairs and steps with a value that is missing or not finite are left out.
         """
@@ -92,7 +92,7 @@ class PreferenceDiagnostics:
         return told is None or self._steps - told >= TIMES_LOUDER * self.window
 
     def _accuracy(self) -> tuple[float, float]:
-        """Share of pairs ranked right and the number of pairs."""
+        """Share of correctly ranked pairs, and the number of pairs."""
         pairs = sum(point.pairs for point in self._points)
         return sum(point.accuracy * point.pairs for point in self._points) / pairs, pairs
 

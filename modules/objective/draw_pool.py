@@ -1,8 +1,9 @@
-"""A fixed pool of draws per pair, so that reference scores can be computed once and looked up ever after.
+"""A fixed pool of draws per pair, so that reference scores need to be computed only once.
 
-Every pair owns N draws of (timestep, noise). A draw is not stored: it is the draw its pair would have on visit
-``index`` of a run with N strata, from a stream of its own, so it can always be computed again from (pair id, index).
-Training visits a pair's pool in shuffled rounds: each draw is used once before any is used again.
+Every pair owns N draws of (timestep, noise). A draw is not stored: it is the draw its pair would have on
+visit ``index`` of a run with N strata, from a stream of its own, so it can always be computed again from
+(pair id, index). Training visits a pair's pool in shuffled rounds: each draw is used once before any is used
+again.
 """
 
 from __future__ import annotations

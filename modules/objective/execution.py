@@ -45,17 +45,20 @@ from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 
 @dataclass(frozen=True)
 class Step:
-    """All a schedule needs besides the reference scores.
+    """Everything a schedule needs besides the reference scores.
 
     Args:
         scale: factor on the mean loss over the pairs of the scorer.
         supervised_mix: weight of the supervised loss of the chosen images; 0 skips it.
-        parameters: what is trained; only the stashing schedule touches their gradients.
+        parameters: the trained parameters; only the stashing schedule touches their gradients.
         backward: back-propagates a scalar.
         safeguard_mu: mu of ``safeguard.rejected_share``; ``None`` trains without the safeguard.
-        norm_guard: weight of ``norm_guard.excess_of_norm``, averaged over the images of both sides; 0 skips it.
-        norms: of the reference's predictions of the chosen and the rejected side, each (B,); for the guard.
-        anchor: weight of the mean squared distance to the reference's predictions, over both sides; 0 skips it.
+        norm_guard: weight of ``norm_guard.excess_of_norm``, averaged over the images of both sides; 0 skips
+            it.
+        norms: norms of the reference's predictions for the chosen and the rejected side, each (B,); for the
+            guard.
+        anchor: weight of the mean squared distance to the reference's predictions, over both sides; 0 skips
+            it.
         predictions: of the reference for the chosen and the rejected side, each (B, D); for the anchor.
     """
 
@@ -78,7 +81,7 @@ class Step:
         return bool(self.norm_guard or self.anchor)
 
     def forward(self, side: Side) -> ScoreOut:
-        """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are in."""
+        """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are included."""
         wanted = self.supervised_mix != 0.0 and side != "rejected"
         with torch.enable_grad():
             out = self.scorer(side, wanted)
@@ -102,7 +105,7 @@ class Step:
         """The loss, the coefficient of every score, and the safeguard's share of each pair, (B,).
 
         Args:
-            errors: of the chosen and the rejected side, each (B, D); used by the safeguard alone.
+            errors: errors of the chosen and the rejected side, each (B, D); used only by the safeguard.
         """
         out, gradient = differentiate(self.objective, self.options, scores, reference, self.scale)
         if self.safeguard_mu is None:
@@ -115,10 +118,11 @@ class Step:
         return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 
     def surrogate(self, out: ScoreOut, weight: torch.Tensor, excess: Excess) -> torch.Tensor:
-        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guards.
+        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the
+        guards.
 
         Args:
-            excess: what ``excess`` gave for ``out``.
+            excess: the result of ``excess`` for ``out``.
         """
         total = (out.score_B * weight.to(out.score_B.dtype)).sum()
         if out.supervised_B is not None:
@@ -130,7 +134,7 @@ class Step:
         return total
 
     def excess(self, out: ScoreOut, side: Side) -> Excess:
-        """This side's part of what the guards average over the 2B images of the pairs."""
+        """This side's contribution to what the guards average over the 2B images of the pairs."""
         return Excess(
             self._excess_of_norm(out, side) if self.norm_guard else None,
             self._drift(out, side) if self.anchor else None,
@@ -170,7 +174,7 @@ def run(
 ) -> PairOut:
     """Forward and backward of one micro-batch of B pairs; gradients are added to the parameters' ``.grad``.
 
-    The trained quantity is ``loss_scale * (mean_i loss_i + supervised_mix * mean_i L_sup_i)``; with
+    The trained quantity is ``loss_scale * (mean_i loss_i + supervised_mix * mean_i L_sup_i)``. With
     ``loss_scale`` set to B over the pairs of the whole optimizer step, accumulation is weighted by pairs. No
     collective is issued, and the reference context is closed again before the first forward pass that is
     differentiated.
@@ -178,17 +182,18 @@ def run(
     Args:
         mode: FULL_CONCURRENT (one reference and one policy pass over 2B images), POLICY_CONCURRENT (reference
             sides one after another, both policy graphs alive) or SEQUENTIAL (one policy graph at a time).
-        strategy: how SEQUENTIAL is done: THREE_FORWARD, GRAD_STASH or AUTO; see ``resolve_strategy``.
-        reference: makes the context in which the scorer uses the reference weights. Not needed with
+        strategy: variant of SEQUENTIAL: THREE_FORWARD, GRAD_STASH or AUTO; see ``resolve_strategy``.
+        reference: creates the context in which the scorer uses the reference weights. Not needed with
             ``cached_reference`` or for a loss without reference.
         cached_reference: known scores (and norms) of the reference, each (B,); saves the reference passes.
         backward: back-propagates a scalar, for gradient scalers; plain ``.backward()`` by default. What it is
             given is a surrogate with the right gradient, not the loss.
-        safeguard_mu: multiply each pair's rejected side by ``safeguard.rejected_share`` with this mu; the scorer
-            has to give errors. The loss that is reported stays that of the objective.
-        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss; the
-            scorer has to give norms.
-        anchor: weight of the mean square of prediction minus that of the reference; the scorer has to give predictions.
+        safeguard_mu: multiply each pair's rejected side by ``safeguard.rejected_share`` with this mu; the
+            scorer has to give errors. The loss that is reported stays that of the objective.
+        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss;
+            the scorer has to give norms.
+        anchor: weight of the mean square of prediction minus that of the reference; the scorer has to give
+            predictions.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
@@ -238,10 +243,10 @@ def evaluate(
 def sum_of_rewards(
     scorer: PairScorer, reference: ScorePair, sides_B2: torch.Tensor | None, *, together: bool = True
 ) -> torch.Tensor:
-    """Sum of the rewards (free of beta) of all images of B pairs and how many they are, (2,), float64 on the CPU.
+    """Sum of the rewards (beta-free) of all images of B pairs, and their number, (2,), float64 on the CPU.
 
     Args:
-        reference: its scores of the pairs.
+        reference: reference scores of the pairs.
         sides_B2: which sides have an image; ``None`` for all.
     """
     policy = _score_sides(scorer, together).scores
@@ -258,10 +263,11 @@ def reference_scores(
     *,
     together: bool = True,
 ) -> ReferenceOut | None:
-    """Scores (chosen, rejected) under the reference weights, and norms where the scorer gives them; no graph.
+    """Scores (chosen, rejected) under the reference weights, and norms if the scorer returns them, without a
+    graph.
 
-    ``None`` if the loss has no use for them.
-    The context is entered once, whatever the number of passes: switching weights is paid per layer.
+    ``None`` if the loss does not use them.
+    The context is entered only once, because switching weights has a cost per layer.
 
     Raises:
         RuntimeError: neither a context nor scores were given, or scores of another shape than two of (B,).
@@ -281,8 +287,8 @@ def reference_scores(
         raise RuntimeError(
             f"the {objective.key} objective needs a reference: neither a context nor scores were given"
         )
-    # no_grad rather than inference_mode: models keep lazily made tensors (rotary tables, casts), and one made
-    # in inference mode could not be used in the differentiated pass that follows.
+    # no_grad rather than inference_mode: models cache lazily created tensors (rotary tables, casts), and
+    # one created in inference mode could not be used in the differentiated pass that follows.
     with torch.no_grad(), reference():
         return _score_sides(scorer, together)
 
@@ -294,15 +300,16 @@ def resolve_strategy(
     *,
     guarded: bool = False,
 ) -> str:
-    """What AUTO means: GRAD_STASH where gradients simply add up on one process, else THREE_FORWARD.
+    """Resolve AUTO: GRAD_STASH if gradients simply add up on one process, else THREE_FORWARD.
 
     Args:
         world_size: number of processes; asked of ``torch.distributed`` when not given.
-        guarded: the norm guard or the anchor is on; GRAD_STASH then passes the rejected side twice and saves nothing.
+        guarded: whether the norm guard or the anchor is on; GRAD_STASH then needs two rejected passes and
+            saves nothing.
 
     Raises:
-        ValueError: unknown strategy; GRAD_STASH demanded with hooks that consume gradients during backward, or
-            with sharded weights.
+        ValueError: unknown strategy; GRAD_STASH demanded with hooks that consume gradients during backward,
+            or with sharded weights.
     """
     name = str(getattr(strategy, "value", strategy))
     if name not in ("AUTO", "THREE_FORWARD", "GRAD_STASH"):
@@ -333,7 +340,7 @@ def _plain_backward(total: torch.Tensor) -> None:
 
 
 def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Autocast remembers the cast of each weight until its outermost region ends."""
+    """Refuse an enclosing autocast region, which caches the cast of each weight until its end."""
     for kind in {"cpu", *(parameter.device.type for parameter in parameters)}:
         if kind != "meta" and torch.is_autocast_enabled(kind):
             raise RuntimeError("open autocast inside the scorer, not around the preference step")
@@ -375,7 +382,7 @@ def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) ->
 
 
 def _policy_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
-    """Two policy passes whose graphs live side by side, one backward."""
+    """Two policy passes whose graphs are alive at the same time, one backward."""
     chosen, rejected = step.forward("chosen"), step.forward("rejected")
     scores = (chosen.score_B, rejected.score_B)
     out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
@@ -394,7 +401,7 @@ def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairO
 
 
 def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
-    """Learn the rejected score without a graph, then differentiate one side after the other."""
+    """Compute the rejected score without a graph, then differentiate one side after the other."""
     with torch.no_grad():
         rejected = step.scorer("rejected")
     chosen = step.forward("chosen")
@@ -434,7 +441,7 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
 
 
 def _pair_of(both: ScorePair | None, index: int) -> ScorePair | None:
-    """The numbers of one pair, each (1,)."""
+    """The values of one pair, each (1,)."""
     return None if both is None else (both[0][index : index + 1], both[1][index : index + 1])
 
 
@@ -480,7 +487,7 @@ def _summary(
 
 
 def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePair | None) -> torch.Tensor:
-    """The rejected coefficient if the margin were zero, (1,).
+    """The rejected coefficient for a margin of zero, (1,).
 
     It is close to the true one, so half-precision gradients of the first pass are neither far larger nor far
     smaller than they will be after scaling.

@@ -1,4 +1,4 @@
-"""Gradients of one backward pass kept apart from those accumulated earlier, to be scaled on their own."""
+"""Keeps the gradients of one backward pass apart from those accumulated earlier, to scale them separately."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import torch
 
 
 class GradientStash:
-    """Holds the earlier gradients of the parameters; see ``stash_gradients``."""
+    """Holds the parameters' earlier gradients; see ``stash_gradients``."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
         self._earlier = [parameter.grad for parameter in parameters]
 
     def clear(self) -> None:
-        """Drop the gradients that the parameters have now."""
+        """Drop the current gradients of the parameters."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def put_back(self) -> None:
-        """Give the parameters the gradients they had before; fresh ones are lost."""
+        """Restore the parameters' earlier gradients and drop the new ones."""
         for parameter, earlier in zip(self._parameters, self._earlier, strict=True):
             parameter.grad = earlier
 
     @torch.no_grad()
     def merge(self, factor: torch.Tensor) -> None:
-        """Give the parameters their earlier gradients plus ``factor`` times the fresh ones.
+        """Set the gradients to the earlier ones plus ``factor`` times the new ones.
 
         Args:
-            factor: one number; it stays on its device, so nothing waits for it.
+            factor: one number; it stays on its device, so that nothing waits for it.
         """
         fresh = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         _scale(fresh, factor.reshape(()))
@@ -48,7 +48,7 @@ class GradientStash:
 
 
 def _scale(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiply in place by one number, grouped by device as the fused kernels want it."""
+    """Multiply in place by one number, grouped by device as required by the fused kernels."""
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
         groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
@@ -58,10 +58,10 @@ def _scale(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
 
 @contextmanager
 def stash_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[GradientStash]:
-    """Hide the gradients accumulated so far, so that a backward pass in the block writes fresh ones.
+    """Hide the accumulated gradients, so that a backward pass in the block writes new ones.
 
-    The block calls ``merge`` when the factor of the fresh ones is known. If it raises, the parameters have
-    the gradients they had before.
+    The block calls ``merge`` once the factor of the new ones is known. If it raises, the earlier gradients
+    are restored.
     """
     stash = GradientStash(parameters)
     stash.clear()

@@ -37,23 +37,24 @@ _WIDTH = len(_SUMS) + 2 * QUARTILES
 
 
 class PairMetrics:
-    """Collects micro-batches and gives the averages over all their pairs.
+    """Collects micro-batches and averages over all their pairs.
 
-    Nothing is copied off the device before ``sums`` or ``averages`` is asked for, so collecting never waits.
+    Nothing is copied off the device before ``sums`` or ``averages`` is called, so that collecting never
+    waits.
     """
 
     def __init__(self) -> None:
         self._outs: list[tuple[PairOut, torch.Tensor | None]] = []
 
     def add(self, out: PairOut, timestep_B: torch.Tensor | None = None) -> None:
-        """Take in a micro-batch.
+        """Add a micro-batch.
 
         Args:
-            out: what the step came to.
+            out: result of the step.
             timestep_B: timesteps of its pairs in [0, 1000), (B,), if margins by timestep are wanted.
 
         Raises:
-            ValueError: another number of timesteps than of pairs.
+            ValueError: the numbers of timesteps and of pairs differ.
         """
         if timestep_B is not None and timestep_B.shape != out.margin_B.shape:
             raise ValueError(f"{tuple(timestep_B.shape)} timesteps for {out.pairs} pairs")
@@ -64,7 +65,7 @@ class PairMetrics:
         self._outs.clear()
 
     def sums(self) -> torch.Tensor:
-        """Sums over the pairs, float64 on the CPU; those of several processes may be added up."""
+        """Sums over the pairs, float64 on the CPU. Those of several processes may be added."""
         total = torch.zeros(_WIDTH, dtype=torch.float64)
         for out, timestep_B in self._outs:
             supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
@@ -92,7 +93,7 @@ class PairMetrics:
         return total
 
     def averages(self) -> dict[str, float]:
-        """``averages_of`` this process's sums."""
+        """The averages of this process's sums."""
         return averages_of(self.sums())
 
 
@@ -120,15 +121,18 @@ def _by_quartile(margin_B: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tens
 
 
 def averages_of(sums: torch.Tensor) -> dict[str, float]:
-    """Averages from the sums of one or, added up, several processes.
+    """Averages from the sums of one process, or from the total of several.
 
     Returns:
         ``pairs`` (how many, single images among them), ``loss`` (total), ``raw_loss``, ``supervised``,
-        ``chosen_reward`` and ``rejected_reward`` over the images of that kind, ``margin`` and ``accuracy`` over the
-        pairs with both sides (what no image or no pair is there for is left out; without whole pairs ``margin`` is
+        ``chosen_reward`` and ``rejected_reward`` over the images of that kind, ``margin`` and ``accuracy``
+            over the
+        pairs with both sides (what no image or no pair is there for is left out; without whole pairs
+            ``margin`` is
         the difference of the two rewards), and ``margin_by_t/q1`` to ``q4`` for the quarters of
-        the timesteps that any pair fell into; ``safeguard`` (share of the rejected side's gradient that was let
-        through) where the safeguard is on. Without pairs only ``pairs`` = 0.
+        the timesteps that any pair fell into; ``safeguard`` (share of the rejected side's gradient that was
+            let
+        through) if the safeguard is on. Without pairs, only ``pairs`` = 0.
     """
     values = [float(value) for value in sums]
     pairs = values[0]
@@ -152,7 +156,7 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
 
 
 def training_tags(averages: Mapping[str, float]) -> dict[str, float]:
-    """Names under which the averages of an optimizer step are logged."""
+    """Logged names of the averages of an optimizer step."""
     names = {
         "loss/dpo": "loss",
         "dpo/raw_loss": "raw_loss",
@@ -169,7 +173,7 @@ def training_tags(averages: Mapping[str, float]) -> dict[str, float]:
 
 
 def validation_tags(averages: Mapping[str, float]) -> dict[str, float]:
-    """Names under which the averages of a validation run are logged; its loss is the raw one."""
+    """Logged names of the averages of a validation run, whose loss is the raw one."""
     names = {"val_loss": "raw_loss"} | {
         f"val_{name}": name for name in ("accuracy", "chosen_reward", "rejected_reward")
     }

@@ -15,7 +15,7 @@ def excess_of_norm(norm_B: torch.Tensor, reference_B: torch.Tensor) -> torch.Ten
 
     Args:
         norm_B: L2 norm of the policy's prediction, with its graph.
-        reference_B: that of the reference at the same draw, (B,), positive.
+        reference_B: norm of the reference's prediction at the same draw, (B,), positive.
 
     Raises:
         ValueError: the shapes differ.

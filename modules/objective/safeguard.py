@@ -1,8 +1,9 @@
-"""The safeguard of the chosen image: less of the rejected side's gradient where it would undo the chosen side's.
+"""The safeguard of the chosen image: reduces the rejected side's gradient where it would undo the chosen
+side's.
 
-Lowering the score of the rejected image also lowers that of the chosen one where their errors point the same way.
-The rejected side's gradient is therefore multiplied by the largest share, at most 1, that keeps the chosen image's
-own error from growing to first order (SDPO, arXiv 2511.03317).
+Lowering the score of the rejected image also lowers that of the chosen one if their errors point the same
+way. The rejected side's gradient is therefore multiplied by the largest share, at most 1, that keeps the
+chosen image's own error from growing to first order (SDPO, arXiv 2511.03317).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def rejected_share(chosen_BD: torch.Tensor, rejected_BD: torch.Tensor, mu: float
     Args:
         chosen_BD: g_w, prediction minus target of the chosen images, flattened, (B, D).
         rejected_BD: g_l, likewise of the rejected images.
-        mu: how much of the chosen side's own progress is kept in any case, 0 <= mu < 1.
+        mu: share of the chosen side's own progress that is always kept, 0 <= mu < 1.
 
     Raises:
         ValueError: the sides differ in shape; mu is out of range.

@@ -24,10 +24,10 @@ class ScoreOut:
     Args:
         score_B: minus the plain per-sample MSE; (B,) for one side, (2B,) for ``"both"`` with the chosen ones
             first.
-        supervised_B: the ordinary training loss of the chosen images, (B,), taken from the same forward pass;
-            ``None`` unless it was asked for.
-        error_BD: prediction minus target of every image of ``score_B``, flattened, without a graph; ``None`` from
-            scorers that were not made to give it.
+        supervised_B: the ordinary training loss of the chosen images, (B,), from the same forward pass;
+            ``None`` unless requested.
+        error_BD: prediction minus target of every image of ``score_B``, flattened, without a graph; ``None``
+            from scorers that were not made to give it.
         norm_B: L2 norm of the prediction of every image of ``score_B``, with the graph; ``None`` likewise.
         predicted_BD: the predictions of those images, flattened, with the graph; ``None`` likewise.
     """
@@ -40,10 +40,10 @@ class ScoreOut:
 
 
 class ReferenceOut(NamedTuple):
-    """What the reference says of B pairs: (chosen, rejected), each (B,), detached.
+    """Reference scores of B pairs: (chosen, rejected), each (B,), detached.
 
-    ``norms`` are the L2 norms of its predictions, ``predictions`` these themselves, each (B, D); both are ``None`` from
-    scorers that give none.
+    ``norms`` are the L2 norms of its predictions, ``predictions`` the predictions themselves, each (B, D);
+    both are ``None`` if the scorer does not return them.
     """
 
     scores: ScorePair
@@ -52,7 +52,7 @@ class ReferenceOut(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """What a side adds to the loss besides its score, each a scalar; ``None`` without that guard.
+    """A side's terms of the loss besides its score, each a scalar; ``None`` without that guard.
 
     Args:
         norm: excess of the norms of its predictions over the reference's.
@@ -64,11 +64,11 @@ class Excess(NamedTuple):
 
 
 class PairScorer(Protocol):
-    """Scores the B pairs of one micro-batch with whatever weights are live.
+    """Scores the B pairs of one micro-batch with the current weights.
 
     Every call with the same side must give the same numbers (same draw, no dropout) and must run in the
-    gradient mode it is called in. Mixed precision belongs inside the call: the casts autocast remembers would
-    otherwise carry the policy's weights into the reference pass.
+    gradient mode it is called in. Mixed precision belongs inside the call, because casts cached by autocast
+    would otherwise carry the policy's weights into the reference pass.
     """
 
     def __len__(self) -> int:
@@ -86,14 +86,14 @@ class PairScorer(Protocol):
 
 @dataclass(frozen=True)
 class PairOut:
-    """What one micro-batch of pairs came to; everything is detached, tensors of shape (B,) unless noted.
+    """The result of one micro-batch of pairs. Everything is detached; tensors have shape (B,) unless noted.
 
     ``loss`` (scalar) is the total: smoothed preference loss plus the supervised share. ``raw_loss_B`` is the
     preference loss without smoothing. ``supervised_B`` is the unweighted supervised loss, ``None`` without a
     supervised share. Rewards and margin are free of beta. ``accuracy_B`` is 1 where chosen beats rejected
-    strictly. ``safeguard_B`` is the share of the rejected side's gradient that the safeguard let through, ``None``
-    without a safeguard. ``sides_B2`` is which sides have an image, ``None`` for all; the numbers of a side without one
-    mean nothing.
+    strictly. ``safeguard_B`` is the share of the rejected side's gradient that the safeguard let through,
+    ``None`` without a safeguard. ``sides_B2`` is which sides have an image, ``None`` for all; the numbers of
+    a side without one mean nothing.
     """
 
     loss: torch.Tensor
@@ -108,7 +108,7 @@ class PairOut:
 
     @property
     def pairs(self) -> int:
-        """How many pairs it is of."""
+        """Number of pairs."""
         return self.margin_B.shape[0]
 
     @property
@@ -123,7 +123,7 @@ class PairOut:
 
     @property
     def accuracy(self) -> torch.Tensor:
-        """Share of the pairs that are ordered as the person chose, a scalar."""
+        """Share of the pairs ranked as the person chose, a scalar."""
         return self.accuracy_B.mean()
 
 
@@ -136,7 +136,7 @@ class ScoreGradient:
 
 
 def detached_float32(score: torch.Tensor) -> torch.Tensor:
-    """float32 at least, float64 kept, cut from any graph."""
+    """Convert to at least float32, keeping float64, and detach."""
     score = score.detach()
     return score if score.dtype == torch.float64 else score.float()
 
@@ -145,7 +145,7 @@ def split_both(score_2B: torch.Tensor) -> ScorePair:
     """(2B,) -> chosen (B,) and rejected (B,).
 
     Raises:
-        RuntimeError: another shape than (2B,).
+        RuntimeError: the shape is not (2B,).
     """
     if score_2B.dim() != 1 or score_2B.shape[0] % 2:
         raise RuntimeError(
@@ -162,7 +162,7 @@ def differentiate(
     reference: ScorePair | None,
     scale: float,
 ) -> tuple[LossOut, ScoreGradient]:
-    """The loss and its derivative with respect to the policy scores, cut off from the model's graph.
+    """The loss and its derivative with respect to the policy scores, detached from the model's graph.
 
     Args:
         policy: chosen and rejected scores, each (B,); only their values are used.
@@ -170,7 +170,7 @@ def differentiate(
         scale: factor on the mean over the pairs.
 
     Raises:
-        RuntimeError: the objective gave another number of losses than of pairs.
+        RuntimeError: the objective returned another number of losses than of pairs.
     """
     with torch.enable_grad():
         chosen_B = detached_float32(policy[0]).clone().requires_grad_()
@@ -181,7 +181,7 @@ def differentiate(
             raise RuntimeError(
                 f"the {objective.key} objective gave {tuple(out.loss_B.shape)}, expected one loss a pair"
             )
-        # A loss that is flat here (hinge beyond its margin, beta = 0) may not touch the scores at all.
+        # A loss that is flat here (hinge beyond its margin, beta = 0) may not depend on the scores at all.
         d_chosen_B, d_rejected_B = torch.autograd.grad(
             out.loss_B.mean() * scale, (chosen_B, rejected_B), materialize_grads=True
         )
@@ -195,7 +195,7 @@ def summarise(
     safeguard_B: torch.Tensor | None = None,
     sides_B2: torch.Tensor | None = None,
 ) -> PairOut:
-    """Detach everything and add up the total."""
+    """Detach everything and compute the total."""
     loss = out.loss_B.detach().mean()
     if supervised_B is not None:
         supervised_B = detached_float32(supervised_B)

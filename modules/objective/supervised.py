@@ -18,7 +18,7 @@ MIN_SNR = 1.0e-8
 
 @dataclass(frozen=True)
 class SupervisedOptions:
-    """How much of each distance the loss has; all strengths finite and >= 0, ``huber_delta`` > 0."""
+    """The weight of each distance in the loss; all finite and >= 0, ``huber_delta`` > 0."""
 
     mse_strength: float = 1.0
     mae_strength: float = 0.0
@@ -29,10 +29,10 @@ class SupervisedOptions:
 
 @dataclass(frozen=True)
 class MaskOptions:
-    """How much of an image counts.
+    """Options of masked losses.
 
     Args:
-        least: the weight of what is black in a mask, from 0 to 1.
+        least: the weight of black areas of a mask, from 0 to 1.
         normalize: divide the loss of a sample by the mean of its weights.
     """
 
@@ -51,7 +51,7 @@ class LossOptions:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """float32 at least; float64 stays."""
+    """Convert to at least float32; float64 stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -65,12 +65,12 @@ def _mean_per_sample(
     if not normalize:
         return mean_B
     area_B = weight_B1hw.flatten(1).mean(1)
-    # nothing counts in a sample whose weights are all 0: its mean is 0 already
+    # a sample whose weights are all 0 has a mean of 0 already
     return mean_B / torch.where(area_B > 0, area_B, 1.0)
 
 
 def mask_weight(mask_B1hw: torch.Tensor, options: MaskOptions, outside: bool = False) -> torch.Tensor:
-    """The weight of each cell, clamp(mask, least, 1); ``outside`` what is left of it to 1."""
+    """The weight of each cell, clamp(mask, least, 1); with ``outside``, 1 minus that."""
     weight_B1hw = _wide(mask_B1hw).clamp(options.least, 1.0)
     return 1.0 - weight_B1hw if outside else weight_B1hw
 
@@ -84,7 +84,7 @@ def mse_per_sample(
     """Mean squared error over all but the batch dimension: (B, ...) -> (B,), float32 (float64 kept).
 
     Args:
-        weight_B1hw: of each cell; the errors are multiplied by it.
+        weight_B1hw: weight of each cell, by which the errors are multiplied.
         normalize: average over the weights instead of all cells.
     """
     return _mean_per_sample((_wide(predicted) - _wide(target)).square(), weight_B1hw, normalize)
@@ -102,7 +102,7 @@ def combined_loss(
     Args:
         predicted, target: (B, ...) in the model's own parameterisation; reduced in float32 (float64 is kept).
         options: the strengths; a distance of strength 0 is not computed.
-        weight_B1hw: of each cell; every distance is multiplied by it before it is averaged.
+        weight_B1hw: weight of each cell, by which every distance is multiplied before averaging.
         normalize: divide by the mean weight of the sample.
 
     Returns:
@@ -142,8 +142,8 @@ def noise_level_weight(
 
     Args:
         function: CONSTANT, MIN_SNR_GAMMA (Hang et al. 2023, arXiv 2303.09556), DEBIASED_ESTIMATION (Yu et al.
-            2023, arXiv 2310.08442), P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1), SNR (the ratio itself, for
-            v-prediction snr / (snr + 1)) or SIGMA (the noise level of a flow).
+            2023, arXiv 2310.08442), P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1), SNR (the ratio
+            itself, for v-prediction snr / (snr + 1)) or SIGMA (the noise level of a flow).
         snr_B: alpha^2 / sigma^2 of each sample's timestep, (B,), not needed for CONSTANT.
         prediction: what the model predicts; the SNR weights are defined for epsilon and v.
         strength: gamma of MIN_SNR_GAMMA and P2; the highest weight of SNR.
@@ -153,7 +153,8 @@ def noise_level_weight(
         (B,) weights, or 1.0 for CONSTANT.
 
     Raises:
-        ValueError: an unknown function, an SNR weight asked of a flow-matching model, or SIGMA of another one.
+        ValueError: the function is unknown, an SNR weight is requested for a flow-matching model, or SIGMA
+            for another one.
     """
     name = str(getattr(function, "value", function))
     if name == "CONSTANT":

@@ -25,7 +25,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """Tensors of a ``.safetensors`` file or of a torch file, which cannot run code while it is read.
 
     Raises:
-        DataError: missing, damaged, or holding anything but tensors by name.
+        DataError: the file is missing, damaged, or contains anything but named tensors.
     """
     file = Path(path)
     if not file.is_file():
@@ -47,12 +47,12 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def linear_stack(tensors: dict[str, Tensor], width: int, name: str) -> nn.Sequential:
-    """The linear layers of a file, in the order of their numbers; there is nothing between them.
+    """The linear layers of a file, in numerical order, with nothing in between.
 
-    Dropout between the layers has no effect when scoring and needs no place here.
+    Dropout between the layers has no effect on scoring and is left out.
 
     Raises:
-        DataError: layers that do not follow each other from ``width`` to 1.
+        DataError: the layers do not connect from ``width`` to 1.
     """
     layers: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():

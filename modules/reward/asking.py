@@ -1,4 +1,4 @@
-"""Which images to ask a person about: those whose order a learned taste is least sure of."""
+"""Chooses images to ask a person about: those whose order a learned taste is least sure of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from modules.reward.taste_head import TasteHead, entropy, information
 
 
 def worth_asking(head: object, liking_N: Tensor, features_ND: Tensor) -> Tensor:
-    """What an answer about each two images tells about the taste, in nats (N, N) float64, 0 on the diagonal.
+    """How much an answer about each two images tells about the taste, in nats (N, N) float64, 0 on the
+    diagonal.
 
-    Of a head that knows its uncertainty, the information that an answer is expected to bring; of another one the
-    entropy of the answer that it predicts.
+    For a head that knows its uncertainty, the expected information of an answer; for another one, the entropy
+    of the answer it predicts.
     """
     count = len(liking_N)
     made_NN = torch.zeros(count, count, dtype=torch.float64)
@@ -30,15 +31,16 @@ def worth_asking(head: object, liking_N: Tensor, features_ND: Tensor) -> Tensor:
 
 
 def least_sure(worth_NN: Tensor, count: int, chosen: Sequence[int] = ()) -> list[int]:
-    """Images whose pairs are worth most, one after another: the best pair, then what is worth most with those so far.
+    """Greedily choose the images whose pairs are worth most: the best pair, then the image worth most with
+    those chosen.
 
     Args:
-        worth_NN: of every pair, symmetric.
-        count: how many images; all of them where there are not more.
-        chosen: places of images that are among them anyway.
+        worth_NN: worth of every pair, symmetric.
+        count: number of images; all if there are fewer.
+        chosen: indices of images that are included in any case.
 
     Returns:
-        Places in rising order; of equals the first.
+        Indices in ascending order; among equals, the first.
     """
     found = list(dict.fromkeys(chosen))
     if not found and count > 1 and len(worth_NN) > 1:

@@ -1,7 +1,7 @@
 """The base class of rewards: each gives every generated image one finite number; higher is better.
 
-Images are (B, 3, H, W) float32 on the CPU with values in [0, 1]. Every answer is checked, because a reward that
-is silently NaN, short or constant spoils a run that looks healthy.
+Images are (B, 3, H, W) float32 on the CPU with values in [0, 1]. Every answer is checked, because a reward
+that is silently NaN, incomplete or constant ruins a run that looks healthy.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Kind = Literal["pointwise", "pairwise", "groupwise"]
 Metadata = Mapping[str, Any]
 
 BLACK = 0.5 / 255
-"""Nothing above this is black in a file of 8 bits a channel."""
+"""Values up to this are black in a file with 8 bits per channel."""
 SLACK = 1e-3
-"""How far decoded values may leave [0, 1]; they are clamped when they become bytes."""
+"""Tolerance of decoded values outside [0, 1]; they are clamped when converted to bytes."""
 
 
 class RewardError(DataError):
     """Images that cannot be scored, or an answer that is not one finite number per image.
 
-    It is the only error for which ``skip_group`` leaves a group out. Rewards raise it only for faults of images.
+    It is the only error for which ``skip_group`` skips a group. Rewards raise it only for faults of images.
     """
 
 
 class RewardUnavailable(RewardError):
-    """Nothing can be scored at the moment, whatever the images: no server, no answer."""
+    """Nothing can be scored at the moment, whatever the images: the server is unreachable or does not answer."""
 
 
 @dataclass
@@ -88,11 +88,11 @@ class RewardBatch:
         return self.group_B
 
     def group_ids(self) -> list[int]:
-        """The ids of the groups in the order they first occur."""
+        """The ids of the groups in order of first occurrence."""
         return list(dict.fromkeys(self.groups.tolist()))
 
     def members(self, group: int) -> list[int]:
-        """Where the images of one group are."""
+        """Indices of the images of one group."""
         return torch.nonzero(self.groups == group).flatten().tolist()
 
     def select(self, index: list[int]) -> RewardBatch:
@@ -107,11 +107,11 @@ class RewardBatch:
 
 
 def check_images(images_BCHW: Tensor, allow_black: bool = False) -> None:
-    """Refuse images that are not images.
+    """Refuse invalid images.
 
     Raises:
-        RewardError: NaN or infinity, values outside [0, 1], or (unless allowed) a wholly black image, which is
-            what an overflowing decoder and a safety filter leave behind.
+        RewardError: there are NaN or infinite values, values outside [0, 1], or (unless allowed) a completely
+            black image, as produced by an overflowing decoder or a safety filter.
     """
     flat_BD = images_BCHW.flatten(1)
     if flat_BD.numel() == 0:
@@ -132,7 +132,7 @@ def check_images(images_BCHW: Tensor, allow_black: bool = False) -> None:
 
 
 def check_scores(scores: Tensor, count: int, name: str) -> Tensor:
-    """The answer as float32 (B,) on the CPU, without a gradient; anything else is a ``RewardError``."""
+    """The answer as float32 (B,) on the CPU, without gradient. Anything else raises ``RewardError``."""
     if not isinstance(scores, Tensor):
         raise RewardError(f"reward {name!r} answered with {type(scores).__name__}, not with a tensor")
     if scores.shape != (count,):
@@ -159,16 +159,16 @@ def to_uint8(images_BCHW: Tensor) -> Tensor:
 class Reward(ABC):
     """One number per image; larger is better.
 
-    A subclass implements ``_score``; users call ``score``, which checks what goes in and what comes out. The first line
-    of its docstring describes it in the window.
-    Constructors check their values and load nothing; ``load`` brings weights into memory.
+    A subclass implements ``_score``; callers use ``score``, which checks inputs and outputs. The first line
+    of its docstring describes it in the window. Constructors check their values and load nothing; ``load``
+    brings weights into memory.
     """
 
     kind: Kind = "pointwise"
     needs: ClassVar[str] = ""
-    """What has to be there besides the images, in a few words ("model weights"); empty for nothing."""
+    """What must be available besides the images, in a few words ("model weights"); empty for nothing."""
     required_fields: tuple[str, ...] = ()
-    """``"prompt"`` (texts must not be empty) and names of metadata every image must have."""
+    """``"prompt"`` (texts must not be empty) and names of metadata that every image must have."""
     allow_black = False
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Reward(ABC):
         self.device = torch.device("cpu")
 
     def load(self, device: torch.device | str = "cpu") -> None:
-        """Make ready on ``device``. Loading twice is allowed. Errors a user can fix are ``UserError``."""
+        """Make ready on ``device``. May be called twice. Errors that a user can fix are ``UserError``."""
         self.device = torch.device(device)
 
     def contacts(self) -> list[str]:
@@ -184,14 +184,14 @@ class Reward(ABC):
         return []
 
     def weights_file(self) -> Path | None:
-        """A local file that decides its scores, if there is one: a run does not resume with another."""
+        """A local file that determines its scores, if any. A run does not resume with another one."""
         return None
 
     def unload(self) -> None:  # noqa: B027 - most rewards hold nothing
-        """Give memory back; ``load`` makes it ready again."""
+        """Release memory. ``load`` makes it ready again."""
 
     def to(self, device: torch.device | str) -> None:
-        """Move what is loaded; does nothing to what is not."""
+        """Move what is loaded; does nothing otherwise."""
         self.device = torch.device(device)
 
     @abstractmethod
@@ -199,7 +199,7 @@ class Reward(ABC):
         """(B,) of any float type on any device."""
 
     def check_fields(self, batch: RewardBatch) -> None:
-        """Refuse a batch without what this reward needs (``ConfigError``: no image will ever have it)."""
+        """Refuse a batch that lacks what this reward needs (``ConfigError``, because no image will ever have it)."""
         for one in self.required_fields:
             if one == "prompt":
                 missing = [i for i, text in enumerate(batch.prompts) if not text.strip()]
@@ -215,7 +215,7 @@ class Reward(ABC):
 
         Raises:
             RewardError: unusable images or an unusable answer.
-            ConfigError: the batch lacks a field this reward needs, or a group is not whole.
+            ConfigError: the batch lacks a field this reward needs, or a group is incomplete.
         """
         self.check_fields(batch)
         check_images(batch.images_BCHW, self.allow_black)
@@ -235,10 +235,11 @@ def create_reward(key: str, params: Mapping[str, Any] | None = None, name: str |
     Args:
         key: an entry of ``REWARDS``.
         params: constructor arguments, as they come from JSON; types are checked strictly.
-        name: how it is called in logs; the key if not given.
+        name: its name in logs; by default the key.
 
     Raises:
-        ConfigError: unknown key or parameter, or a value of a wrong type or range; the field says which.
+        ConfigError: the key or a parameter is unknown, or a value has a wrong type or range. The field says
+            which.
     """
     factory = REWARDS.get(key)
     target = factory.__init__ if inspect.isclass(factory) else factory

@@ -1,8 +1,8 @@
 """Cheap rewards computed from the pixels alone.
 
-They need no weights and no prompt, and a model learns to cheat on each of them quickly: they are there to try a
-setup out and to steer a simple property, not to judge pictures. Luma is Y = 0.299 R + 0.587 G + 0.114 B; all
-statistics are over the pixels of one image, standard deviations with ddof 0.
+They need no weights and no prompt, and a model quickly learns to exploit each of them. They are meant for
+testing a setup and for steering a simple property, not for judging pictures. Luma is Y = 0.299 R + 0.587 G +
+0.114 B; all statistics are over the pixels of one image, standard deviations with ddof 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CLIP models: image and text features for other rewards, and how well an image fits its prompt.
+"""CLIP models: image and text features for other rewards, and how well an image matches its prompt.
 
-Sources: Radford et al. 2021 (CLIP), Hessel et al. 2021 (CLIPScore). ``transformers`` is imported when a model is
-loaded, so the rest of the package works where its version cannot be had.
+Sources: Radford et al. 2021 (CLIP), Hessel et al. 2021 (CLIPScore). ``transformers`` is imported when a model
+is loaded, so that the rest of the package works without it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class ClipFeatures:
     """A CLIP model with its tokenizer and image preparation.
 
     Args:
-        source: a folder in the Hugging Face layout, or a repository name, with ``@revision`` for one state of it.
-        processor: where the tokenizer and the image preparation are, if not with the model.
-        dtype: number format of the weights; features are float32 always.
-        batch_size: images (or texts) in one forward.
+        source: a folder in the Hugging Face layout, or a repository name, with ``@revision`` for a certain
+            revision.
+        processor: location of the tokenizer and the image preparation, if not with the model.
+        dtype: number format of the weights; features are always float32.
+        batch_size: images (or texts) per forward pass.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ClipFeatures:
         self._images: Any = None
 
     def load(self, device: torch.device | str) -> None:
-        """Read the model, once; a missing or damaged one is a ``DataError`` that says what to do."""
+        """Read the model once. A missing or damaged one raises a ``DataError`` that says what to do."""
         if self.model is None:
             from safetensors import SafetensorError
             from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
@@ -98,7 +99,9 @@ class ClipFeatures:
         return torch.cat(found)
 
     def embed_texts(self, texts: list[str]) -> Tensor:
-        """Normalised projected features, float32 (B, D) on the CPU; what is longer than the model reads is cut."""
+        """Normalised projected features, float32 (B, D) on the CPU. Texts longer than the model's limit are
+        truncated.
+        """
         model, found = self._loaded(), []
         limit = min(model.config.text_config.max_position_embeddings, self._tokenizer.model_max_length)
         for start in range(0, len(texts), self.batch_size):
@@ -158,7 +161,7 @@ class ClipReward(Reward):
         self.clip.to(device)
 
     def cosine(self, batch: RewardBatch) -> Tensor:
-        """(B,) cosine between every image and its prompt; equal prompts are read once."""
+        """(B,) cosine between every image and its prompt. Equal prompts are encoded once."""
         unique = list(dict.fromkeys(batch.prompts))
         texts_UD = self.clip.embed_texts(unique)
         where = {text: place for place, text in enumerate(unique)}
@@ -195,5 +198,5 @@ class ClipScore(ClipReward):
 
 
 def has_processor(source: str) -> bool:
-    """Whether a model folder brings its own image preparation."""
+    """Whether a model folder contains its own image preparation."""
     return (Path(source) / "preprocessor_config.json").is_file()

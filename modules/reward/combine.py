@@ -1,7 +1,8 @@
-"""Several rewards at once: asked one after another, brought to a common form, and described for the log.
+"""Several rewards at once: calls them one after another, converts their scores to a common form, and
+describes them for the log.
 
-The result is one row per reward, (R, N), with its weights. How rows become advantages (added up, or first standardised
-within their prompt) is decided in ``advantages``.
+The result is one row per reward, (R, N), with its weights. ``advantages`` determines how rows become
+advantages (added up, or first standardised within their prompt).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SCALE_DECAY = 0.9
 
 
 class RewardSettings(Protocol):
-    """What a reward's entry in a config says (``RewardConfig``)."""
+    """A reward's entry in a config (``RewardConfig``)."""
 
     reward: str
     name: str
@@ -41,12 +42,12 @@ class RewardSettings(Protocol):
 
 @dataclass(frozen=True)
 class RewardTerm:
-    """One reward and what is done to its scores, in this order.
+    """One reward and the processing of its scores, in this order.
 
     Args:
         reward: whose ``name`` it is logged under.
-        weight: factor in the sum; below 0 turns the reward over.
-        clip_low, clip_high: values beyond become these.
+        weight: factor in the sum; a negative one inverts the reward.
+        clip_low, clip_high: limits to which values are clipped.
         threshold: values below it become 0.
         normalise: divide by a moving average of the standard deviation within prompts.
     """
@@ -74,9 +75,9 @@ class Scores:
     """The answers of the rewards.
 
     Args:
-        raw_RN: float32, rows in the order of the set's names; 0 where an image has no score.
+        raw_RN: float32, rows in the order of the set's names; 0 if an image has no score.
         kept_N: bool; false for every image of a group that a reward failed on.
-        dropped: the groups that are out, and why.
+        dropped: the skipped groups, with the reason.
     """
 
     raw_RN: Tensor
@@ -89,8 +90,8 @@ class Combined:
     """Rewards ready for advantages.
 
     Args:
-        terms_RN: clipped, gated and scaled, before weights; 0 where not kept.
-        total_N: the weighted sum; 0 where not kept.
+        terms_RN: clipped, gated and scaled, before weights; 0 if not kept.
+        total_N: the weighted sum; 0 if not kept.
         kept_N: bool, whole groups only.
         stats: for the log, of the raw scores of kept images: ``<name>/mean``, ``/std``, ``/zero_std_ratio``
             (share of groups whose images all have the same score), ``/scale`` where normalised, and
@@ -104,13 +105,13 @@ class Combined:
 
 
 class RewardSet:
-    """The rewards of a run. Settings that contradict one another are found before (``config/rules``), not here.
+    """The rewards of a run. Contradictory settings are found earlier (``config/rules``), not here.
 
     Args:
         terms: at least one; names differ, weights are finite and not all 0.
-        on_error: ``fail`` lets an error out; ``skip_group`` leaves the group out whose images a reward
-            refuses with a ``RewardError``. Every other error, and ``RewardUnavailable``, gets out in either case.
-        scale_decay: of the moving averages that ``normalise`` divides by, in [0, 1).
+        on_error: ``fail`` propagates every error; ``skip_group`` skips a group whose images a reward refuses
+            with a ``RewardError``. Every other error, and ``RewardUnavailable``, propagates in either case.
+        scale_decay: decay of the moving averages that ``normalise`` divides by, in [0, 1).
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class RewardSet:
 
     @classmethod
     def from_settings(cls, entries: Sequence[RewardSettings], on_error: OnError = "fail") -> RewardSet:
-        """Build the rewards of a config; parameters are checked, nothing is loaded."""
+        """Build the rewards of a config. Parameters are checked; nothing is loaded."""
         return cls(
             [
                 RewardTerm(
@@ -161,8 +162,8 @@ class RewardSet:
         """Score with every reward.
 
         Raises:
-            RewardError: a reward failed (``fail``). With ``skip_group`` the reasons are logged, and it is
-                ``combine`` that refuses a rollout without a single score: another process may have some.
+            RewardError: a reward failed (``fail``). With ``skip_group``, the reasons are logged, and
+                ``combine`` refuses a rollout without any score, because another process may have some.
         """
         raw_RN = torch.zeros(len(self.terms), len(batch))
         dropped: dict[int, str] = {}
@@ -177,7 +178,8 @@ class RewardSet:
         return Scores(raw_RN * kept_N, kept_N, dropped)
 
     def _score_what_can_be(self, reward: Reward, batch: RewardBatch, dropped: dict[int, str]) -> Tensor:
-        # only what a reward says of images; exhausted memory, a broken device or a bug has to end the run
+        # only what a reward reports about images; exhausted memory, a broken device or a bug must end the
+        # run
         try:
             return reward.score(batch)
         except RewardUnavailable:
@@ -208,9 +210,9 @@ class RewardSet:
 
         Args:
             raw_RN: as in ``Scores``.
-            kept_N: an image that is not kept takes its whole group out.
+            kept_N: an image that is not kept removes its whole group.
             group_N: int64.
-            dropped: why groups are out, for the message when all are.
+            dropped: why groups were skipped, for the message if all were.
 
         Raises:
             RewardError: a kept score is not finite, or nothing is kept.
@@ -242,7 +244,7 @@ class RewardSet:
         return Combined(terms_RN, total_N, kept_N, stats)
 
     def state_dict(self) -> dict[str, Any]:
-        """The moving averages as plain numbers, and digests of the files that rewards score by."""
+        """The moving averages as plain numbers, and digests of the files that rewards use."""
         return {**self._scale.state_dict(), "files": self._digests}
 
     @cached_property
@@ -256,11 +258,11 @@ class RewardSet:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over moving averages saved earlier; names that no longer exist are dropped.
+        """Restore saved moving averages. Names that no longer exist are dropped.
 
         Raises:
-            DataError: not what ``state_dict`` gives.
-            ConfigError: a reward scores by another file than it did then.
+            DataError: the state is not one that ``state_dict`` returns.
+            ConfigError: a reward uses another file than it did then.
         """
         files = state.get("files", {})
         if not isinstance(files, Mapping):
@@ -293,7 +295,9 @@ class _MovingScale:
         self._mass: dict[str, float] = {}
 
     def update(self, name: str, spread: float) -> float:
-        """Add a standard deviation and return the average; 0 carries no information and is ignored. 1 at first."""
+        """Add a standard deviation and return the average; 0 carries no information and is ignored. The
+        result is initially 1.
+        """
         if spread > 0:
             self._sum[name] = self.decay * self._sum.get(name, 0.0) + (1 - self.decay) * spread
             self._mass[name] = self.decay * self._mass.get(name, 0.0) + (1 - self.decay)
@@ -314,7 +318,7 @@ class _MovingScale:
 
 
 def _spread(score_K: Tensor, at_K: Tensor) -> float:
-    """Root mean square distance to the mean of the own group."""
+    """Root mean square distance to the mean of the image's own group."""
     score_K = score_K.double()
     count_G = torch.bincount(at_K).double()
     mean_G = torch.bincount(at_K, weights=score_K) / count_G

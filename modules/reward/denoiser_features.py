@@ -1,8 +1,10 @@
-"""Features of images from the denoiser that will be trained: nothing to download, and it sees what it can make.
+"""Features of images from the denoiser that will be trained: there is nothing to download, and it sees what
+it can make.
 
-Every image passes once through the denoiser with its own prompt, at a low noise level and always with the same noise.
-A late block then tells tones and textures (quantiles of its channels) and where they are (their means on a coarse
-grid). Statistics of the picture are added: colours, and the size and position of what stands out from the rest of it.
+Every image passes once through the denoiser with its own prompt, at a low noise level and always with the
+same noise. A late block then tells tones and textures (quantiles of its channels) and where they are (their
+means on a coarse grid). Statistics of the picture are added: colours, and the size and position of what
+stands out from the rest of it.
 """
 
 from __future__ import annotations
@@ -23,25 +25,25 @@ from modules.util.rng import generator
 GRID = 2
 TIMESTEP = 50
 BLOCK = "up_blocks"
-"""The last block of this list; other denoisers have none, and other names must be tried and measured."""
+"""The last block of this list is used. Other denoisers have no such list; other blocks must be tried and measured."""
 FAMILY = "STABLE_DIFFUSION_15"
 FIT_LEVEL = 0.6
-"""Noise level, of 1, at which the fit of a prompt is measured; ``docs/few-picks.md`` has the levels that were tried."""
+"""Noise level (0 to 1) at which prompt fit is measured; ``docs/few-picks.md`` lists the levels that were tried."""
 FIT_DRAWS = 4
-"""Draws of noise that it is the mean of."""
+"""Number of noise draws averaged."""
 
 
 class DenoiserFeatures:
     """Features (B, D) float32 on the CPU of images and their prompts.
 
     Args:
-        source: what the model is loaded from.
+        source: source of the model.
         family: its model type.
         block: name of the block in the denoiser; a list of blocks means its last one.
-        timestep: noise level of the pass, of 1000.
+        timestep: noise level of the pass, 0 to 1000.
         noise: seed of the noise that all images get.
-        size: side that images are scaled to first; 0 takes the size the denoiser was made for.
-        version: of the statistics of the picture; see ``describe_picture``.
+        size: side to which images are scaled first; 0 means the denoiser's native size.
+        version: version of the picture statistics; see ``describe_picture``.
 
     Attributes:
         parts: name and width of the parts of a row, in their order; known after the first image.
@@ -60,7 +62,7 @@ class DenoiserFeatures:
         """Read the model, once.
 
         Raises:
-            DataError: it has no such block. UserError: it cannot be loaded.
+            DataError: the model has no such block. UserError: it cannot be loaded.
         """
         if self._model is None:
             self._setup = create_model_setup(self.family)
@@ -151,7 +153,7 @@ class DenoiserFeatures:
         return self._model, self._setup
 
     def _scaled(self, images_BCHW: Tensor) -> Tensor:
-        """At the size that the model reads them, (B, 3, side, side)."""
+        """Images scaled to the model's input size, (B, 3, side, side)."""
         model = self._loaded()[0]
         side = self.size or int(model.denoiser.config.sample_size) * model.latent_factor
         return interpolate(images_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False)
@@ -170,7 +172,7 @@ def _timestep(model: Any, level: float, count: int) -> Tensor:
 
 @contextmanager
 def _output_of(block: torch.nn.Module) -> Any:
-    """Collects what a block gives while it is open."""
+    """Collects the output of a block while it is open."""
     seen: list[Tensor] = []
 
     def keep(_: object, __: object, out: Any) -> None:

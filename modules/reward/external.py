@@ -1,8 +1,9 @@
-"""Rewards whose own packages pin old versions of others: used if installed, preferably in a separate environment.
+"""Rewards whose packages pin old versions of others. They are used if installed, preferably in a separate
+environment.
 
-Neither package goes with this program's versions. Install one next to ``torch``, ``pillow`` and ``pydantic`` in a
-second environment, run ``scripts/reward_server.py`` there, and name the ``remote`` reward in the run. Both read
-their checkpoints with pickle: use only files of their own makers.
+Neither package is compatible with this program's versions. Install it with ``torch``, ``pillow`` and
+``pydantic`` in a second environment, run ``scripts/reward_server.py`` there, and use the ``remote`` reward in
+the run. Both read their checkpoints with pickle: use only files from their authors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from modules.util.errors import ConfigError, DataError, UnsupportedError
 
 
 def load_package(module: str, package: str) -> Any:
-    """Import an optional package; ``UnsupportedError`` says how to get it."""
+    """Import an optional package. Raises ``UnsupportedError`` that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -65,7 +66,7 @@ class HumanPreferenceScore(Reward):
         self._package: Any = None
 
     def load(self, device: torch.device | str = "cpu") -> None:
-        """The package loads its weights at the first score, onto a device of its own choice."""
+        """Do nothing: the package loads its weights with the first score, onto a device of its own choice."""
         super().load(device)
         _existing(self.weights, "weights")
         self._package = load_package("hpsv2.img_score", "hpsv2")
@@ -82,7 +83,7 @@ class HumanPreferenceScore(Reward):
         more = {"cp": self.weights} if self.weights else {}
         made = pictures(batch.images_BCHW)
         scores_B = torch.zeros(len(batch))
-        # the package reads its checkpoint again at every call, so as few calls as there are prompts
+        # the package reads its checkpoint again on every call, so there is one call per prompt
         for prompt in dict.fromkeys(batch.prompts):
             index = [i for i, text in enumerate(batch.prompts) if text == prompt]
             answer = self._package.score([made[i] for i in index], prompt, hps_version=self.version, **more)

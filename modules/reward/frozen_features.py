@@ -1,4 +1,4 @@
-"""Features from which a head learns a taste: of a CLIP model, a VAE, the denoiser itself, or the picture alone."""
+"""Features from which a head learns a taste: from a CLIP model, a VAE, the denoiser itself, or the picture alone."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ FeatureKind = Literal["clip", "vae", "denoiser", "picture"]
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Which features.
+    """Options of features.
 
     Args:
         kind: ``clip`` (a CLIP folder or repository name), ``vae`` (a diffusers folder, or one of a VAE),
             ``denoiser`` (a model that can be trained) or ``picture`` (no model).
-        source: where the model is.
-        size: all but ``clip``: images are scaled to this square first; 0 takes the size the model was made for.
-        grid: ``vae``: cells a side; every cell gives the mean and the standard deviation of each latent channel.
-        family, block, timestep, noise: ``denoiser``: model type, block it is read at, noise level of 1000, and
+        source: location of the model.
+        size: all but ``clip``: images are first scaled to this square; 0 means the model's native size.
+        grid: ``vae``: cells per side; every cell gives the mean and the standard deviation of each latent
+            channel.
+        family, block, timestep, noise: ``denoiser``: model type, block to read, noise level (0 to 1000), and
             seed of the noise.
-        version: ``denoiser`` and ``picture``: of the statistics of the picture (``describe_picture``).
+        version: ``denoiser`` and ``picture``: version of the picture statistics (``describe_picture``).
     """
 
     kind: FeatureKind
@@ -120,9 +121,7 @@ class FrozenFeatures:
                 model.to(device)
 
     def __call__(self, images_BCHW: Tensor, prompts: Sequence[str] | None = None) -> Tensor:
-        """Args:
-        prompts: of the images; ``denoiser`` needs them, the others do not look at them.
-        """
+        """Args: prompts: prompts of the images; needed by ``denoiser``, ignored by the others."""
         if self._denoiser is not None:
             if prompts is None or len(prompts) != len(images_BCHW):
                 raise ValueError("the features of a denoiser need the prompt of every image")
@@ -139,7 +138,9 @@ class FrozenFeatures:
         return torch.cat([self._latent_features(part) for part in images_BCHW.split(self.batch_size)])
 
     def prompt_fit(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
-        """How well images fit their prompts, (B,); only ``denoiser`` tells, see ``DenoiserFeatures.prompt_fit``."""
+        """How well images match their prompts, (B,). Only ``denoiser`` provides it, see
+        ``DenoiserFeatures.prompt_fit``.
+        """
         if self._denoiser is None:
             raise ValueError(f"the features {self.options.kind!r} know nothing of prompts")
         size = self.batch_size

@@ -1,4 +1,4 @@
-"""Rewards that see a whole group, and comparisons of two images turned into one number per image."""
+"""Rewards that see a whole group, and pairwise comparisons converted to one number per image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Method = Literal["win_rate", "bradley_terry"]
 
 
 class GroupwiseReward(Reward):
-    """Scores the images of one prompt against each other; called on complete groups only."""
+    """Scores the images of one prompt against each other. Called only with complete groups."""
 
     kind: Kind = "groupwise"
 
@@ -43,10 +43,10 @@ class GroupwiseReward(Reward):
 
 
 def check_groups(batch: RewardBatch, name: str) -> None:
-    """Every group has one prompt, two images or more, and its full size where that is known.
+    """Check that every group has one prompt, at least two images, and its full size if known.
 
     Raises:
-        ConfigError: the first group that has not.
+        ConfigError: a group does not. The message names the first.
     """
     for group in batch.group_ids():
         index = batch.members(group)
@@ -65,11 +65,12 @@ def check_groups(batch: RewardBatch, name: str) -> None:
 
 
 class PairwiseReward(GroupwiseReward):
-    """Says how likely one image is better than another; a group plays everyone against everyone.
+    """Estimates how likely one image is better than another. Within a group, every image is compared with
+    every other.
 
-    Both orders are asked and averaged, so that a preference for the first place cancels out. ``win_rate`` gives
-    the mean chance of winning against the others, ``bradley_terry`` fits strengths (mean 0) whose differences
-    are log odds.
+    Both orders are evaluated and averaged, so that a position bias cancels out. ``win_rate`` gives the mean
+    chance of winning against the others; ``bradley_terry`` fits strengths (mean 0) whose differences are log
+    odds.
     """
 
     kind: Kind = "pairwise"
@@ -103,7 +104,7 @@ class PairwiseReward(GroupwiseReward):
 
 
 def win_rate(chance_KK: Tensor) -> Tensor:
-    """Mean chance of each against the others; the diagonal is not read."""
+    """Mean chance of each image against the others. The diagonal is ignored."""
     count = len(chance_KK)
     return (chance_KK.sum(dim=1) - chance_KK.diagonal()) / (count - 1)
 
@@ -112,7 +113,7 @@ def bradley_terry(chance_KK: Tensor, ridge: float = RIDGE, rounds: int = 100) ->
     """Strengths s (mean 0) with chance_ij close to sigmoid(s_i - s_j).
 
     Maximises sum over pairs of p_ij log sigmoid(s_i - s_j) + p_ji log sigmoid(s_j - s_i) minus
-    ridge/2 |s|^2 by Newton steps, halved where a full one goes downhill.
+    ridge/2 |s|^2 by Newton steps, halved if a full step decreases it.
 
     Raises:
         RewardError: no convergence (does not happen for chances in [0, 1] and a positive ridge).

@@ -1,4 +1,4 @@
-"""How a head on features is fitted to comparisons, and how well it predicts those it has not seen."""
+"""Fits a head on features to comparisons, and measures how well it predicts unseen ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modules.util.rng import digest64, generator
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FOLDS = 5
 MOST_ANSWERS = 4000
-"""A taste costs the cube of its answers."""
+"""Learning a taste takes time cubic in the number of answers."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class HeadOptions:
 
     Args:
         hidden: width of a hidden layer with tanh; 0 for a weighted sum of the features.
-        strength: of the pull towards 0; ``None`` chooses among a few by cross-validation over groups.
-        holdout: share of the groups that is kept for measuring.
-        seed: of the split and the start.
+        strength: strength of the pull towards 0; ``None`` chooses among a few by cross-validation over
+            groups.
+        holdout: share of the groups held out for measuring.
+        seed: seed of the split and the initial values.
     """
 
     hidden: int = 0
@@ -48,15 +49,15 @@ class HeadOptions:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Which images were preferred to which.
+    """Comparisons of images.
 
     Args:
-        features_ND: of all images.
+        features_ND: features of all images.
         better_P, worse_P: int64, rows of ``features_ND``.
-        groups: what belongs together (a prompt); a group is never split between training and measuring.
+        groups: group of each comparison (a prompt); a group is never split between training and measuring.
         held_out_P: bool, comparisons to measure with; ``None`` lets the options' share decide.
-        tied_P: bool, where both images were found equal, which only ``train_taste`` learns from.
-        weight_P: above 0, how many answers each counts for; ``None`` where each counts as one.
+        tied_P: bool, whether both images were judged equal; only ``train_taste`` learns from these.
+        weight_P: above 0, how many answers each counts for; ``None`` if each counts as one.
     """
 
     features_ND: Tensor
@@ -75,10 +76,10 @@ class Comparisons:
 
 
 def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[PreferenceHead, HeadReport]:
-    """Fit a head; equal data and options give equal numbers.
+    """Fit a head. Equal data and options give equal results.
 
     Raises:
-        DataError: nothing to train on, or features that are not numbers.
+        DataError: there is nothing to train on, or features are NaN or infinite.
     """
     options = options or HeadOptions()
     if data.tied_P is not None and data.tied_P.any():
@@ -106,7 +107,7 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
 
 @dataclass(frozen=True)
 class _Share:
-    """Of comparisons that are right, by their weights."""
+    """Weighted share of correct comparisons."""
 
     right: float
     count: float
@@ -132,7 +133,7 @@ def _report(weight_T: Tensor, trained: _Share, measured: _Share, strength: float
 
 
 def wilson(right: float, count: float) -> tuple[float, float] | None:
-    """The interval of a share by Wilson (1927), 95 %; ``None`` of nothing."""
+    """The 95 % interval of a share by Wilson (1927); ``None`` without comparisons."""
     if not count:
         return None
     z2, share = NormalDist().inv_cdf(0.975) ** 2, right / count
@@ -146,15 +147,15 @@ def train_taste(
 ) -> tuple[TasteHead, HeadReport]:
     """Fit a taste to all answers that are not held out by name.
 
-    Without comparisons to measure with, the accuracy is that of heads fitted without a fifth of the groups each, on
-    the answers they have not seen; the head itself then learns from all answers, so a few are not wasted.
+    Without comparisons for measuring, the accuracy is that of heads fitted without a fifth of the groups
+    each, on the unseen answers. The head itself then learns from all answers, so that none are wasted.
 
     Args:
         parts: widths of the parts of a row of features.
         image_groups: the prompt of every image.
 
     Raises:
-        DataError: nothing to train on, too much, or features that are not numbers.
+        DataError: there is nothing to train on, too much, or features are NaN or infinite.
     """
     if not torch.isfinite(data.features_ND).all():
         raise DataError("the features of an image are not finite")
@@ -207,7 +208,7 @@ def _hold_out(groups: Sequence[str], options: HeadOptions) -> Tensor:
 
 
 def _choose_strength(x_ND: Tensor, data: Comparisons, train: Tensor, options: HeadOptions) -> float:
-    """The strength with the best likelihood on groups that a fit has not seen."""
+    """The strength with the best likelihood on groups that were not fitted."""
     folds = [digest64("preference-fold", options.seed, data.groups[i]) % FOLDS for i in train.tolist()]
     fold_P = torch.tensor(folds)
     losses, weight_P = dict.fromkeys(STRENGTHS, 0.0), data.weights()
@@ -243,9 +244,9 @@ def _fit(
 
 
 def _fit_sum(difference_PD: Tensor, share_P: Tensor, strength: float, rounds: int = 100) -> Tensor:
-    """The only minimum for a weighted sum, by Newton steps that are halved where they go uphill; (D,).
+    """The unique minimum for a weighted sum, by Newton steps that are halved if they increase the loss; (D,).
 
-    It lies in the span of the differences, so there are never more unknowns than comparisons.
+    It is in the span of the differences, so that there are never more unknowns than comparisons.
     """
     basis_DR = torch.linalg.qr(difference_PD.T)[0]
     z_PR = difference_PD @ basis_DR

@@ -24,9 +24,9 @@ from modules.reward.taste_head import Answers, TasteHead, fit_taste
 from modules.util.errors import ConfigError
 
 LEAST_COMPARISONS = 20
-"""The head votes after this many comparisons."""
+"""Minimum number of comparisons before the head votes."""
 MOST_COMPARISONS = 1000
-"""The head learns from the latest ones; it costs the cube of them."""
+"""Number of latest comparisons from which the head learns, which takes time cubic in it."""
 IN_A_BATCH = 8
 
 
@@ -35,8 +35,8 @@ class Shown:
     """All images of one prompt.
 
     Args:
-        epoch: in which they were made.
-        group: number of the prompt's place, unique in the run.
+        epoch: epoch in which they were made.
+        group: number of the prompt group, unique in the run.
         images_KCHW: float32, values in [0, 1].
     """
 
@@ -57,19 +57,19 @@ class Judged:
 
 
 class Desk(Protocol):
-    """Where a person is asked."""
+    """The interface through which a person is asked."""
 
     def show(self, shown: Shown) -> None:
-        """Put images before the person, once; returns immediately."""
+        """Show images to the person, once; returns immediately."""
 
     def wait(self, groups: Sequence[int]) -> dict[int, tuple[int, ...] | None]:
-        """The levels of the images of these groups, when all are there; ``None`` for a group that was dropped."""
+        """Wait for the levels of the images of these groups; ``None`` for a group that was dropped."""
 
     def earlier(self, epoch: int) -> list[Judged]:
         """The judgements of the epochs before ``epoch``, oldest first."""
 
     def voted(self, group: int, levels: Sequence[int] | None, teaches: bool) -> None:
-        """A group counts; ``levels`` is ``None`` where the head voted."""
+        """Report that a group was counted; ``levels`` is ``None`` if the head voted."""
 
 
 @REWARDS.register("person")
@@ -90,11 +90,11 @@ class PersonReward(Reward):
         self._shown: dict[int, Shown] = {}
 
     def ask_through(self, desk: Desk, share: float, features: FeatureOptions | None) -> None:
-        """Say where the person is.
+        """Set the desk through which the person is asked.
 
         Args:
-            share: of the groups that the person sees, above 0 and up to 1.
-            features: what a head sees that votes on the rest; needed where ``share`` is below 1.
+            share: share of the groups that the person sees, above 0 and up to 1.
+            features: features of the head that votes on the rest; needed if ``share`` is below 1.
         """
         self._desk, self._share = desk, share
         self._features = FrozenFeatures(features, IN_A_BATCH) if share < 1 and features is not None else None
@@ -124,14 +124,14 @@ class PersonReward(Reward):
         return self._desk
 
     def offer(self, shown: Shown) -> None:
-        """Show images as soon as they are made, while others are still to come."""
+        """Show images as soon as they are made, while others are still being made."""
         if shown.group not in self._shown:
             self._shown[shown.group] = shown
             if self._is_for_person(shown):
                 self._at_desk().show(shown)
 
     def _is_for_person(self, shown: Shown) -> bool:
-        """Whether the person sees a group: an even share of them, and all until there is a head."""
+        """Whether the person sees a group: an evenly spread share of them, and all until there is a head."""
         due = math.floor((shown.group + 1) * self._share + 1e-9) > math.floor(
             shown.group * self._share + 1e-9
         )
@@ -212,7 +212,7 @@ class PersonReward(Reward):
 
 
 def centred_ranks(levels: Sequence[int]) -> Tensor:
-    """Images beaten minus images lost to, over the number of others; float32 (K,), the sum is 0."""
+    """Images beaten minus images lost to, divided by the number of others; float32 (K,) with sum 0."""
     level_K = torch.tensor(levels, dtype=torch.float32)
     beats_KK = torch.sign(level_K[:, None] - level_K[None, :])
     return beats_KK.sum(dim=1) / (len(levels) - 1)

@@ -10,7 +10,7 @@ from modules.reward.clip import ClipFeatures, ClipReward, FloatType, has_process
 PICKSCORE = "yuvalkirstain/PickScore_v1"
 PICKSCORE_PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
 USUAL_LOGIT = 26.0
-"""Logits of good images are near this; dividing brings scores near 1."""
+"""Typical logit of good images, by which scores are divided to be near 1."""
 
 
 @REWARDS.register("pickscore")

@@ -1,4 +1,4 @@
-"""Features of pictures that need no model: colours, and the size and position of what stands out from the rest."""
+"""Features of pictures without a model: colours, and the size and position of what stands out from the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 SIDE = 128
-"""Pictures are scaled to this square; nothing here is finer."""
+"""Pictures are scaled to this square; no feature here is finer."""
 VERSION = 2
 """The newest statistics; see ``describe_picture``."""
 
@@ -17,7 +17,7 @@ class PictureFeatures:
     """Features (B, D) float32 on the CPU of images alone.
 
     Args:
-        size: side that images are scaled to first; 0 takes the usual one.
+        size: side to which images are scaled first; 0 means the usual one.
         version: see ``describe_picture``.
 
     Attributes:
@@ -37,12 +37,13 @@ class PictureFeatures:
 
 
 def describe_picture(rgb_BCHW: Tensor, version: int) -> dict[str, Tensor]:
-    """``colour`` (quantiles of value, saturation and the three channels), ``extent`` and ``place``; (B, D) each.
+    """``colour`` (quantiles of value, saturation and the three channels), ``extent`` and ``place``; (B, D)
+    each.
 
     Args:
         rgb_BCHW: 0 to 1.
-        version: 2 adds the colour of what stands out, ``subject_tone`` and ``subject_light``; 1 is what heads saw
-            before there was a version.
+        version: 2 adds the colour of what stands out, ``subject_tone`` and ``subject_light``; 1 is for heads
+            made before there were versions.
     """
     value_B1HW, least_B1HW = rgb_BCHW.amax(1, keepdim=True), rgb_BCHW.amin(1, keepdim=True)
     saturation_B1HW = (value_B1HW - least_B1HW) / value_B1HW.clamp(min=1e-6)
@@ -67,8 +68,8 @@ def channel_quantiles(x_BCHW: Tensor) -> Tensor:
 def _subject(rgb_BCHW: Tensor, median_BC11: Tensor, apart_BHW: Tensor) -> tuple[Tensor, Tensor]:
     """Mean colour of what stands out: its share of red, green and blue (B, 3), and its light (B, 2).
 
-    What stands out is farther from the median colour than half of the largest distance. The columns of its light: the
-    largest of the three channels, and the mean difference to the median colour.
+    What stands out is farther from the median colour than half of the largest distance. The columns of its
+    light are the largest of the three channels, and the mean difference to the median colour.
     """
     subject_B1HW = (apart_BHW > 0.5 * apart_BHW.amax((1, 2), keepdim=True)).to(rgb_BCHW.dtype)[:, None]
     colour_BC = (rgb_BCHW * subject_B1HW).sum((2, 3)) / subject_B1HW.sum((2, 3))

@@ -1,8 +1,8 @@
 """A reward learned from picks: a head on features of a frozen model, by the Bradley-Terry likelihood.
 
-Features are those of the denoiser that is trained, of its VAE, or of a CLIP model. On the denoiser's the head is a
-Gaussian process (``taste_head``), otherwise a small network. A file holds tensors, a JSON description, and the
-features of one fixed image, which reveal a different feature model.
+Features are those of the trained denoiser, of its VAE, or of a CLIP model. On the denoiser's features, the
+head is a Gaussian process (``taste_head``), otherwise a small network. A file holds tensors, a JSON
+description, and the features of one fixed image, which reveal a different feature model.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ FEWEST_FITS = 10
 
 @dataclass(frozen=True)
 class HeadReport:
-    """How a training went: comparisons, by their weights, and share of them that the head gets right (ties count half).
+    """Result of a training: weighted number of comparisons, and the share that the head gets right (ties
+    count half).
 
-    ``held_out_interval`` holds 95 % of the posterior of that share by Wilson's formula. ``strength`` is that of the
-    pull towards 0, where there is one.
+    ``held_out_interval`` holds 95 % of the posterior of that share by Wilson's formula. ``strength`` is that
+    of the pull towards 0, if any.
     """
 
     train_pairs: int
@@ -49,10 +50,10 @@ class HeadReport:
 
 @dataclass(frozen=True)
 class UsualFit:
-    """How well the judged images fit their prompts (``DenoiserFeatures.prompt_fit``).
+    """How well the judged images match their prompts (``DenoiserFeatures.prompt_fit``).
 
     Args:
-        least: a tenth of them fit less well.
+        least: the value below which a tenth of them are.
         spread: standard deviation.
     """
 
@@ -61,7 +62,7 @@ class UsualFit:
 
     @classmethod
     def of(cls, fit_N: Tensor) -> UsualFit | None:
-        """That of images; ``None`` where they do not differ, or are too few to tell."""
+        """The usual fit of images; ``None`` if they do not differ, or are too few."""
         spread = float(fit_N.double().std(correction=0))
         if len(fit_N) < FEWEST_FITS or not spread > 0:
             return None
@@ -118,7 +119,7 @@ def save_head(
 
 
 class SavedHead(NamedTuple):
-    """What a file of a head holds; ``usual_fit`` is missing from those that were made without it."""
+    """Content of a head file; ``usual_fit`` is missing in those made without it."""
 
     head: Head
     features: FeatureOptions
@@ -130,7 +131,7 @@ def load_head(path: str | Path) -> SavedHead:
     """Read a head.
 
     Raises:
-        DataError: missing, damaged, or something else.
+        DataError: the file is missing, damaged, or not a head.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -214,12 +215,13 @@ class PreferenceReward(Reward):
 
     Args:
         weights: file made by ``scripts/train_reward.py``.
-        source: where the feature model is now; empty for where it was in training.
-        batch_size: images in one forward of the feature model.
-        caution: standard deviations of its own uncertainty that are taken off, so that images unlike all that were
-            judged are not sought; 0 takes off none. Only a head on the denoiser's features knows its uncertainty.
-        guard: how much is taken off for each standard deviation by which an image fits its prompt less well than nine
-            of ten judged images; 0 takes off nothing. The model itself tells how well (``prompt_fit``).
+        source: current location of the feature model; empty for its location in training.
+        batch_size: images per forward pass of the feature model.
+        caution: number of standard deviations of its uncertainty to subtract, so that images unlike all
+            judged ones are not sought; 0 subtracts nothing. Only a head on the denoiser's features knows its
+            uncertainty.
+        guard: penalty per standard deviation by which an image matches its prompt less well than nine of ten
+            judged images; 0 for none. The model itself measures this (``prompt_fit``).
     """
 
     needs = "a trained head and its feature model"
@@ -287,11 +289,11 @@ class PreferenceReward(Reward):
         return self._head, self._features
 
     def features(self, images_BCHW: Tensor, prompts: list[str]) -> Tensor:
-        """What the head sees of images, (B, D)."""
+        """The head's features of images, (B, D)."""
         return self._loaded()[1](images_BCHW, prompts)
 
     def worth_asking(self, features_ND: Tensor) -> Tensor:
-        """What an answer about each two images tells about the taste, see ``asking.worth_asking``."""
+        """How much an answer about each two images tells about the taste, see ``asking.worth_asking``."""
         head = self._loaded()[0]
         return worth_asking(head, head(features_ND), features_ND)
 

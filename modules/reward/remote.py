@@ -29,7 +29,7 @@ TOKEN_VARIABLE = "TASTEMAKER_REWARD_TOKEN"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 FIRST_PAUSE = 0.5
 TOKEN_NAME = re.compile(r"TASTEMAKER_REWARD_[A-Z0-9_]{1,64}")
-"""Variables a config may name: one from somebody else must not be able to ask for other secrets."""
+"""Allowed environment variables, so that a config of somebody else cannot read other secrets."""
 
 
 def is_loopback(host: str) -> bool:
@@ -43,10 +43,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, allow_insecure: bool = False) -> SplitResult:
-    """Take a server's address apart.
+    """Parse a server's address.
 
     Raises:
-        ConfigError: no address, credentials or a query in it, or plain http to another computer.
+        ConfigError: the address is invalid, contains credentials or a query, or is plain http to another
+            computer.
     """
     try:
         parts = urlsplit(url)
@@ -76,12 +77,12 @@ class RemoteReward(Reward):
 
     Args:
         url: its address; ``/health`` and ``/reward`` are added.
-        kind: what it judges; must be what the server says.
-        timeout: seconds for one whole request.
-        retries: further tries after a connection that failed or an error of the server (5xx).
-        batch_size: images in one request; groups are kept whole where the reward compares.
-        token_env: environment variable with a bearer token; its name begins with ``TASTEMAKER_REWARD_``. Where it is
-            empty, no token is sent.
+        kind: kind of reward, which must match the server's.
+        timeout: seconds for one complete request.
+        retries: number of retries after a failed connection or a server error (5xx).
+        batch_size: images per request; groups are kept whole if the reward compares.
+        token_env: environment variable with a bearer token; its name begins with ``TASTEMAKER_REWARD_``.
+            Where it is empty, no token is sent.
         allow_insecure: plain http to other computers.
     """
 
@@ -120,13 +121,13 @@ class RemoteReward(Reward):
         self._limits: dict[str, int] | None = None
 
     def contacts(self) -> list[str]:
-        """Where prompts and images go, and which variable is sent along."""
+        """The address to which prompts and images are sent, and the variable sent with them."""
         token = f" with the token in {self.token_env}" if os.environ.get(self.token_env, "").strip() else ""
         warning = "" if is_loopback(self.parts.hostname or "") else "warning: "
         return [f"{warning}{self.name}: prompts and images are sent to {self.url}{token}"]
 
     def load(self, device: torch.device | str = "cpu") -> None:
-        """Ask the server whether it is there and does what is expected of it.
+        """Check that the server answers and is of the expected kind.
 
         Raises:
             ConfigError: it does not answer, or is another kind of server.
@@ -179,7 +180,7 @@ class RemoteReward(Reward):
         return scores_B
 
     def _chunks(self, batch: RewardBatch) -> list[list[int]]:
-        """Where the images of each request are; whole groups unless every image is judged on its own."""
+        """Indices of the images of each request; whole groups unless every image is judged on its own."""
         assert self._limits is not None
         most = min(self.batch_size, self._limits.get("max_images", self.batch_size))
         if self.kind == "pointwise":
@@ -228,7 +229,7 @@ class RemoteReward(Reward):
         raise ConfigError(f"{self.url} answered {status}: {self._excerpt(answer)}", "url")
 
     def _excerpt(self, answer: bytes) -> str:
-        """The beginning of a server's answer, for messages and logs; a token in it is removed."""
+        """The beginning of a server's answer, for messages and logs, with any token removed."""
         text = answer.decode("utf-8", "replace")
         token = os.environ.get(self.token_env, "").strip()
         if token:
@@ -245,7 +246,7 @@ class RemoteReward(Reward):
         return {"Authorization": f"Bearer {token}"}
 
     def _once(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        """One exchange within ``timeout`` from beginning to end; redirects are not followed."""
+        """One complete exchange within ``timeout``; redirects are not followed."""
         connection = self._connection()
         expired = threading.Event()
         too_late = f"not done after {self.timeout:g} s"
@@ -269,7 +270,7 @@ class RemoteReward(Reward):
             finally:
                 timer.cancel()
         except TimeoutError as error:
-            # whichever clock was first: ours, or the socket's own for one call of the system
+            # whichever timeout came first: ours, or the socket's own for one system call
             raise TimeoutError(too_late) from error
         finally:
             connection.close()
@@ -287,7 +288,7 @@ class RemoteReward(Reward):
 
 
 def _expire(expired: threading.Event, sock: socket.socket) -> None:
-    """End a connection that another thread waits on; it may be over already."""
+    """Close a connection that another thread is waiting on. It may already be closed."""
     expired.set()
     try:
         sock.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,10 @@
-"""A taste as a Gaussian process: what is liked, learned from few answers, and how certain that is.
+"""A taste as a Gaussian process: learns from few answers what is liked, and how certain that is.
 
-The liking of an image is a sum of independent smooth functions, one or two for each part of its features: a weighted
-sum, and for parts with few numbers also a bounded curve, which can have its best value in the middle. An answer is the
-sign of a difference of two likings plus logistic noise. The weight of each function is chosen by the evidence.
-Sources: Chu and Ghahramani 2005 (preference learning); Rasmussen and Williams 2006, sections 3.4 and 5.5 (Laplace).
+The liking of an image is a sum of independent smooth functions, one or two for each part of its features: a
+weighted sum and, for parts with few numbers, a bounded curve, which can have its maximum in the middle. An
+answer is the sign of a difference of two likings plus logistic noise. The weight of each function is chosen
+by the evidence. Sources: Chu and Ghahramani 2005 (preference learning); Rasmussen and Williams 2006, sections
+3.4 and 5.5 (Laplace).
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from modules.util.errors import DataError
 CURVED = 16
 """Parts with at most this many numbers also get a bounded curve."""
 PRIOR_VARIANCE = 1.0
-"""Of the difference of two typical images of a prompt, in squared logits, over all functions together."""
+"""Prior variance of the difference of two typical images of a prompt, in squared logits, over all functions
+together.
+"""
 PRIOR_SPREAD = 3.0
 """Standard deviation of the logarithm of a function's variance."""
 NUGGET = 1e-6
 TUNED_WITH = 400
-"""Variances are chosen with at most this many answers, evenly spread; all of them count afterwards."""
+"""Maximum number of answers, evenly spread, used to choose the variances. All answers count afterwards."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def kernel(term: Term, one_ND: Tensor, other_MD: Tensor) -> Tensor:
 
 
 def within_groups(features_ND: Tensor, groups: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Mean, and standard deviation about the means of the groups, (D,) each: what differs within a prompt."""
+    """Mean, and standard deviation within groups, (D,) each: the variation within a prompt."""
     at = {name: place for place, name in enumerate(dict.fromkeys(groups))}
     group_N = torch.tensor([at[name] for name in groups])
     count_G = torch.bincount(group_N).to(features_ND.dtype)
@@ -77,8 +80,8 @@ class Answers:
 
     Args:
         first_P, second_P: int64.
-        outcome_P: float64, 1 where the first was preferred, 0.5 for a tie.
-        weight_P: float64, how many answers each counts for; ``None`` where each counts as one.
+        outcome_P: float64, 1 if the first was preferred, 0.5 for a tie.
+        weight_P: float64, how many answers each counts for; ``None`` if each counts as one.
     """
 
     first_P: Tensor
@@ -111,7 +114,8 @@ class Mode:
 
 
 def find_mode(k_PP: Tensor, outcome_P: Tensor, weight_P: Tensor | None = None, rounds: int = 60) -> Mode:
-    """Newton's method, halved where it goes downhill (Rasmussen and Williams, algorithm 3.1), float64.
+    """Newton's method, with steps halved if they decrease the objective (Rasmussen and Williams, algorithm
+    3.1), float64.
 
     An answer of weight w has the likelihood of one to the power of w.
     """
@@ -150,11 +154,11 @@ def find_mode(k_PP: Tensor, outcome_P: Tensor, weight_P: Tensor | None = None, r
 
 
 class TasteHead:
-    """A fitted taste, given completely by its tensors.
+    """A fitted taste, completely defined by its tensors.
 
     Args:
-        tensors: ``mean_D``, ``scale_D``; ``support_ND`` (scaled), ``first_P``, ``second_P``, ``dual_P``, ``root_P``,
-            ``factor_PP``; ``variance_T``, one for each term; ``part_widths``.
+        tensors: ``mean_D``, ``scale_D``; ``support_ND`` (scaled), ``first_P``, ``second_P``, ``dual_P``,
+            ``root_P``, ``factor_PP``; ``variance_T``, one for each term; ``part_widths``.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -172,7 +176,7 @@ class TasteHead:
         return (features_BD.double() - self.tensors["mean_D"]) / self.tensors["scale_D"]
 
     def _to_answers(self, x_BD: Tensor) -> Tensor:
-        """Covariances (B, P) of images with the differences that were answered."""
+        """Covariances (B, P) of images with the answered differences."""
         k_BN = self._covariance(x_BD, self.tensors["support_ND"])
         return k_BN[:, self.tensors["first_P"]] - k_BN[:, self.tensors["second_P"]]
 
@@ -195,7 +199,7 @@ class TasteHead:
         return (prior_B - self._known(k_BP)).clamp(min=0).sqrt().float()
 
     def _known(self, k_BP: Tensor) -> Tensor:
-        """What the answers take off the prior variance, (B,)."""
+        """Reduction of the prior variance by the answers, (B,)."""
         half_PB = self.tensors["root_P"][:, None] * k_BP.T
         solved: Tensor = torch.linalg.solve_triangular(self.tensors["factor_PP"], half_PB, upper=False)
         return solved.square().sum(dim=0)
@@ -214,10 +218,11 @@ class TasteHead:
 def fit_taste(
     features_ND: Tensor, parts: Mapping[str, int], answers: Answers, scale_groups: Sequence[str]
 ) -> TasteHead:
-    """Fit a taste to answers; equal arguments give equal numbers.
+    """Fit a taste to answers. Equal arguments give equal results.
 
     Args:
-        features_ND: of all images at hand; those without an answer count for the scale of the features.
+        features_ND: features of all available images; those without an answer contribute to the scale of the
+            features.
         parts: widths of the parts of a row.
         scale_groups: the prompt of every image.
     """
@@ -298,10 +303,10 @@ def _choose_variances(kernels: Sequence[Tensor], answers: Answers) -> list[float
 
 
 def information(mean_Q: Tensor, variance_Q: Tensor) -> Tensor:
-    """What an answer about each difference is expected to tell about the taste, in nats (Q,).
+    """Expected information of an answer about each difference, in nats (Q,).
 
-    Entropy of the answer minus its expected entropy once the difference is known (Houlsby et al. 2011), by
-    Gauss-Hermite integration with 9 points.
+    It is the entropy of the answer minus its expected entropy once the difference is known (Houlsby et al.
+    2011), by Gauss-Hermite integration with 9 points.
     """
     import numpy as np
 
@@ -313,13 +318,13 @@ def information(mean_Q: Tensor, variance_Q: Tensor) -> Tensor:
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Of an answer that is yes with this probability, in nats."""
+    """Entropy of an answer that is yes with this probability, in nats."""
     p = p.clamp(1e-12, 1 - 1e-12)
     return -(p * p.log() + (1 - p) * (1 - p).log())
 
 
 WHOLE = ("first_P", "second_P", "part_widths")
-"""Tensors of whole numbers."""
+"""Integer tensors."""
 
 
 def check_taste(tensors: dict[str, Tensor], probe_D: Tensor | None, file: Path) -> None:

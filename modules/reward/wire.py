@@ -40,12 +40,12 @@ def encode_image(image_CHW: Tensor) -> str:
 
 
 def decode_image(text: str, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
-    """(3, H, W) float32 in [0, 1] from base64 PNG by anybody.
+    """Decode untrusted base64 PNG to (3, H, W) float32 in [0, 1].
 
-    The size is read from the head before a pixel is unpacked.
+    The size is read from the header before any pixel is decoded.
 
     Raises:
-        RewardError: no base64, no PNG, damaged, or more pixels than ``max_pixels``.
+        RewardError: it is not base64, not a PNG, damaged, or has more than ``max_pixels`` pixels.
     """
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
@@ -71,7 +71,7 @@ def decode_image(text: str, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
 
 
 def is_length(text: str, most: int) -> bool:
-    """Whether ``text``, a Content-Length from anybody, is a number of bytes of at most ``most``."""
+    """Whether ``text``, an untrusted Content-Length, is a number of bytes of at most ``most``."""
     return text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) <= most
 
 
@@ -79,7 +79,7 @@ def encode_request(batch: RewardBatch, kind: str) -> bytes:
     """The body of a request.
 
     Raises:
-        RewardError: metadata that JSON cannot hold.
+        RewardError: the metadata cannot be represented in JSON.
     """
     content = {
         "version": VERSION,
@@ -96,7 +96,7 @@ def encode_request(batch: RewardBatch, kind: str) -> bytes:
 
 
 def decode_answer(data: bytes, count: int, where: str) -> Tensor:
-    """(count,) float32 out of the body of an answer.
+    """Decode the body of an answer to (count,) float32.
 
     Raises:
         RewardError: anything but ``count`` finite numbers under ``rewards``.

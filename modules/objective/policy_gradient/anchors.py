@@ -1,4 +1,4 @@
-"""What holds a loss that looks at each image on its own to the reference: a KL, and the guard of the norm."""
+"""Terms that hold per-image losses to the reference: a KL, and the norm guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.objective.policy_gradient.base import ImageOptions, transition_kl
 
 @dataclass(frozen=True)
 class GuardedOptions(ImageOptions):
-    """Numbers of a loss that knows the guard of the norm.
+    """Options of a loss with the norm guard.
 
     Args:
         norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the images.
@@ -38,19 +38,20 @@ def held(
     options: GuardedOptions,
     images: int,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """``loss + kl_beta mean_i |v - v_ref|^2 + norm_guard mean_i max(0, |v| / |v_ref| - 1)^2``, and what was added.
+    """``loss + kl_beta mean_i |v - v_ref|^2 + norm_guard mean_i max(0, |v| / |v_ref| - 1)^2``, and what was
+    added.
 
     Args:
-        loss: share of this micro-batch.
+        loss: the share of this micro-batch.
         new_BChw: prediction of the policy, with gradient, in fp32 or fp64.
-        reference_BChw: that of the reference, where the options ``compares``.
-        images: of the optimizer step, times the timesteps.
+        reference_BChw: prediction of the reference, if the options ``compares``.
+        images: number of images of the optimizer step, times the timesteps.
 
     Returns:
-        The loss, and its detached parts ``kl`` (without its strength) and ``norm_guard`` where they are on.
+        The loss, and its detached parts ``kl`` (without its strength) and ``norm_guard`` if they are on.
 
     Raises:
-        ValueError: the options compare, and there is no prediction of the reference.
+        ValueError: the options compare, but there is no prediction of the reference.
     """
     parts: dict[str, torch.Tensor] = {}
     if options.compares and reference_BChw is None:

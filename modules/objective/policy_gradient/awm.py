@@ -1,4 +1,4 @@
-"""AWM: the supervised loss on a model's own images, each weighed by its advantage, within a clipped ratio."""
+"""AWM: the supervised loss on a model's own images, weighted by advantage within a clipped ratio."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from modules.objective.policy_gradient.base import (
 
 @dataclass(frozen=True)
 class AWMOptions(GuardedOptions):
-    """The numbers of AWM.
+    """Options of AWM.
 
     Args:
-        clip_low, clip_high: ratios are clipped to [1 - clip_low, 1 + clip_high]; of the order of 1e-4, since errors
-            are means over the latent. ``clip_low`` < 1.
+        clip_low, clip_high: ratios are clipped to [1 - clip_low, 1 + clip_high]; of the order of 1e-4, since
+            errors are means over the latent. ``clip_low`` < 1.
     """
 
     clip_low: float = 1e-4
@@ -42,10 +42,10 @@ class AWMOptions(GuardedOptions):
 def awm(terms: ImageTerms, options: AWMOptions, images: int) -> PolicyOut:
     """``mean_i -min(R A, clip(R, 1 - clip_low, 1 + clip_high) A)`` with ``R = exp(e_old - e)``.
 
-    e is the mean squared error of the prediction over the latent: minus e stands for the log-likelihood of the image,
-    so that R says how much more likely the image has become since the old policy. At R = 1 the gradient is that of
-    ``A e``, the supervised loss weighed by the advantage. Source: Xue et al. 2025 (arXiv 2509.25050), with the same
-    weight for all noise levels.
+    e is the mean squared error of the prediction over the latent: minus e stands for the log-likelihood of
+    the image, so that R is how much more likely the image has become since the old policy. At R = 1 the
+    gradient is that of ``A e``, the supervised loss weighted by the advantage. Source: Xue et al. 2025 (arXiv
+    2509.25050), with the same weight for all noise levels.
 
     Args:
         terms: with the prediction of the old policy, at the same noise.
@@ -55,7 +55,7 @@ def awm(terms: ImageTerms, options: AWMOptions, images: int) -> PolicyOut:
         The share of this micro-batch; each image counts on its own, so there are no coefficients.
 
     Raises:
-        NonFiniteError: a ratio that is NaN or infinite.
+        NonFiniteError: a ratio is NaN or infinite.
         ValueError: the prediction of the old policy is missing, or that of the reference where ``kl_beta`` or
             ``norm_guard`` is above 0.
     """

@@ -24,19 +24,19 @@ class NonFiniteError(DataError):
 
 @dataclass(frozen=True)
 class StepTerms:
-    """What a coupled loss needs of B images and T of their trained steps.
+    """Inputs of a coupled loss for B images and T of their trained steps.
 
     Args:
         logp_new_BT: log-probabilities of the stored transitions now, with gradient; fp32.
-        logp_old_BT: the same when the images were made.
+        logp_old_BT: the same at the time the images were made.
         adv_B: advantages.
-        mask_BT: 1 where a step is trained on; what stands elsewhere does not matter.
+        mask_BT: 1 where a step is trained on; other values are ignored.
         group_B: int64 group ids; ``prompt_mean`` needs them.
         ref_kl_BT: KL to the reference of each step (``transition_kl``), with gradient.
-        image_steps_B: unmasked steps of each image, where T is not all of them (one step at a time).
+        image_steps_B: unmasked steps of each image, if T is not all of them (one step at a time).
         mean_gap_BT: mean over the latent of (mu_new - mu_old)^2, with gradient; GRPO-Guard.
-        guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard deviation of the
-            transition; GRPO-Guard.
+        guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard
+            deviation of the transition; GRPO-Guard.
     """
 
     logp_new_BT: torch.Tensor
@@ -67,7 +67,7 @@ class StepTerms:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The numbers of the coupled losses.
+    """Options of the coupled losses.
 
     Args:
         clip_low, clip_high: ratios are clipped to [1 - clip_low, 1 + clip_high]; of the order of 1e-4 for
@@ -75,7 +75,8 @@ class StepOptions:
         kl_beta: strength of the KL to the reference, 0 for none; averaged as ``sample_mean`` in every mode.
         aggregation: how the policy loss is averaged.
         guard: regulated ratios (GRPO-Guard); needs ``mean_gap_BT`` and ``guard_scale_BT``. GRPO only.
-        gspo_weighting: GSPO only. ``length`` counts an image by its steps, ``document`` counts images alike.
+        gspo_weighting: GSPO only. ``length`` weights an image by its steps, ``document`` weights images
+            equally.
         normalize_by_documents: GSPO with ``length``: divide by the images of the step, not by its steps.
     """
 
@@ -100,17 +101,17 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class ImageTerms:
-    """What a decoupled loss that looks at each image on its own needs of B images at one timestep: predictions,
-    (B, C, h, w), in the family's own kind of prediction.
+    """Inputs of a decoupled per-image loss for B images at one timestep: predictions, (B, C, h, w), in the
+    family's parameterisation.
 
     Args:
         prediction_BChw: of the policy, with gradient.
-        target_BChw: what predicts x_0 exactly.
+        target_BChw: the prediction that gives x_0 exactly.
         adv_B: advantages.
-        x0_factor_B: by how much x_0 changes with the prediction, without its sign: sigma for flow,
+        x0_factor_B: how much x_0 changes with the prediction, without its sign: sigma for flow,
             sqrt(1 - alpha) for v, sqrt(1 - alpha) / sqrt(alpha) for eps, 1 for x_0.
-        old_BChw: of the policy that made the images, or its moving average, where the mode keeps one.
-        reference_BChw: of the frozen reference, where the options ``compares``.
+        old_BChw: of the policy that made the images, or its moving average, if the mode keeps one.
+        reference_BChw: of the frozen reference, if the options ``compares``.
     """
 
     prediction_BChw: torch.Tensor
@@ -132,10 +133,10 @@ class ImageTerms:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """The numbers of losses on ``ImageTerms``.
+    """Options of losses on ``ImageTerms``.
 
     Args:
-        adv_max: advantages of this size mean "good for certain"; the bound advantages are clipped to.
+        adv_max: advantage that means "certainly good", to which advantages are clipped.
         kl_beta: strength of mean (v - v_ref)^2.
     """
 
@@ -156,15 +157,15 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class PolicyOut:
-    """What an online loss came to in this micro-batch.
+    """The result of an online loss for this micro-batch.
 
     Args:
         loss: this micro-batch's share of the loss of the optimizer step, with gradient.
         coefficients: detached derivatives of ``loss`` by its inputs, named ``logp``, ``kl``, ``mean_gap`` or
             ``dsm``, in their shapes. ``(coefficient * input).sum().backward()`` of each input in turn adds
             up to ``loss.backward()``, so graphs need not be kept together.
-        shares: detached numbers that add up over the micro-batches and ranks of an optimizer step.
-        maxima: detached numbers of which the largest over them counts; -inf where there was nothing.
+        shares: detached numbers to be added up over the micro-batches and ranks of an optimizer step.
+        maxima: detached numbers whose maximum over them counts; -inf if there was nothing.
     """
 
     loss: torch.Tensor
@@ -174,13 +175,13 @@ class PolicyOut:
 
 
 def require_wide(name: str, value: torch.Tensor | None) -> None:
-    """Scores, ratios and log-probabilities differ by less than what half types round to."""
+    """Refuse half types, because scores, ratios and log-probabilities differ by less than their rounding."""
     if value is not None and value.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} is {value.dtype}; it has to be float32 or float64")
 
 
 def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = None) -> None:
-    """Raise ``NonFiniteError`` with the name and place of the first unmasked value that is NaN or infinite."""
+    """Raise ``NonFiniteError`` with the name and index of the first unmasked value that is NaN or infinite."""
     bad = ~value.detach().isfinite()
     if mask is not None:
         bad = bad & mask.bool()
@@ -195,7 +196,7 @@ def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = N
 
 
 def require_gradient(what: str, value: torch.Tensor, like: torch.Tensor) -> None:
-    """Refuse a term computed under no_grad, from which nothing would be learned, silently."""
+    """Refuse a term computed under no_grad, from which nothing would be learned."""
     if like.requires_grad and not value.requires_grad:
         raise RuntimeError(f"{what} carries no gradient; compute it outside no_grad")
 
@@ -219,7 +220,7 @@ def transition_kl(
         dt: change of the noise level, below 0; ``flow_grpo`` only.
 
     Raises:
-        ValueError: an unknown kind, different shapes, or a number that the kind needs is missing.
+        ValueError: the kind is unknown, the shapes differ, or a value required by the kind is missing.
     """
     if kl_type not in KL_TYPES:
         raise ValueError(f"unknown kind of KL {kl_type!r}; known: {', '.join(KL_TYPES)}")
@@ -245,14 +246,15 @@ def _positive(name: str, value: torch.Tensor | float | None, like: torch.Tensor)
 
 
 def check_ratio(ratio_error: float, check: RatioCheck, tolerance: float = 0.0) -> str | None:
-    """Whether the first ratios after a rollout are 1, as they are while the weights are those of the rollout.
+    """Check that the first ratios after a rollout are 1, as they must be while the weights are those of the
+    rollout.
 
     Args:
         ratio_error: largest ``abs(ratio - 1)`` over the first micro-step, of all ranks.
         tolerance: 0 where rollout and training do the same arithmetic, a quarter of the clip otherwise.
 
     Returns:
-        What to warn of, if anything.
+        A warning, if any.
 
     Raises:
         DataError: the ratios are off and ``check`` is ``error``.
@@ -277,7 +279,7 @@ def check_ratio(ratio_error: float, check: RatioCheck, tolerance: float = 0.0) -
 ONLINE_LOSSES: Registry[Callable[..., PolicyOut]] = Registry(
     "loss of an online mode", "modules.objective.policy_gradient"
 )
-"""Losses by the key of their mode; what they take differs between coupled and decoupled modes."""
+"""Losses by the key of their mode. Their arguments differ between coupled and decoupled modes."""
 
 Loss = TypeVar("Loss", bound=Callable[..., PolicyOut])
 
@@ -296,6 +298,6 @@ def get_online_loss(key: str) -> Callable[..., PolicyOut]:
     """The loss of the mode ``key``.
 
     Raises:
-        ValueError: no such mode.
+        ValueError: the mode does not exist.
     """
     return ONLINE_LOSSES.get(str(getattr(key, "value", key)))

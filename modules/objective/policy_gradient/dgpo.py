@@ -31,16 +31,16 @@ from modules.util.errors import DataError
 
 @dataclass(frozen=True)
 class DGPOOptions:
-    """The numbers of DGPO.
+    """Options of DGPO.
 
     Args:
         beta: strength of the anchor to the reference within the sigmoid.
         clip_low, clip_high: an image of positive advantage is clipped when ``exp(old - dsm)`` is above
             1 + ``clip_high``, another when it is below 1 + ``clip_low``; ``clip_low`` <= 0 <= ``clip_high``.
-        clip_dsm: take the gradient of clipped images away.
-        clip_kl: take the gradient of their KL away.
+        clip_dsm: remove the gradient of clipped images.
+        clip_kl: remove the gradient of their KL.
         kl_beta: strength of mean (v - v_ref)^2.
-        kl_type: ``v``; DGPO knows no other.
+        kl_type: ``v``, the only type that DGPO supports.
         use_ema_ref: compare with the moving average (``old``) instead of the frozen reference.
     """
 
@@ -112,7 +112,7 @@ class DenoisingTerms:
 
 
 def group_terms(terms: DenoisingTerms, options: DGPOOptions, group_size: int) -> torch.Tensor:
-    """What each image adds to the score of its group: ``A beta (dsm - ref) / K``, detached, (B,).
+    """The contribution of each image to the score of its group: ``A beta (dsm - ref) / K``, detached, (B,).
 
     Raises:
         ValueError: the error of the policy that the scores are measured against is missing.
@@ -124,7 +124,7 @@ def group_terms(terms: DenoisingTerms, options: DGPOOptions, group_size: int) ->
 
 
 class GroupScores:
-    """Scores s_g of groups, collected image by image; one collection for one timestep.
+    """Collects the scores s_g of groups image by image, for one timestep.
 
     Args:
         group_size: K.
@@ -137,7 +137,7 @@ class GroupScores:
         self._term: list[torch.Tensor] = []
 
     def add(self, terms: DenoisingTerms) -> None:
-        """Take in a micro-batch, before the update."""
+        """Add a micro-batch, before the update."""
         self._group.append(terms.group_B)
         self._term.append(group_terms(terms, self.options, self.group_size))
 
@@ -147,11 +147,11 @@ class GroupScores:
         """Ids and scores of the groups, (G,) each.
 
         Args:
-            reduce: adds up over ranks that hold other images of the same groups; called once.
+            reduce: sums over ranks that hold other images of the same groups; called once.
             slots: with ``reduce``, the number of group ids in use, the same on every rank.
 
         Raises:
-            DataError: a group without exactly K images; its score would be another number.
+            DataError: a group does not have exactly K images, so that its score would differ.
         """
         if not self._group:
             raise DataError("scores of groups were asked for before any image was scored")
@@ -198,7 +198,7 @@ def clip_mask(terms: DenoisingTerms, options: DGPOOptions) -> torch.Tensor:
     """Which images have left the trust region around the moving average, bool (B,); none without clipping.
 
     Raises:
-        ValueError: clipping without ``old_B``.
+        ValueError: clipping is on without ``old_B``.
     """
     if not options.clips:
         return torch.zeros_like(terms.dsm_B, dtype=torch.bool)
@@ -226,18 +226,20 @@ def dgpo(
         images: n, images of the optimizer step over all micro-batches and ranks (times the timesteps that
             are accumulated, if the loss is their mean).
         group_size: K.
-        weights: of a first pass; ``"stash"`` for the loss with w = 1, whose gradient the caller multiplies by
-            the weight later; ``None`` for groups that are complete here, or with ``reduce`` over the ranks.
+        weights: weights of a first pass; ``"stash"`` for the loss with w = 1, whose gradient the caller
+            multiplies by the weight later; ``None`` for groups that are complete here, or with ``reduce``
+            over the ranks.
         reduce, slots: as for ``GroupScores.totals``.
 
     Returns:
-        The share of this micro-batch; coefficients ``dsm`` and ``kl``. With ``"stash"`` the loss leaves the KL
+        The share of this micro-batch; coefficients ``dsm`` and ``kl``. With ``"stash"`` the loss leaves the
+            KL
         out (it takes no weight: add ``(coefficient * kl_B).sum()`` outside the stash), and the metrics
         ``dgpo_loss`` and ``loss`` are without weights too.
 
     Raises:
-        DataError: an incomplete group.
-        NonFiniteError: a number that is none.
+        DataError: a group is incomplete.
+        NonFiniteError: a value is NaN or infinite.
     """
     clipped_B = clip_mask(terms, options)
     kind = terms.dsm_B.dtype

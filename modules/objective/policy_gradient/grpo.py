@@ -27,13 +27,13 @@ def grpo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
     (arXiv 2505.05470), GRPO-Guard (arXiv 2510.22319).
 
     Args:
-        counts: of the whole optimizer step.
+        counts: counts of the whole optimizer step.
 
     Returns:
         The share of this micro-batch; coefficients ``logp``, ``kl`` and ``mean_gap``.
 
     Raises:
-        NonFiniteError: a log-probability, ratio or KL that is NaN or infinite.
+        NonFiniteError: a log-probability, ratio or KL is NaN or infinite.
     """
     dtype = terms.logp_new_BT.dtype
     mask_BT = terms.mask_BT.bool()
@@ -93,7 +93,7 @@ def reference_kl(
     """``sample_mean`` of the KL to the reference, without its strength, and ``{"kl": coefficient}`` with it.
 
     Raises:
-        ValueError: ``kl_beta`` is above 0 and the terms hold no KL.
+        ValueError: ``kl_beta`` is above 0, but the terms contain no KL.
     """
     if terms.ref_kl_BT is None:
         if options.kl_beta:
@@ -117,8 +117,9 @@ def ratio_metrics(
     options: StepOptions,
     counts: GlobalCounts,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Shares and maxima about the ratios; averages are ``sample_mean`` over the images with trained steps, whatever
-    the policy loss uses."""
+    """Shares and maxima of the ratios. Averages are ``sample_mean`` over the images with trained steps,
+    whatever the policy loss uses.
+    """
     mask_BT, steps_B, dtype = terms.mask_BT.bool(), terms.image_steps_B, ratio_BT.dtype
     weight_BT = step_weights(terms.mask_BT, None, Aggregation(), counts.trained, steps_B, dtype)
     above_BT = ratio_BT > 1.0 + options.clip_high

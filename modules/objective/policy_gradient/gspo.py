@@ -65,7 +65,7 @@ def segments(
         images: S.
 
     Raises:
-        TypeError: indices of another type than int64.
+        TypeError: the indices are not int64.
     """
     dtype = difference_F.dtype
     mask_F = mask_F.bool()
@@ -88,7 +88,7 @@ def segments(
 
 
 def _coefficient(found: Segments, weight_F: torch.Tensor, image_F: torch.Tensor) -> torch.Tensor:
-    """d loss / d logp of each step: -R A / N for the segment, times its N weights, which are alike."""
+    """d loss / d logp of each step: -R A / N for the segment, times its N equal weights."""
     slope_S = torch.where(found.kept_S, -found.ratio_S * found.adv_S, 0.0)
     return slope_S[image_F] * weight_F
 
@@ -96,7 +96,7 @@ def _coefficient(found: Segments, weight_F: torch.Tensor, image_F: torch.Tensor)
 def _with_gradient(
     value: torch.Tensor, coefficient: torch.Tensor, logp_new: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """``value`` with ``coefficient`` as its gradient: sums over ranks are not connected by autograd."""
+    """``value`` with ``coefficient`` as its gradient, because autograd does not connect sums over ranks."""
     if not logp_new.requires_grad:
         return value
     return value + (coefficient * torch.where(mask, logp_new - logp_new.detach(), 0.0)).sum()
@@ -107,20 +107,20 @@ def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
     """``-min(R A, clip(R, 1 - clip_low, 1 + clip_high) A)`` of whole trajectories.
 
     ``length``: sum_s N_s l_s over the unmasked steps of the optimizer step, or over its images
-    (``normalize_by_documents``; T times as much for equal T). ``document``: mean of l_s over the images, as in
-    the paper. Another aggregation than ``sample_mean`` takes l_s as the loss of each of its steps. Each
+    (``normalize_by_documents``; T times as much for equal T). ``document``: mean of l_s over the images, as
+    in the paper. Another aggregation than ``sample_mean`` takes l_s as the loss of each of its steps. Each
     image must be here with all its steps. Source: Zheng et al. 2025 (arXiv 2507.18071).
 
     Args:
-        counts: of the whole optimizer step.
+        counts: counts of the whole optimizer step.
 
     Returns:
         The share of this micro-batch; coefficients ``logp`` (the same for all unmasked steps of an image, so
         one factor may be applied to a stashed sum of gradients) and ``kl``.
 
     Raises:
-        NonFiniteError: a log-probability, ratio or KL that is NaN or infinite.
-        ValueError: options that contradict each other.
+        NonFiniteError: a log-probability, ratio or KL is NaN or infinite.
+        ValueError: the options contradict each other.
     """
     _check_options(options)
     if terms.image_steps_B is not None and not torch.equal(
@@ -161,7 +161,7 @@ def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
 def _weights(
     terms: StepTerms, options: StepOptions, counts: GlobalCounts, dtype: torch.dtype
 ) -> torch.Tensor:
-    """What the segment loss counts for at each of its steps, (B, T)."""
+    """The weight of the segment loss at each of its steps, (B, T)."""
     if options.aggregation.mode == SAMPLE_MEAN and options.gspo_weighting == "length":
         return terms.mask_BT.to(dtype) / counts.denominator(options.normalize_by_documents)
     return step_weights(terms.mask_BT, terms.group_B, options.aggregation, counts, dtype=dtype)

@@ -1,4 +1,4 @@
-"""NFT: good images pull the policy towards them, bad ones push its mirror image about the old policy."""
+"""NFT: good images attract the policy, bad ones attract its mirror image about the old policy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from modules.objective.policy_gradient.anchors import GuardedOptions, held
 from modules.objective.policy_gradient.base import ImageTerms, PolicyOut, online_loss, require_finite
 
 ERROR_FLOOR = 1e-5
-"""Each branch is divided by its mean absolute error of x_0, but by no less than this."""
+"""Each branch is divided by its mean absolute error of x_0, but at least by this."""
 
 
 @dataclass(frozen=True)
 class NFTOptions(GuardedOptions):
-    """The numbers of NFT.
+    """Options of NFT.
 
     Args:
-        strength: b, how far the implied policies stand from the old one; > 0, usually <= 1.
+        strength: b, distance of the implied policies from the old one; > 0, usually <= 1.
     """
 
     strength: float = 1.0
@@ -31,7 +31,7 @@ class NFTOptions(GuardedOptions):
 
 
 def optimality(adv_B: torch.Tensor, adv_max: float) -> torch.Tensor:
-    """``clip(A / (2 adv_max) + 1/2, 0, 1)``: how certainly an image is a good one, (B,)."""
+    """``clip(A / (2 adv_max) + 1/2, 0, 1)``: the certainty that an image is good, (B,)."""
     return (adv_B / (2.0 * adv_max) + 0.5).clamp(0.0, 1.0)
 
 
@@ -40,10 +40,9 @@ def nft(terms: ImageTerms, options: NFTOptions, images: int) -> PolicyOut:
     """``mean_i r |x0(v+) - x0|^2 / w+ + (1 - r) |x0(v-) - x0|^2 / w-``, means over the latent.
 
     ``w+`` and ``w-`` are the mean absolute errors of x_0 of their branches, held constant, so that all
-    timesteps count alike. ``v+ = (1 - b) v_old + b v`` and ``v- = (1 + b) v_old - b v``. x_0 is linear in the
-    prediction, so its error is ``x0_factor`` times that of the prediction. No groups are needed, and no
-    log-probabilities.
-    Source: DiffusionNFT (arXiv 2509.16117).
+    timesteps count equally. ``v+ = (1 - b) v_old + b v`` and ``v- = (1 + b) v_old - b v``. x_0 is linear in
+    the prediction, so its error is ``x0_factor`` times that of the prediction. No groups are needed, and no
+    log-probabilities. Source: DiffusionNFT (arXiv 2509.16117).
 
     Args:
         terms: with the prediction of the old policy.

@@ -1,4 +1,4 @@
-"""Online DPO: pairs are made from the rewards of a prompt's own images, then any preference loss is used."""
+"""Online DPO: pairs are formed by the rewards of a prompt's own images; any preference loss can then be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairing = Literal["best_worst", "all"]
 
 @dataclass(frozen=True)
 class RankedPairs:
-    """Pairs of images by their places among N, int64 (P,) each, and how many groups gave none."""
+    """Pairs of images as indices among N, int64 (P,) each, and the number of groups without a pair."""
 
     chosen_P: torch.Tensor
     rejected_P: torch.Tensor
@@ -33,10 +33,10 @@ def rank_pairs(
     """Pairs within groups whose rewards differ by more than ``min_gap``; equal rewards never make a pair.
 
     Args:
-        pairing: the best and the worst image of a group (of equal ones the first), or every two images.
+        pairing: the best and the worst image of a group (the first among equals), or every two images.
 
     Raises:
-        NonFiniteError: a reward that is NaN or infinite.
+        NonFiniteError: a reward is NaN or infinite.
     """
     if pairing not in ("best_worst", "all"):
         raise ValueError(f"pairing is {pairing!r}, not 'best_worst' or 'all'")
@@ -79,11 +79,11 @@ def online_dpo(
         dsm_B: mean squared errors of the policy, fp32, with gradient; both sides of a pair share noise and
             timestep. B images hold both sides of every pair.
         reference_B: those of the reference.
-        pairs: places among the B images.
+        pairs: indices among the B images.
         total_pairs: pairs of the optimizer step over all micro-batches and ranks.
 
     Returns:
-        The share of this micro-batch; coefficient ``dsm``, which does for a second pass image by image.
+        The share of this micro-batch; coefficient ``dsm``, which suffices for a second pass image by image.
 
     Raises:
         ValueError: fewer than one pair in the step.

@@ -55,17 +55,18 @@ class PairScores:
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
-    """The numbers a preference loss may use.
+    """Options of preference losses.
 
     Args:
         beta: strength of the anchor to the reference; multiplies the margin. Finite and >= 0.
-        label_smoothing: share of labels taken to be flipped, 0 <= s < 0.5. SIGMOID only.
+        label_smoothing: assumed share of flipped labels, 0 <= s < 0.5. SIGMOID only.
         ipo_tau: regularisation of IPO, > 0; its target margin is 1 / (2 tau).
         flip_B: probability that the label of each pair is wrong, on top of ``label_smoothing``. SIGMOID only.
         gap_B: logit that each pair should exceed. SIGMOID only.
         reference_point: what the reward of an image, times beta, is compared with. KTO only.
         class_weights: weights of a like and of a dislike. KTO only.
-        sides_B2: bool, which of the pairs' sides (chosen, rejected) have an image; ``None`` for all. KTO only.
+        sides_B2: bool, which of the pairs' sides (chosen, rejected) have an image; ``None`` for all. KTO
+            only.
     """
 
     beta: float = 5000.0
@@ -79,11 +80,11 @@ class ObjectiveOptions:
 
     @property
     def weighs_labels(self) -> bool:
-        """Whether labels count differently, for all pairs or for each."""
+        """Whether labels are weighted, for all pairs or individually."""
         return self.label_smoothing != 0.0 or self.flip_B is not None or self.gap_B is not None
 
     def select(self, index: slice) -> ObjectiveOptions:
-        """Those of some of the pairs."""
+        """The options for some of the pairs."""
         by_pair = (self.flip_B, self.gap_B, self.sides_B2)
         flip_B, gap_B, sides_B2 = (None if one is None else one[index] for one in by_pair)
         return replace(self, flip_B=flip_B, gap_B=gap_B, sides_B2=sides_B2)
@@ -91,7 +92,7 @@ class ObjectiveOptions:
 
 @dataclass(frozen=True)
 class LossOut:
-    """What a preference loss returns.
+    """The result of a preference loss.
 
     Every tensor has shape (B,), and entry i depends on the scores of pair i only.
     ``loss_B`` is trained on; ``raw_loss_B`` is the same loss without label smoothing, which is what
@@ -114,9 +115,9 @@ class PreferenceLoss:
     """A registered loss.
 
     Args:
-        needs_reference: it compares with reference scores.
-        label_smoothing: label smoothing applies to it.
-        single_images: it takes pairs of which a side is missing, and compares with a reference point.
+        needs_reference: whether it compares with reference scores.
+        label_smoothing: whether label smoothing applies to it.
+        single_images: whether it accepts pairs with a missing side, and compares with a reference point.
     """
 
     key: str
@@ -156,6 +157,6 @@ def get_preference_loss(key: str) -> PreferenceLoss:
     """The loss registered under ``key`` (``SIGMOID``, ``IPO``, ``HINGE``, ...).
 
     Raises:
-        ValueError: no such loss; the message names the near and the known ones.
+        ValueError: the loss is unknown. The message lists similar and known ones.
     """
     return PREFERENCE_LOSSES.get(str(getattr(key, "value", key)))

@@ -9,7 +9,8 @@ from modules.objective.preference.base import LossOut, ObjectiveOptions, PairSco
 
 @preference_loss("HINGE")
 def hinge(scores: PairScores, options: ObjectiveOptions) -> LossOut:
-    """``relu(1 - z)`` with ``z = beta (cw - cl)``, (B,); pairs with a margin of 1/beta are left alone.
+    """``relu(1 - z)`` with ``z = beta (cw - cl)``, (B,). Pairs with a margin of at least 1/beta have no
+    gradient.
 
     Source: Zhao et al. 2023, SLiC-HF (arXiv 2305.10425), on rewards relative to the reference.
     """
