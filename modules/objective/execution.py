@@ -190,10 +190,9 @@ def run(
             given is a surrogate with the right gradient, not the loss.
         safeguard_mu: multiply each pair's rejected side by ``safeguard.rejected_share`` with this mu; the
             scorer has to give errors. The loss that is reported stays that of the objective.
-        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss;
-            the scorer has to give norms.
-        anchor: weight of the mean square of prediction minus that of the reference; the scorer has to give
-            predictions.
+        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss; the
+            scorer has to give norms.
+        anchor: weight of the mean square of prediction minus that of the reference; needs predictions.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.

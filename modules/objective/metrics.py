@@ -124,15 +124,12 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
     """Averages from the sums of one process, or from the total of several.
 
     Returns:
-        ``pairs`` (how many, single images among them), ``loss`` (total), ``raw_loss``, ``supervised``,
-        ``chosen_reward`` and ``rejected_reward`` over the images of that kind, ``margin`` and ``accuracy``
-            over the
-        pairs with both sides (what no image or no pair is there for is left out; without whole pairs
-            ``margin`` is
-        the difference of the two rewards), and ``margin_by_t/q1`` to ``q4`` for the quarters of
-        the timesteps that any pair fell into; ``safeguard`` (share of the rejected side's gradient that was
-            let
-        through) if the safeguard is on. Without pairs, only ``pairs`` = 0.
+        ``pairs`` (their number, including single images), ``loss`` (total), ``raw_loss``, ``supervised``,
+        ``chosen_reward`` and ``rejected_reward`` over the images of that kind, ``margin`` and ``accuracy`` over
+        the pairs with both sides, and ``margin_by_t/q1`` to ``q4`` for the quarters of the timesteps that any
+        pair fell into; ``safeguard`` (share of the rejected side's gradient that was let through) if the
+        safeguard is on. Averages without an image or pair are left out; without whole pairs, ``margin`` is the
+        difference of the two rewards. Without pairs, only ``pairs`` = 0.
     """
     values = [float(value) for value in sums]
     pairs = values[0]

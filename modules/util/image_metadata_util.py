@@ -32,9 +32,8 @@ def extract_metadata(path: str | os.PathLike[str], stealth: bool = False) -> dic
 
     Returns:
         ``prompt`` (normalised, ``None`` without one), ``raw_prompt``, ``negative_prompt``, ``width``,
-            ``height``,
-        ``aspectratio`` (the aspect bucket of the pixels, empty if unknown), ``generator``, ``seed``,
-            ``error``.
+        ``height``, ``aspectratio`` (the aspect bucket of the pixels, empty if unknown), ``generator``, ``seed``,
+        ``error``.
     """
     about = read_metadata(path, stealth=stealth)
     width, height = about.seen_size

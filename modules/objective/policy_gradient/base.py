@@ -35,8 +35,8 @@ class StepTerms:
         ref_kl_BT: KL to the reference of each step (``transition_kl``), with gradient.
         image_steps_B: unmasked steps of each image, if T is not all of them (one step at a time).
         mean_gap_BT: mean over the latent of (mu_new - mu_old)^2, with gradient; GRPO-Guard.
-        guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard
-            deviation of the transition; GRPO-Guard.
+        guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard deviation of the
+            transition; GRPO-Guard.
     """
 
     logp_new_BT: torch.Tensor

@@ -232,9 +232,8 @@ def dgpo(
         reduce, slots: as for ``GroupScores.totals``.
 
     Returns:
-        The share of this micro-batch; coefficients ``dsm`` and ``kl``. With ``"stash"`` the loss leaves the
-            KL
-        out (it takes no weight: add ``(coefficient * kl_B).sum()`` outside the stash), and the metrics
+        The share of this micro-batch; coefficients ``dsm`` and ``kl``. With ``"stash"`` the loss leaves out
+        the KL (it takes no weight: add ``(coefficient * kl_B).sum()`` outside the stash), and the metrics
         ``dgpo_loss`` and ``loss`` are without weights too.
 
     Raises:
