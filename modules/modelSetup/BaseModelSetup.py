@@ -25,7 +25,7 @@ from modules.model.batch import (
     to_device,
     to_float32,
 )
-from modules.model.memory import give_back
+from modules.model.memory import give_back, in_tiles_if_large
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
@@ -125,7 +125,8 @@ class BaseModelSetup(ModelFamily):
             )
         weight = next(model.vae.parameters())
         pixels = (rgb_BCHW.to(weight.device, torch.float32) * 2.0 - 1.0).to(weight.dtype)
-        z_BChw = self._encode_image(model, pixels).float()
+        with in_tiles_if_large(model.vae, (height, width)):
+            z_BChw = self._encode_image(model, pixels).float()
         return (z_BChw - model.latent_shift) * model.latent_scale
 
     @torch.no_grad()
@@ -133,7 +134,10 @@ class BaseModelSetup(ModelFamily):
         """Decode latents, scaled as for the denoiser, to [0, 1] images (B, 3, H, W), float32."""
         weight = next(model.vae.parameters())
         z_BChw = latents_BChw.to(weight.device).float() / model.latent_scale + model.latent_shift
-        return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)
+        height, width = (side * model.latent_factor for side in z_BChw.shape[-2:])
+        with in_tiles_if_large(model.vae, (height, width)):
+            rgb_BCHW = self._decode(model, z_BChw.to(weight.dtype))
+        return (rgb_BCHW.float() / 2.0 + 0.5).clamp(0.0, 1.0)
 
     def decode_to_cpu(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
         """As ``decode_latents``, with the result on the CPU. A batch that does not fit into the device's
