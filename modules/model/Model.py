@@ -62,6 +62,7 @@ class Model:
         adapter: the handle of attached adapters, if any.
         words: words with vectors of their own, if there are any.
         training_adapter: adapter added to the denoiser's weights for training and removed in samples, if any.
+        sample_denoiser: the other denoiser that samples are made with, if any.
         kept_texts: states of texts encoded in advance, on the CPU; empty if a text encoder is trained.
     """
 
@@ -87,6 +88,7 @@ class Model:
     adapter: Any = None
     words: LearnedWords | None = None
     training_adapter: Any = None
+    sample_denoiser: Any = None
     kept_texts: dict[tuple[str, ...], Conditioning] = field(default_factory=dict, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
     _mode: str | None = field(default=None, repr=False)
@@ -267,8 +269,21 @@ class Model:
             yield
 
     def as_sampled(self) -> AbstractContextManager[object]:
-        """Inside the block, the model is as in sampling: without the training adapter."""
-        return nullcontext() if self.training_adapter is None else self.training_adapter.taken_back(self)
+        """Inside the block, the denoiser, its noise schedule and its source are those that samples are made with."""
+        return nullcontext() if self.sample_denoiser is None else self.sample_denoiser.shown(self)
+
+    @contextmanager
+    def denoising_samples(self) -> Iterator[None]:
+        """Inside this block, within ``as_sampled``, samples can be denoised: the denoiser is on the device, with what
+        was trained and without the training adapter.
+        """
+        with ExitStack() as stack:
+            if self.sample_denoiser is not None:
+                stack.enter_context(self.borrowed(self.spec.denoiser))
+                stack.enter_context(self.sample_denoiser.wearing(self))
+            if self.training_adapter is not None:
+                stack.enter_context(self.training_adapter.taken_back(self))
+            yield
 
     # -- identity ------------------------------------------------------------------------------------------
 

@@ -139,7 +139,8 @@ def sample(
         SamplingCancelled: ``progress`` cancelled it. ConfigError: the size, sampler or step count is
             impossible.
     """
-    batches = _batches(request, model)
+    with model.as_sampled():
+        batches = _batches(request, model)
     steps, images = batches[0].steps, []
     setup.check_size(model, batches[0].size)
     total, done = steps * len(batches), 0
@@ -221,7 +222,7 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
     noise_BChw, generators = setup.start_noise(model, request.seeds, request.size)
     scales = setup.guidance_scales(request.cfg, len(sampler.timesteps))
     apart = request.cfg > 1.0 and model.spec.guide in model.parts
-    with model.borrowed(model.spec.guide) if apart else nullcontext():
+    with model.denoising_samples(), model.borrowed(model.spec.guide) if apart else nullcontext():
         denoise = (_denoise_apart if apart else _denoise_together)(setup, model, cond, request.size, scales)
         latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
     with model.borrowed(model.spec.vae):

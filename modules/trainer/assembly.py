@@ -24,6 +24,7 @@ from modules.model.offloaded import staying_trained
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
+from modules.modelSetup.SampleDenoiser import SampleDenoiser
 from modules.objective.preference.kto import class_weights
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.best import BestKeeper
@@ -453,6 +454,8 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
     model.fingerprints()
     # encoders alone use the device now; nothing stays yet
     model.place(processes.device, ())
+    if config.sample_model_name.strip() and processes.first:
+        model.sample_denoiser = SampleDenoiser.load(setup, model, config)
     handle = training.prepare(setup, model, config)
     tell("loading the model", 1, 1)
     online_settings.check_noise_levels(config, setup, model)

@@ -48,7 +48,8 @@ class Sampler:
         kind: ImageFormat,
     ) -> None:
         self._setup, self._model = setup, model
-        published = model.published
+        with model.as_sampled():
+            published = model.published
         self._samples = [
             (n, sample.filled(model.spec, published)) for n, sample in enumerate(samples) if sample.enabled
         ]
@@ -62,8 +63,9 @@ class Sampler:
         Settings without effect give a warning.
         """
         check_sample_sources(self._model.spec, [sample.config for _, sample in self._samples])
-        for _, sample in self._samples:
-            check_sample(self._setup, self._model, sample)
+        with self._model.as_sampled():
+            for _, sample in self._samples:
+                check_sample(self._setup, self._model, sample)
         texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
         told = told_of_cut_prompts(self._setup, self._model, texts, "prompts and negative prompts of samples")
         if told:

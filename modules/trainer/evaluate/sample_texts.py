@@ -33,7 +33,8 @@ def keep_sample_texts(
     """
     if model.trains_text:
         return
-    published = model.published
+    with model.as_sampled():
+        published = model.published
     filled = [sample.filled(model.spec, published) for sample in samples if sample.enabled]
     missing: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[torch.Tensor, ...]]] = {}
     for one in filled:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from modules.modelSetup import training
+from modules.modelSetup.SampleDenoiser import find_sample_model
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
 from modules.trainer.memory.shape_only import ModelNotLocal
@@ -196,6 +197,8 @@ def _by_setting(changes: Mapping[str, Any]) -> dict[str, Any]:
 def fetch_model(config: TrainConfig) -> None:
     """Download the missing files of a run's model."""
     training.fetch(config.model_type.spec, config)
+    if config.sample_model_name.strip():
+        find_sample_model(config.sample_model_name, config.model_type.spec)
 
 
 def choose_mode(free: int, needed: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,6 +238,16 @@ class Planner:
             yield Phase(
                 "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
             )
+        other = self.model.sample_denoiser
+        if other is not None:
+            yield Phase(
+                "denoising samples",
+                {
+                    **self._lasting(),
+                    "weights: sample_model_name": _bytes_of(other.module),
+                    "working memory": self.dry_run.denoising(size),
+                },
+            )
         working = self.dry_run.samples(1, size)
         yield Phase(
             "making samples",
@@ -258,11 +268,11 @@ class Planner:
 
     def part_bytes(self, part: str) -> int:
         """Bytes of a part's weights and buffers on the device, without adapters and what stays in main memory."""
-        module = self.model.module(part)
-        left_out = {id(weight) for weight in staying(module)}
-        if self.model.adapter is not None:
-            left_out |= {id(tensor) for _, tensor in self.model.adapter.named_tensors()}
-        return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
+        adapter = self.model.adapter
+        return _bytes_of(
+            self.model.module(part),
+            () if adapter is None else (tensor for _, tensor in adapter.named_tensors()),
+        )
 
     def adapter_bytes(self) -> int:
         """Bytes of all adapter tensors."""
@@ -320,6 +330,16 @@ def _state_of(config: TrainConfig, parameters: Sequence[nn.Parameter]) -> int:
     """Bytes of the optimizer's state for parameters."""
     shapes = Counter((tuple(parameter.shape), parameter.dtype) for parameter in parameters)
     return sum(count * state_bytes(config, *key) for key, count in shapes.items())
+
+
+def _bytes_of(module: nn.Module, others: Iterable[torch.Tensor] = ()) -> int:
+    """A module's weights and buffers on the device, without what stays in main memory.
+
+    Args:
+        others: tensors in it that do not count.
+    """
+    left_out = {id(tensor) for tensor in (*staying(module), *others)}
+    return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
 
 
 def size_of(tensor: torch.Tensor) -> int:

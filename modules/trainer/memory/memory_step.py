@@ -273,6 +273,26 @@ class ShapeDryRun:
             self.setup.decode_latents(self.model, torch.empty(self._latents(count, size)))
         return live.peak
 
+    def denoising(self, size: tuple[int, int]) -> int:
+        """The same of one denoising step of a sample, guided if any of the run's is."""
+        spec, model = self.setup.spec, self.model
+        with model.as_sampled():
+            usual = model.published
+        wanted = [one.filled(spec, usual) for one in self.config.load_samples() if one.enabled]
+        count = 1 + (spec.reads_negatives and any(one.cfg_scale > 1.0 for one in wanted))
+        if count not in self._conds:
+            self.texts(count, size)
+        with self._counting(autocast=True) as (_, live), torch.no_grad():
+            cond = self._conds[count]
+            if spec.embeds_guidance:
+                cond = cond.plus(guidance_B=torch.ones(count))
+            latents_BChw = torch.empty(self._latents(count, size))
+            if self._sources:
+                cond = cond.editing(Sources([torch.empty_like(latents_BChw)] * self._sources))
+            x_BChw = latents_BChw.to(model.input_dtype())
+            self.setup.denoise(model, x_BChw, torch.zeros(count), cond, size)
+        return live.peak
+
     def step(self, batch_size: int, size: tuple[int, int], mode: str = "FULL_CONCURRENT") -> StepBytes:
         """The passes of one micro-batch: of pairs in the execution mode ``mode``, or of images."""
         config = self.config

@@ -18,6 +18,8 @@ from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.SampleDenoiser import FIELD as SAMPLES_FIELD
+from modules.modelSetup.SampleDenoiser import SampleDenoiser
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
@@ -158,6 +160,8 @@ def shape_only_model(
     if name and (file := local_file(name)) is not None:
         model.training_adapter = TrainingAdapter.read(file, model, config.training_adapter.strength)
     training.read_as_told(model, config)
+    if config.sample_model_name.strip():
+        model.sample_denoiser = _of_samples(setup, model, config, weights)
     _make_compact(model, config)
     if setup.spec.embeds_guidance:
         model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)
@@ -166,6 +170,16 @@ def shape_only_model(
     with torch.device("meta"):
         training.attach_or_unfreeze(model, config)
     return model
+
+
+def _of_samples(setup: BaseModelSetup, model: Model, config: TrainConfig, weights: bool) -> SampleDenoiser:
+    """The denoiser that samples are made with."""
+    denoiser = setup.spec.denoiser
+    name = _here(config.sample_model_name, SAMPLES_FIELD, setup.spec, [denoiser], alone=True, weights=weights)
+    made = SampleDenoiser.outlined(setup, model, config, (model.source, name), weights)
+    _typed(made.module, training.part_dtypes(config, setup.spec).of(denoiser))
+    _make_compact(made.loaded, config)
+    return made
 
 
 def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[str, dict[str, str]]:

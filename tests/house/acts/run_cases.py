@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.house.acts import outcomes as see
 from tests.house.acts.bases import SAMPLE, concept, edits, image_folder, pictures, sampled
 from tests.house.acts.case import Case, write
+from tests.house.acts.model_cases import other_model
 
 BACKED_UP = {"max_steps": 3, "backup_after": 1, "backup_after_unit": "STEP"}
 SAVED = {"max_steps": 3, "save_every": 1, "save_every_unit": "STEP"}
@@ -74,6 +75,7 @@ SAMPLES = [
         lists,
     ),
     Case("samples", sampled, [OTHER_SAMPLE], see.samples),
+    Case("sample_model_name", sampled, lambda folder: other_model("STABLE_DIFFUSION_15"), see.samples),
     Case("sample_after", sampled, 2, see.samples, {"max_steps": 2}),
     Case("sample_after_unit", sampled, "EPOCH", see.samples),
     Case("sample_before_training", sampled, True, see.samples),

@@ -16,6 +16,7 @@ from modules.trainer.resume.resume_rules import FREE, PART_FREE
 from modules.util.config.BaseConfig import VERSION_KEY
 from tests.house.acts.bases import SAMPLE, concept, grpo, image_folder, nft, pairs, pictures
 from tests.house.acts.case import Base, as_data, fresh_folder, write
+from tests.house.acts.model_cases import other_model
 from tests.house.acts.outcomes import Outcome, run
 from tests.house.acts.run_cases import lists
 from tests.house.acts.training_cases import adapter
@@ -91,6 +92,7 @@ LEFT_BEHIND = {
     "sample_after": 1,
     "sample_after_unit": "STEP",
     "sample_image_format": "PNG",
+    "sample_model_name": lambda folder: other_model("STABLE_DIFFUSION_15"),
     "non_ema_sampling": True,
     "tensorboard": True,
     "tensorboard_port": 6007,

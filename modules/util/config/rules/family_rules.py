@@ -95,6 +95,24 @@ def _training_adapters_need_another_adapter(c: TrainConfig) -> Iterator[Finding]
         )
 
 
+@rule("sample_model_name", "training_method", "training_adapter")
+def _samples_of_another_denoiser(c: TrainConfig) -> Iterator[Finding]:
+    if not c.sample_model_name.strip():
+        return
+    if not c.training_method.keeps_the_model:
+        yield UnsupportedError(
+            "is for adapters and embeddings: weights that are trained cannot be put on another model",
+            "sample_model_name",
+            "leave it empty, or set training_method to LORA",
+        )
+    elif c.training_adapter.model_name:
+        yield UnsupportedError(
+            "cannot be combined with a training adapter, with which samples are made by the distilled model already",
+            "sample_model_name",
+            "leave one of the two empty",
+        )
+
+
 @rule("model_type", "base_model_name", "unet", "transformer", "training_adapter")
 def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec

@@ -27,6 +27,17 @@ class SamplingSection(BaseConfig):
         group="Samples",
         tip="The samples themselves; null reads them from the sample file.",
     )
+    sample_model_name: PathText = setting(
+        "",
+        widget="model",
+        visible="training_method=LORA|EMBEDDING",
+        free=True,
+        title="Sample with",
+        group="Samples",
+        tip="Make the samples with another denoiser, usually the distilled version of the base model: a folder, a file "
+        "or a Hugging Face name. What is trained is put on it while a sample is made. Steps and CFG that a sample "
+        "leaves open are those of this model. Empty: the base model.",
+    )
     sample_after: int = setting(
         0,
         ge=0,
