@@ -62,7 +62,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
-    model = load(part_dtypes(config, spec), spec.parts_of_a_run if parts is None else parts)
+    model = load(part_dtypes(config, spec), parts_of_a_run(config, spec) if parts is None else parts)
     noise = noise_options(config)
     if noise.offset_weight and noise.offset_by_level:
         # refused before anything is encoded, rather than by the first step
@@ -80,6 +80,13 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     if spec.embeds_guidance:
         model.guidance = float(getattr(config, spec.denoiser).guidance_scale)
     return model
+
+
+def parts_of_a_run(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
+    """Names of the parts that a run loads: none that is there for samples only, no text encoder that is left out."""
+    left_out = {name for name in spec.optional_encoders if not getattr(config, name).include}
+    left_out |= {name.replace("text_encoder", "tokenizer") for name in left_out}
+    return tuple(name for name in spec.parts_of_a_run if name not in left_out)
 
 
 def read_as_told(model: Model, config: TrainConfig) -> None:
@@ -156,7 +163,7 @@ def fetch(spec: FamilySpec, config: TrainConfig) -> None:
         UserError: a file cannot be downloaded.
     """
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
-    find_sources(config.base_model_name, names, spec, spec.parts_of_a_run)
+    find_sources(config.base_model_name, names, spec, parts_of_a_run(config, spec))
     if config.training_adapter.model_name:
         find_file(config.training_adapter.model_name, ADAPTER_FIELD)
 

@@ -265,6 +265,11 @@ class FamilySpec:
         return tuple(part.name for part in self.of_kind("text_encoder") if not part.frozen)
 
     @property
+    def optional_encoders(self) -> tuple[str, ...]:
+        """Names of those that prompts can be read without."""
+        return tuple(part.name for part in self.of_kind("text_encoder") if part.optional)
+
+    @property
     def vae(self) -> str:
         """Name of the autoencoder."""
         return self.of_kind("vae")[0].name

@@ -130,18 +130,20 @@ def shape_only_model(
     dtypes = training.part_dtypes(config, setup.spec)
     options = training.load_options(config)
     source = denoiser_source = str(Path(config.base_model_name).expanduser())
+    loaded = training.parts_of_a_run(config, setup.spec)
     if parts is None:
         base, named = _places(setup, config, weights)
         outlined = setup.load(
             base,
             PartDtypes(lazy=True, configs_only=not weights),
-            setup.spec.parts_of_a_run,
+            loaded,
             options,
             named,
         )
         source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
         schedule = outlined.schedule
     else:
+        parts = {name: part for name, part in parts.items() if name in loaded}
         schedule = setup._schedule(parts[setup.spec.of_kind("scheduler")[0].name], options)
     for name in setup.spec.module_parts:
         if name in parts:
@@ -185,9 +187,10 @@ def _of_samples(setup: BaseModelSetup, model: Model, config: TrainConfig, weight
 def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[str, dict[str, str]]:
     """Where to load the outline from: the config's names, with hub names replaced by folders of the local cache."""
     spec = setup.spec
-    names = {part: getattr(config, part).model_name for part in spec.module_parts}
+    loaded = training.parts_of_a_run(config, spec)
+    names = {part: getattr(config, part).model_name for part in spec.module_parts if part in loaded}
     own = [part for part, name in names.items() if name.strip()]
-    rest = [part for part in spec.parts_of_a_run if part not in own]
+    rest = [part for part in loaded if part not in own]
     for part in own:
         names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True, weights=weights)
     return _here(config.base_model_name, FIELD, spec, rest, configs=own, weights=weights), names

@@ -118,6 +118,7 @@ PARTS = [
     Case("text_encoder.sequence_length", chroma, 2, see.weights),
     Case("text_encoder_2.sequence_length", flux, 2, see.weights),
     Case("text_encoder_3.sequence_length", stable_diffusion_3, 2, see.weights),
+    Case("text_encoder_3.include", stable_diffusion_3, False, see.weights),
     Case("text_encoder_4.sequence_length", hidream, 2, see.weights),
     Case("transformer.attention_mask", flux, "MASKED", see.weights),
     Case("transformer.guidance_scale", flux, 3.5, see.weights),

@@ -58,6 +58,9 @@ def import_part(
     made = {name: value for name, value in given.items() if name in ours and name not in END}
     made["weight_dtype"] = _weights(part, given, full["base_model_name"], notes)
     idle = {"guidance_scale", "include", VERSION_KEY}
+    if given.get("include") is False and part not in family.spec.optional_encoders:
+        made.pop("include", None)
+        notes.add(f"{part}.include", False, "this part is always used")
     # it concerns text encoders, whose sections have it
     idle.add("train_embedding")
     idle.add("attention_mask")

@@ -174,6 +174,19 @@ def _frozen_parts_are_not_trained(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
+@rule("model_type", "text_encoder_3")
+def _encoders_that_are_left_out(c: TrainConfig) -> Iterator[Finding]:
+    spec, name = c.model_type.spec, "text_encoder_3"
+    if c.text_encoder_3.include or name not in spec.text_encoders:
+        return
+    if name not in spec.optional_encoders:
+        yield UnsupportedError(f"{spec.label} cannot do without it", f"{name}.include", "set it to true")
+    elif c.text_encoder_3.train:
+        yield ConfigError(
+            "a text encoder that is not used cannot be trained", f"{name}.train", "set it to false"
+        )
+
+
 @rule("model_type", *TEXT_ENCODERS)
 def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec

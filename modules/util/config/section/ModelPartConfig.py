@@ -209,6 +209,22 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
     )
 
 
+class OptionalTextEncoderConfig(WordTextEncoderConfig):
+    """A text encoder that some families can do without."""
+
+    include: bool = setting(
+        True,
+        visible=families_where(lambda spec: bool(spec.optional_encoders)),
+        free=False,
+        title="Use",
+        tip=(
+            "Read prompts with this text encoder too. Off: it is not loaded, and its states are zeros, in training and "
+            "in samples. That saves much memory (T5-XXL), and prompts are understood less well. Use the trained model "
+            "without it as well."
+        ),
+    )
+
+
 class ClipTextEncoderConfig(WordTextEncoderConfig):
     """A text encoder that, in some families, is a CLIP."""
 

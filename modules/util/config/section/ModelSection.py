@@ -6,10 +6,10 @@ from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,
+    OptionalTextEncoderConfig,
     TextEncoderConfig,
     TrainingAdapterConfig,
     TransformerConfig,
-    WordTextEncoderConfig,
 )
 from modules.util.config.setting import PathText, setting
 from modules.util.enum.choices import DataType, ModelFormat
@@ -105,8 +105,8 @@ class ModelSection(BaseConfig):
         title="Text encoder 2",
         tip="The second text encoder of models with several.",
     )
-    text_encoder_3: WordTextEncoderConfig = setting(
-        factory=WordTextEncoderConfig,
+    text_encoder_3: OptionalTextEncoderConfig = setting(
+        factory=OptionalTextEncoderConfig,
         visible=families_with("text_encoder_3"),
         free=False,
         title="Text encoder 3",

@@ -160,8 +160,8 @@ def meaningless(place: str) -> bool:
         return True
     if part in ("cloud", "secrets"):
         return True  # one note about all of it, of its own test
-    if name in ("include", "guidance_scale"):
-        return part != "transformer" or name == "include"
+    if name == "guidance_scale":
+        return part != "transformer"
     if part == "vae":
         return name not in ("model_name", "weight_dtype")
     if name == "train_embedding":
