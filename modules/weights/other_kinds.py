@@ -61,9 +61,11 @@ KINDS = (
         "an embedding (textual inversion)",
         re.compile(r"emb_params|string_to_param.*|clip_[lg]|<.*>"),
         1.0,
-        f"embeddings are not supported; {_WHOLE}",
+        f"name it in additional_embeddings, or as embedding.model_name to train it further; {_WHOLE}",
     ),
 )
+_LCM = re.compile(r"(.*\.)?time_embed(ding)?\.cond_proj\.weight")
+"""What tells a UNet its guidance scale."""
 NEEDLESS = re.compile(
     r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
     r"pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|_extra_state|accum_[a-z_]+|"
@@ -90,6 +92,12 @@ def refuse_other_kinds(path: Path, names: Collection[str], field: str) -> None:
         count = sum(bool(kind.names.fullmatch(name)) for name in names)
         if count and count >= kind.share * len(names):
             raise UserError(f"{path} is {kind.label}, not a model", field=field, hint=kind.hint)
+    if any(map(_LCM.fullmatch, names)):
+        raise UserError(
+            f"{path} is an LCM model: it was distilled to a few denoising steps, and training it is not supported",
+            field=field,
+            hint="train the model it was made from; the LoRA works with the LCM model too",
+        )
 
 
 def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], field: str) -> None:

@@ -51,7 +51,12 @@ OTHERS = {
     ),
     "redux": (zeros("redux_up.weight", "redux_down.weight"), r"is FLUX\.1 Redux", "base_model_name"),
     "ip adapter": (zeros("image_proj.proj.weight", "ip_adapter.1.to_k_ip.weight"), "IP-Adapter", "family"),
-    "embedding": (zeros("emb_params"), "is an embedding", "base_model_name"),
+    "embedding": (zeros("emb_params"), "is an embedding", "additional_embeddings"),
+    "lcm": (
+        zeros(f"{PREFIX}time_embed.cond_proj.weight", f"{PREFIX}time_embed.0.weight"),
+        "is an LCM model: it was distilled",
+        "train the model it was made from",
+    ),
 }
 
 
