@@ -1,21 +1,24 @@
 """Facts about published models: which are distilled to few denoising steps, and what to train instead.
 
-A model is recognised by its hub name, a folder by the name in its ``model_index.json`` or in the hub cache.
-The words of a file name only allow a guess.
+A model is recognised by its hub name, a folder by the name in its ``model_index.json`` or in the hub cache, a file by
+being a link into that cache. The words of a file name, those of the title inside the file, and the class of a folder's
+scheduler only allow a guess.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
 from modules.util.files.model_index import index_file, read_index
+from modules.util.files.titles import title_of
 from modules.util.jsonio import read_json
 from modules.util.program_files import RESOURCES
 
@@ -24,6 +27,8 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _WORDS = re.compile(r"[A-Za-z0-9]+")
 _MOST_BYTES = 1 << 20
 _MOST_LEVELS = 1000
+_OF_FEW_STEPS = {"LCMScheduler": "lcm", "TCDScheduler": "hyper"}
+"""Schedulers that only models distilled in a certain way are sampled with: the word for them in names."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
     """
     path = Path(source)
     index = _index(path)
-    for name in (source, _cached_name(path), index.get("_name_or_path")):
+    for name in (source, _cached_name(path), _cached_name(_target(path)), index.get("_name_or_path")):
         found = _named(name)
         if found is not None:
             return found
@@ -102,8 +107,13 @@ def find_published(family: str, source: str) -> PublishedModel | None:
     # pipelines of some families state it themselves
     if index.get("is_distilled") is True and mine:
         return mine[0]
-    words = _words(path.stem if path.suffix else path.name)
-    return next((_guess(row) for row in mine if row.words and _fits(row, words)), None)
+    named = _words(path.stem if path.suffix else path.name)
+    # what is inside stays when a file gets another name
+    for words in (named, _words(title_of(path)), _scheduler_words(path)):
+        found = next((row for row in mine if row.words and _fits(row, words, named)), None)
+        if found is not None:
+            return replace(found, guessed=True)
+    return None
 
 
 def sample_levels(source: str) -> list[float]:
@@ -128,6 +138,29 @@ def _cached_name(path: Path) -> str:
     return cached.removeprefix("models--").replace("--", "/", 1)
 
 
+def _target(path: Path) -> Path:
+    """What a link leads to; the path itself if it is none."""
+    try:
+        return Path(os.path.realpath(path)) if path.is_symlink() else path
+    except (OSError, ValueError):
+        # a name that no file can have
+        return path
+
+
+def _scheduler_words(path: Path) -> frozenset[str]:
+    """The word that the scheduler of a folder stands for, if it is one of distilled models."""
+    place = path / "scheduler" / "scheduler_config.json"
+    try:
+        config = read_json(place, "scheduler config", _MOST_BYTES) if place.is_file() else None
+    except (OSError, ValueError, UserError):
+        # no path at all, or a file that loading reports
+        return frozenset()
+    kind = config.get("_class_name") if isinstance(config, dict) else None
+    return (
+        frozenset([_OF_FEW_STEPS[kind]]) if isinstance(kind, str) and kind in _OF_FEW_STEPS else frozenset()
+    )
+
+
 def _index(path: Path) -> Mapping[str, Any]:
     """A folder's ``model_index.json``; empty if it is missing or unreadable, which loading reports."""
     place = index_file(path)
@@ -141,10 +174,6 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORDS.findall(_CAMEL.sub(" ", name)))
 
 
-def _fits(row: PublishedModel, words: Iterable[str]) -> bool:
-    found = frozenset(words)
-    return found.issuperset(row.words) and found.isdisjoint(row.not_words)
-
-
-def _guess(row: PublishedModel) -> PublishedModel:
-    return replace(row, guessed=True)
+def _fits(row: PublishedModel, words: frozenset[str], named: frozenset[str]) -> bool:
+    """Whether words are those of a model, and neither they nor those of its name speak against it."""
+    return words.issuperset(row.words) and (words | named).isdisjoint(row.not_words)

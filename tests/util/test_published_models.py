@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from modules.spec.registry import FAMILIES
 from modules.util.config.load import find_problems, load_config, read_config
@@ -69,6 +71,61 @@ def test_words_of_a_file_name_are_a_guess(family: str, file: str, name: str) -> 
     found = find_published(family, f"/models/{file}")
     assert (found.name if found else "") == name
     assert found is None or (found.guessed and "seems to be" in found.advice())
+
+
+def titled(path: Path, title: str) -> Path:
+    """A file of weights with a title inside."""
+    save_file({"a": np.zeros(1, np.float32)}, path, {"modelspec.title": title})
+    return path
+
+
+def test_a_file_with_another_name_is_known_by_its_title(tmp_path: Path) -> None:
+    path = titled(tmp_path / "my favourite.safetensors", "Z-Image Turbo")
+    found = find_published("Z_IMAGE", str(path))
+    assert found is not None and (found.name, found.guessed) == (TURBO, True)
+    assert "seems to be Z-Image-Turbo" in warnings(base_model_name=str(path))[0]
+    # what its name says against that counts too
+    assert find_published("Z_IMAGE", str(titled(tmp_path / "de-turbo.safetensors", "Z-Image Turbo"))) is None
+    assert find_published("Z_IMAGE", str(titled(tmp_path / "other.safetensors", "Portraits"))) is None
+    # a file that has changed is read again
+    titled(path, "Portraits of a longer title")
+    assert find_published("Z_IMAGE", str(path)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0{", b"\x02\0\0\0\0\0\0\0[]", b"\x04\0\0\0\0\0\0\0\xff\xff{}"],
+)
+def test_a_damaged_file_has_no_title(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(data)
+    assert find_published("Z_IMAGE", str(tmp_path / "a.safetensors")) is None
+
+
+def test_a_link_into_the_cache_of_the_hub_is_known_whatever_its_name(tmp_path: Path) -> None:
+    blobs = tmp_path / "models--Tongyi-MAI--Z-Image-Turbo" / "blobs"
+    blobs.mkdir(parents=True)
+    target = titled(blobs / ("0" * 64), "")
+    (tmp_path / "mine.safetensors").symlink_to(target)
+    found = find_published("Z_IMAGE", str(tmp_path / "mine.safetensors"))
+    assert found is not None and (found.name, found.guessed) == (TURBO, False)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    assert find_published("Z_IMAGE", str(tmp_path / "circle")) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("LCMScheduler", "latent-consistency/lcm-sdxl"),
+        ("TCDScheduler", "ByteDance/Hyper-SD"),
+        ("DDIMScheduler", ""),
+    ],
+)
+def test_the_scheduler_of_a_folder_tells_of_few_steps(kind: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "scheduler").mkdir()
+    text = json.dumps({"_class_name": kind})
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text(text, encoding="utf-8")
+    found = find_published("STABLE_DIFFUSION_XL_10_BASE", str(tmp_path))
+    assert (found.name if found else "") == name and (found is None or found.guessed)
 
 
 def warnings(**values: object) -> list[str]:
