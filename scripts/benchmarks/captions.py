@@ -2,8 +2,8 @@
 movement of the brush over an image of 2048 pixels to the redrawn mask.
 
 Small images with a caption each, on a virtual screen where there is no other. Opening ends when the images in sight and
-their captions are drawn. Processor time is in the JSON file next to wall time, because other work on the machine
-disturbs it less.
+their captions are drawn. Finding is measured in processor time, because other work on the machine disturbs it less; the
+JSON file has both for the rest too.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace) -> list[Result]:
         ),
         Result(model, f"key to redraw, as share of {KEY_SECONDS:g} s", wall.middle / KEY_SECONDS, 1.0, extra=key),
         Result(
-            model, f"find to redraw, as share of {KEY_SECONDS:g} s", found["find"] / KEY_SECONDS, 1.0,
-            extra={"seconds": found["find"]},
+            model, f"find to redraw, processor time as share of {KEY_SECONDS:g} s", found["find_cpu"] / KEY_SECONDS, 1.0,
+            extra={"seconds": found["find"], "cpu_seconds": found["find_cpu"]},
         ),
         Result(
             "2048 px", f"brush to redraw, as share of {BRUSH_SECONDS * 1000:g} ms", brush.middle / BRUSH_SECONDS, 1.0,
