@@ -15,6 +15,7 @@ from modules.dataLoader.mixin.DataLoaderTextsMixin import TextTask
 from modules.dataLoader.progress import in_threads
 from modules.dataLoader.source import TOGETHER
 from modules.dataLoader.unused_words import check_words_are_used
+from modules.pipeline.cache.CompleteSets import CompleteSets
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.nodes.CachedTensors import content_key
 
@@ -60,7 +61,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         assert self.latents is not None
         self._digest_files()
         self.keep_outlines()
-        tasks = self._latent_tasks()
+        complete, whole = CompleteSets(self.latents), self.latent_set()
+        known = whole is not None and whole in complete
+        tasks = [] if known else self._latent_tasks()
         missing = set(self.latents.missing(task.key for task in tasks))
         try:
             self.fill([task for task in self._share(tasks) if task.key in missing])
@@ -70,6 +73,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             self.latents.close()
         self._wait_for_others()
         self.latents.rescan()
+        if whole and not known and self.rank == 0 and not self.latents.missing(task.key for task in tasks):
+            complete.add(whole)
 
     @no_search_for_cycles()
     def _latent_tasks(self) -> list[EncodeTask]:
@@ -128,7 +133,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
 
     def _prepare_texts(self, prompts: Sequence[str]) -> None:
         assert self.texts is not None
-        tasks = self.text_tasks(prompts, self._needs_no_task(self.texts))
+        complete, whole = CompleteSets(self.texts), self.text_set(prompts)
+        known = whole is not None and whole in complete
+        tasks = {} if known else self.text_tasks(prompts, self._needs_no_task(self.texts))
         missing = set(self.texts.missing(tasks))
         try:
             self._encode_texts({key: tasks[key] for key in self._share(list(tasks)) if key in missing})
@@ -137,6 +144,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             self.texts.close()
         self._wait_for_others()
         self.texts.rescan()
+        if whole and not known and self.rank == 0 and not self.texts.missing(tasks):
+            complete.add(whole)
 
     def _encode_texts(self, tasks: dict[str, TextTask]) -> None:
         assert self.texts is not None

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.mixin import DataLoaderText2ImageMixin, DataLoaderTextsMixin
 from modules.dataLoader.progress import in_threads
+from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
 from modules.model.batch import ImageBatch
 from modules.pipeline.nodes.CachedTensors import content_key
 from modules.pipeline.nodes.transforms import Transform
@@ -93,6 +95,71 @@ def test_of_one_added_image_one_is_encoded(folder: Path) -> None:
     write_image(folder / "data" / "new.png", seed=500)
     own, model, _ = start(made)
     assert sum(model.images_encoded) == 1 and len(own) == COUNT + 1
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a start asks of each image and prompt."""
+    asked: list[str] = []
+    for name in ("encode_tasks", "text_tasks"):
+        honest = getattr(Text2ImageDataLoader, name)
+
+        def noted(self: Any, *rest: Any, name: str = name, honest: Any = honest) -> Any:
+            asked.append(name)
+            return honest(self, *rest)
+
+        monkeypatch.setattr(Text2ImageDataLoader, name, noted)
+    return asked
+
+
+def test_a_set_that_was_complete_is_not_looked_through_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = config(folder, [concept(folder / "data")])
+    asked = looks(monkeypatch)
+    before = latents(start(made)[0])
+    assert asked == ["encode_tasks", "text_tasks"]
+    after = latents(start(made)[0])
+    assert asked == ["encode_tasks", "text_tasks"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("kind", ["latents", "texts"])
+def test_what_was_removed_from_the_cache_is_encoded_again(folder: Path, kind: str) -> None:
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    for path in (Path(made.cache_dir) / kind).glob("*.safetensors"):
+        path.unlink()
+    _, model, _ = start(made)
+    assert sum(model.images_encoded) == (COUNT if kind == "latents" else 0)
+    assert sum(map(len, model.texts_encoded)) == (COUNT if kind == "texts" else 0)
+
+
+def test_another_crop_of_the_same_images_is_encoded(folder: Path) -> None:
+    start(config(folder, [concept(folder / "data")]))
+    turned = {"enable_fixed_rotate": True, "random_rotate_max_angle": 9.0}
+    for number, image in enumerate(({"enable_fixed_flip": True}, turned)):
+        changed = concept(folder / "data", image={"enable_crop_jitter": False, **image})
+        _, model, _ = start(config(folder, [changed]))
+        assert sum(model.images_encoded) == COUNT and not model.texts_encoded, number
+
+
+def test_latents_of_another_vae_are_encoded(folder: Path) -> None:
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    model = AveragingModel()
+    model.fingerprints["vae"] = "vae-2"
+    loader(made, model, setup=AskedSetup())
+    assert sum(model.images_encoded) == COUNT and not model.texts_encoded
+
+
+def test_another_version_of_the_code_looks_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    for module in (DataLoaderText2ImageMixin, DataLoaderTextsMixin):
+        monkeypatch.setattr(module, "code_digest", lambda _modules: "another")
+    asked = looks(monkeypatch)
+    _, model, _ = start(made)
+    assert asked == ["encode_tasks", "text_tasks"] and not model.images_encoded and not model.texts_encoded
 
 
 def test_names_of_cached_entries_and_random_streams_are_those_of_ever() -> None:

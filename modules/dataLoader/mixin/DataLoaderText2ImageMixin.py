@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,14 @@ from modules.dataLoader.mixin.DataLoaderTextsMixin import DataLoaderTextsMixin
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import DataSource, UnitSet
 from modules.model.batch import ImageBatch, PairBatch, Sources
+from modules.pipeline import Rules as ruling
+from modules.pipeline.cache.CompleteSets import code_digest
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.nodes import CachedTensors as naming
+from modules.pipeline.nodes import PlanImage as planning
+from modules.pipeline.nodes import transforms
 from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.conditioning import LoadCondition, PlanCondition, load_condition
@@ -25,6 +32,7 @@ from modules.pipeline.nodes.PlanImage import PlanImage
 from modules.pipeline.nodes.sources import CachedSources, LoadSources, PlanSources, SourcePlan, load_source
 from modules.pipeline.nodes.transforms import Transform
 from modules.pipeline.Rules import Rules
+from modules.util import bucket, rng
 
 if TYPE_CHECKING:
     from modules.model.Model import Model
@@ -166,6 +174,21 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return content_key("masked", self.latent_key(item, transform), mask.text())
 
     latents_of: str
+
+    def latent_set(self) -> str | None:
+        """Digest of all that decides which entries the images need; ``None`` where their masks or other images do too."""
+        if self.setup.spec.inpainting or self.setup.spec.sources or self._outlines is not None:
+            return None
+        code = code_digest([sys.modules[__name__], naming, planning, ruling, transforms, bucket, rng])
+        start = content_key(code, self.latents_of, *self.sides, *map(repr, self.rules))
+        made = hashlib.blake2b(start.encode(), digest_size=16)
+        for entry in self.units.entries:
+            for side in self.sides:
+                item: Item = getattr(entry, side[:-1]) if side else entry
+                width, height = self.files.size(item.path)
+                line = f"{entry.id}\0{item.concept}\0{self.files.digest(item.path)}\0{width}\0{height}\n"
+                made.update(line.encode("utf-8", "surrogatepass"))
+        return made.hexdigest()
 
     def encode_tasks(self, known: Container[str]) -> Iterator[EncodeTask | None]:
         """Yield every image of every variation; ``None`` for one that is known or has the same content as an

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,10 +15,12 @@ import torch
 
 from modules.dataLoader.source import UnitSet
 from modules.model.batch import NO_SOURCES, Conditioning, Sources
+from modules.pipeline.cache.CompleteSets import code_digest
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.cache.PromptIndex import PromptIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.nodes import CachedTensors as naming
 from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
 from modules.pipeline.nodes.sources import SourcePlan, load_source
 from modules.pipeline.Rules import Rules
@@ -123,16 +127,20 @@ class DataLoaderTextsMixin:
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
 
     @cached_property
-    def prompts(self) -> PromptIndex:
-        """How prompts are read; stored between starts if anything is cached."""
+    def _reader(self) -> str:
+        """Digest of all that decides how a prompt is read."""
         words = [] if self.model.words is None else self.model.words.words
         lengths = [f"{word.placeholder}: {word.tokens}" for word in words]
-        reader = content_key(
+        return content_key(
             "reading prompts", PROMPTS_EDITION, self.setup.spec.key, self.text_identity(),
             f"{self.model.prompt_chunks} chunks", *lengths,
         )  # fmt: skip
+
+    @cached_property
+    def prompts(self) -> PromptIndex:
+        """How prompts are read; stored between starts if anything is cached."""
         path = Path(self.config.cache_dir) / PROMPT_INDEX if self.config.latent_caching else None
-        return PromptIndex(path, reader)
+        return PromptIndex(path, self._reader)
 
     def _chunks_of(self, prompt: str) -> int:
         return self.setup.chunk_count(self.model, prompt)
@@ -168,6 +176,18 @@ class DataLoaderTextsMixin:
                     if self._drops_captions:
                         made.setdefault(get(f"{side}blank_key"), TextTask("", plans))
         return made
+
+    def text_set(self, prompts: Iterable[str]) -> str | None:
+        """Digest of all that decides which entries prompts need; ``None`` where images decide too."""
+        if self.setup.spec.sees_sources:
+            return None
+        code = code_digest([sys.modules[__name__], naming])
+        words = "" if self.model.words is None else self._words_digest
+        made = hashlib.blake2b(content_key(code, self.texts_of, self._reader, words).encode(), digest_size=16)
+        for prompt in prompts:
+            raw = prompt.encode("utf-8", "surrogatepass")
+            made.update(b"%d:%b" % (len(raw), raw))
+        return made.hexdigest()
 
     def all_prompts(self) -> Iterator[str]:
         """Every prompt the units can have, without duplicates."""

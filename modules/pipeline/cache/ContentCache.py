@@ -76,6 +76,12 @@ class ContentCache:
     def __contains__(self, key: object) -> bool:
         return key in self._where or key in self._pending
 
+    @property
+    def shards(self) -> dict[str, list[int]]:
+        """Size in bytes and time of the last change in ns of each file, by name."""
+        with self._lock:
+            return {name: self._verified[name] for name in sorted(self._shards)}
+
     def missing(self, keys: Iterable[str]) -> list[str]:
         """The keys without an entry, in order, without duplicates."""
         return [key for key in dict.fromkeys(keys) if key not in self]
