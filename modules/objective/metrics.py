@@ -67,34 +67,48 @@ class PairMetrics:
     def sums(self) -> torch.Tensor:
         """Sums over the pairs, float64 on the CPU. Those of several processes may be added."""
         total = torch.zeros(_WIDTH, dtype=torch.float64)
-        for out, timestep_B in self._outs:
-            supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
-            chosen_B, rejected_B = _there(out)
-            whole_B = chosen_B * rejected_B
-            columns = (
-                torch.ones_like(out.margin_B),
-                chosen_B,
-                rejected_B,
-                whole_B,
-                out.loss.expand_as(out.margin_B),
-                out.raw_loss_B,
-                supervised_B.to(out.margin_B.dtype),
-                out.chosen_reward_B * chosen_B,
-                out.rejected_reward_B * rejected_B,
-                out.margin_B * whole_B,
-                out.accuracy_B * whole_B,
-                *_safeguard(out),
-            )
-            total[: len(_SUMS)] += torch.stack(columns).cpu().double().sum(1)
+        if not self._outs:
+            return total
+        # all micro-batches at once: each copy would wait for the device
+        found = torch.cat([_columns(out) for out, _ in self._outs], 1).cpu().double()
+        timed = [timestep_B for _, timestep_B in self._outs if timestep_B is not None]
+        timesteps = iter(torch.cat(timed).cpu().split([len(one) for one in timed]) if timed else ())
+        sizes = [len(out.margin_B) for out, _ in self._outs]
+        for columns, (_, timestep_B) in zip(found.split(sizes, 1), self._outs, strict=True):
+            # contiguous, because the order in which numbers are added decides the last digits
+            total[: len(_SUMS)] += columns.contiguous().sum(1)
             if timestep_B is not None:
-                whole = whole_B.cpu() > 0
-                margin_B = out.margin_B.cpu().double()[whole]
-                total[len(_SUMS) :] += _by_quartile(margin_B, timestep_B.cpu()[whole])
+                whole = columns[_SUMS.index("whole")] > 0
+                total[len(_SUMS) :] += _by_quartile(
+                    columns[_SUMS.index("margin")][whole], next(timesteps)[whole]
+                )
         return total
 
     def averages(self) -> dict[str, float]:
         """The averages of this process's sums."""
         return averages_of(self.sums())
+
+
+def _columns(out: PairOut) -> torch.Tensor:
+    """What is summed of each pair, (len(_SUMS), B)."""
+    supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
+    chosen_B, rejected_B = _there(out)
+    whole_B = chosen_B * rejected_B
+    columns = (
+        torch.ones_like(out.margin_B),
+        chosen_B,
+        rejected_B,
+        whole_B,
+        out.loss.expand_as(out.margin_B),
+        out.raw_loss_B,
+        supervised_B.to(out.margin_B.dtype),
+        out.chosen_reward_B * chosen_B,
+        out.rejected_reward_B * rejected_B,
+        out.margin_B * whole_B,
+        out.accuracy_B * whole_B,
+        *_safeguard(out),
+    )
+    return torch.stack(columns)
 
 
 def _there(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:

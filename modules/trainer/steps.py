@@ -122,9 +122,11 @@ class SupervisedStep:
 
     def metrics(self) -> dict[str, float]:
         sums = torch.zeros(2, dtype=torch.float64)
-        for loss_B in self._losses:
-            # copied to the CPU only now, so that no micro-batch waits for the previous one
-            sums += torch.tensor([float(loss_B.cpu().double().sum()), len(loss_B)], dtype=torch.float64)
+        if self._losses:
+            # copied to the CPU only now and all at once, so that no micro-batch waits for the previous one
+            losses = torch.cat(self._losses).cpu().split([len(loss_B) for loss_B in self._losses])
+            for loss_B in losses:
+                sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
         total, count = self._processes.sum(sums).tolist()
         return {"loss/train_step": total / count if count else math.nan}
 

@@ -75,6 +75,27 @@ def test_fractional_timesteps_of_flow_models() -> None:
     assert {"margin_by_t/q1", "margin_by_t/q4"} <= set(metrics.averages())
 
 
+@pytest.mark.parametrize("timed", [False, True])
+def test_micro_batches_are_read_from_the_device_at_once_and_added_as_if_one_by_one(
+    timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outs = [made(count, count, supervised=count % 2 == 0) for count in (1, 7, 3, 64, 33)]
+    times = [torch.arange(len(out.margin_B)) * 15 if timed else None for out in outs]
+    wanted = torch.zeros_like(PairMetrics().sums())
+    for out, timestep_B in zip(outs, times, strict=True):
+        alone = PairMetrics()
+        alone.add(out, timestep_B)
+        wanted += alone.sums()
+    metrics = PairMetrics()
+    for out, timestep_B in zip(outs, times, strict=True):
+        metrics.add(out, timestep_B)
+    reads: list[int] = []
+    honest = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: reads.append(1) or honest(self))
+    assert torch.equal(metrics.sums(), wanted), "bit by bit"
+    assert len(reads) == 1 + timed
+
+
 def test_empty_and_cleared() -> None:
     metrics = PairMetrics()
     assert metrics.averages() == {"pairs": 0.0}

@@ -207,3 +207,29 @@ def test_every_process_drops_other_inputs_of_the_adapter(tmp_path: Path, dropout
             moved.append(torch.cat([p.grad.flatten() for p in parts.parameters if p.grad is not None]))
     assert torch.equal(moved[0], moved[2])
     assert torch.equal(moved[0], moved[1]) == (dropout == 0.0)
+
+
+def test_losses_of_all_micro_batches_are_read_from_the_device_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_pairs(tmp_path / "data", 5)[0]["path"]
+    concepts = [{"name": "all", "path": path, "type": "STANDARD"}]
+    changes = {"concepts": concepts, "rlhf_enabled": False, "gradient_accumulation_steps": 3}
+    with started(tmp_path, batch_size=2, **changes) as trainer:
+        group = next(iter(trainer.parts.loader.accumulation_groups(trainer.progress)))
+        losses: list[torch.Tensor] = []
+        honest = BaseModelSetup.calculate_loss
+
+        def noted(*rest: Any) -> torch.Tensor:
+            losses.append(honest(*rest))
+            return losses[-1]
+
+        monkeypatch.setattr(BaseModelSetup, "calculate_loss", noted)
+        trainer.parts.step.forward_backward(group, 0, lambda loss: loss.backward())
+        reads: list[int] = []
+        read = torch.Tensor.cpu
+        monkeypatch.setattr(torch.Tensor, "cpu", lambda self: reads.append(1) or read(self))
+        found = trainer.parts.step.metrics()["loss/train_step"]
+    assert sorted(len(loss_B) for loss_B in losses) == [1, 2, 2] and len(reads) == 1
+    # as if each had been read by itself
+    assert found == sum(float(loss_B.detach().double().sum()) for loss_B in losses) / 5
