@@ -176,7 +176,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     latents_of: str
 
     def latent_set(self) -> str | None:
-        """Digest of all that decides which entries the images need; ``None`` where their masks or other images do too."""
+        """Digest of all that decides which entries the images need; ``None`` where masks or other images do too."""
         if self.setup.spec.inpainting or self.setup.spec.sources or self._outlines is not None:
             return None
         code = code_digest([sys.modules[__name__], naming, planning, ruling, transforms, bucket, rng])
