@@ -243,13 +243,14 @@ def leave_out_identical(
         ours, theirs = pair.chosen.path, pair.rejected.path
         if pair.only or ours in ignore or theirs in ignore:
             return True
-        if os.path.realpath(ours) == os.path.realpath(theirs):
-            same_file.append(pair.id)
-            return True
         try:
             same = files.same_content(ours, theirs)
         except DataError:
             return True  # reported with the other unreadable files
+        # asked only of these, because to follow the links of a path takes longer than to compare two sizes
+        if same and os.path.realpath(ours) == os.path.realpath(theirs):
+            same_file.append(pair.id)
+            return True
         if same:
             same_bytes.append(pair.id)
         return not same
