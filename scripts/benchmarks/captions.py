@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> list[Result]:
         ),
         Result(model, f"key to redraw, as share of {KEY_SECONDS:g} s", wall.middle / KEY_SECONDS, 1.0, extra=key),
         Result(
-            model, f"find to redraw, processor time as share of {KEY_SECONDS:g} s", found["find_cpu"] / KEY_SECONDS, 1.0,
+            model, f"find to redraw, processor time as share of {KEY_SECONDS:g} s", found["find_cpu"] / KEY_SECONDS,
+            1.0,
             extra={"seconds": found["find"], "cpu_seconds": found["find_cpu"]},
         ),
         Result(

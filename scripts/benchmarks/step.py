@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,12 @@ from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ReferenceOut
 from modules.trainer.memory.SavedBytes import SavedBytes
+from scripts.benchmarks import _onetrainer, _plain_step
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
+from scripts.benchmarks._measure import table as plain_table
 from scripts.benchmarks._models import MODELS, random_pair
+from scripts.benchmarks._onetrainer import OPTION
+from scripts.benchmarks._plain_step import PLAIN
 
 BETA = 200.0
 BASELINE = "supervised"
@@ -53,8 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
-        choices=("diffusers",),
-        help="add the usual script-style step, which encodes text and images in every step",
+        choices=("diffusers", PLAIN),
+        help="diffusers: add the usual script-style step, which encodes text and images in every step; "
+        f"{PLAIN}: nothing but a supervised LoRA step next to the same arithmetic written plainly (a restatement, not "
+        "the other program; --models, --device and --reference do not apply)",
+    )
+    parser.add_argument(
+        OPTION,
+        metavar="FOLDER",
+        help="run a copy of OneTrainer in its own environment with the same data and settings, --rounds steps each "
+        "time, and give three ratios. This was written from its default settings and never run against a real copy",
     )
 
 
@@ -336,4 +348,14 @@ def run(options: argparse.Namespace) -> list[Result]:
     if options.rounds < 1:
         raise SystemExit("--rounds: at least 1")
     torch.set_num_threads(1)
+    if options.with_onetrainer:
+        return _onetrainer.measure(options)
+    if options.against == PLAIN:
+        return _plain_step.measure(options)
     return [result for name in names for result in measure(name, options)]
+
+
+def table(results: Sequence[Result]) -> str:
+    """The usual table, and below it what a ratio alone does not say."""
+    said = [line for result in results for line in result.extra.get("said", ())]
+    return "\n".join([plain_table(results), *([""] if said else []), *said])

@@ -60,6 +60,8 @@ MAY_WRITE = {
     "scripts/benchmarks/data.py": "images to measure on, in a scratch folder",
     "scripts/benchmarks/scale.py": "images to measure on, in a scratch folder",
     "scripts/benchmarks/curation.py": "images to measure on, in a scratch folder",
+    "scripts/benchmarks/_plain_step.py": "images and a model to measure on, in a scratch folder",
+    "scripts/benchmarks/_onetrainer.py": "another program's output goes to a log in a scratch folder",
 }
 
 

@@ -18,5 +18,6 @@ def test_a_small_folder_gives_every_figure():
     assert opened.ratio == pytest.approx(opened.extra["seconds"] / captions.OPEN_SECONDS)
     assert 0 < key.extra["seconds"] <= key.extra["slowest"]
     assert find.extra["seconds"] > 0
+    assert find.ratio == find.extra["cpu_seconds"] / captions.KEY_SECONDS > 0
     assert 0 < brush.extra["seconds"] <= brush.extra["slowest"]
     assert {result.model for result in (opened, key, find)} == {"40 images"}
