@@ -30,6 +30,7 @@ from modules.trainer.distributed import Processes
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.util.config.load import read_config
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.jsonio import read_json, write_json
 from scripts.benchmarks._measure import Quartiles, Result, Work
 
@@ -57,7 +58,7 @@ def write_model(folder: Path, channels: Sequence[int]) -> Path:
     width = CLIPTextConfig.from_pretrained(DEMO / "text_encoder").hidden_size
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        unet = UNet2DConditionModel(
+        unet: Any = UNet2DConditionModel(
             sample_size=SIDE,
             block_out_channels=tuple(channels),
             layers_per_block=1,
@@ -99,6 +100,8 @@ def settings(folder: Path, rank: int, side: int = SIDE) -> dict[str, Any]:
 class PlainLora(nn.Module):
     """A layer with its low-rank addition: ``inner(x) + up(dropout(down(x))) * alpha / rank``."""
 
+    alpha: torch.Tensor
+
     def __init__(self, inner: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
         super().__init__()
         self.inner, self.rank = inner, rank
@@ -107,8 +110,10 @@ class PlainLora(nn.Module):
             self.down: nn.Module = nn.Linear(inner.in_features, rank, bias=False)
             self.up: nn.Module = nn.Linear(rank, inner.out_features, bias=False)
         else:
-            shape: Any = (inner.kernel_size, inner.stride, inner.padding, inner.dilation)
-            self.down = nn.Conv2d(inner.in_channels, rank, *shape, bias=False)
+            shape: dict[str, Any] = {
+                n: getattr(inner, n) for n in ("kernel_size", "stride", "padding", "dilation")
+            }
+            self.down = nn.Conv2d(inner.in_channels, rank, **shape, bias=False)
             self.up = nn.Conv2d(rank, inner.out_channels, 1, bias=False)
         self.dropout = nn.Dropout(0.0)
 
@@ -147,7 +152,7 @@ class PlainTrainer:
                 (wrapped.down, layer.lora_A["default"]),
                 (wrapped.up, layer.lora_B["default"]),
             ):
-                own.weight.data.copy_(theirs.weight.data)  # type: ignore[union-attr,operator]
+                own.weight.data.copy_(theirs.weight.data)  # type: ignore[operator]
                 self.parameters.append(own.weight)  # type: ignore[arg-type]
             setattr(inner, leaf, wrapped)
         signal_T, _ = parts.model.schedule.coefficients(torch.arange(TIMESTEPS))
@@ -156,9 +161,8 @@ class PlainTrainer:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda _step: 1.0)
         self.generator = torch.Generator().manual_seed(5)
         self.smooth = 0.0
-        self.batches = self._forever(
-            [row for batch in parts.loader.batches(BATCH) for row in self._rows(batch)]
-        )
+        loader: Any = parts.loader
+        self.batches = self._forever([row for batch in loader.batches(BATCH) for row in self._rows(batch)])
 
     def _rows(self, batch: Any) -> Iterator[dict[str, Any]]:
         for number, name in enumerate(batch.ids):
@@ -167,7 +171,7 @@ class PlainTrainer:
             yield {"latents": latents, "states": states, "weight": weight, "name": name}
 
     def _forever(self, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        loader = torch.utils.data.DataLoader(
+        loader: Any = torch.utils.data.DataLoader(
             rows,  # type: ignore[arg-type]
             batch_size=BATCH,
             shuffle=True,
@@ -182,7 +186,8 @@ class PlainTrainer:
         noisy = share.sqrt() * batch["latents"] + (1 - share).sqrt() * noise_BChw
         predicted = self.unet(noisy, timestep_B, encoder_hidden_states=batch["states"]).sample
         errors = nn.functional.mse_loss(predicted.float(), noise_BChw, reduction="none").mean(dim=(1, 2, 3))
-        return (errors * batch["weight"]).mean()
+        weighted: torch.Tensor = (errors * batch["weight"]).mean()
+        return weighted
 
     def step(self) -> None:
         """One optimizer step, from the batch to the loss that is shown."""
@@ -191,7 +196,7 @@ class PlainTrainer:
         noise = torch.randn(shape, generator=self.generator)
         timestep_B = torch.randint(0, TIMESTEPS, (shape[0],), generator=self.generator)
         loss = self.loss(batch, timestep_B, noise)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         value = loss.item()
         nn.utils.clip_grad_norm_(self.parameters, LIMIT)
         self.optimizer.step()
@@ -210,10 +215,10 @@ def check_gradients(trainer: GenericTrainer, plain: PlainTrainer) -> float:
     group = next(iter(parts.loader.accumulation_groups(trainer.progress)))
     (batch,) = group
     assert isinstance(batch, ImageBatch) and batch.cond is not None
-    parts.step.forward_backward(group, 0, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
+    parts.step.forward_backward(group, 0, lambda loss: loss.backward())
     draw = parts.setup.draw_noise(parts.model, batch, noise_options(trainer.config), trainer.config.seed)
     same = {"latents": batch.latents_BChw, "states": batch.cond["hidden_BLE"], "weight": batch.loss_weight_B}
-    plain.loss(same, draw.timestep_B.long(), draw.noise_BChw).backward()  # type: ignore[no-untyped-call]
+    plain.loss(same, draw.timestep_B.long(), draw.noise_BChw).backward()
     gradients = []
     for parameters in (parts.parameters, plain.parameters):
         gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
@@ -265,7 +270,7 @@ def started(folder: Path, rank: int, channels: Sequence[int], side: int) -> Gene
     """A trainer of this program before its first step, with adapters that are not zero."""
     write_model(folder / "model", channels)
     write_images(folder / "images", side * FACTOR)
-    config = read_config(settings(folder, rank, side))
+    config: TrainConfig = read_config(settings(folder, rank, side))
     run = RunDirectory(config.workspace_dir).create()
     trainer = GenericTrainer(config, run, Callback(), Processes(0, 1, 0, torch.device("cpu")))
     if trainer.start() is not None:
@@ -325,8 +330,8 @@ def rows(
     said = [
         described("processor time of a step", processor[OURS], processor[PLAIN]),
         described("time by the clock", wall[OURS], wall[PLAIN]),
-        f"{PLAIN} restates the arithmetic in this repository and is not another program; gradients equal to {distance:.0e}; "
-        f"{versions}",
+        f"{PLAIN} restates the arithmetic in this repository and is not another program; {versions}; gradients equal "
+        f"to {distance:.0e}",
     ]
     found = []
     for case in (PLAIN, OURS):
