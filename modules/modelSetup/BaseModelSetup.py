@@ -239,7 +239,7 @@ class BaseModelSetup(ModelFamily):
             stream,
             key,
             stratum,
-            self._shift(model, shape, options),
+            self.level_shift(model, shape, options),
         )
         return draw.to(model.device)
 
@@ -268,11 +268,11 @@ class BaseModelSetup(ModelFamily):
         options = _without_dropout(options)
         names = (pair.pair_ids, chosen.visits, options, seed)
         shape, other = chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
-        shift = self._shift(model, shape, options)
+        shift = self.level_shift(model, shape, options)
         draw = noise_module.draw_noise(model.schedule, shape, *names, stream, key, stratum, shift)
         draw = draw.to(model.device)
         if not shared:
-            shift = self._shift(model, other, options)
+            shift = self.level_shift(model, other, options)
             second = noise_module.draw_noise(
                 model.schedule, other, *names, f"{stream}/rejected", key, stratum, shift
             )
@@ -284,7 +284,7 @@ class BaseModelSetup(ModelFamily):
             )
         return draw, draw
 
-    def _shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
+    def level_shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
         """The shift of noise levels for latents of ``shape`` (C, h, w), if it depends on their size."""
         if not options.shifts_by_size:
             return None

@@ -97,7 +97,7 @@ class Ideogram4Setup(Flux2Autoencoder):
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)
 
-    def _shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
+    def level_shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
         """Shift a logit-normal by as much as samples of that size are shifted."""
         if not options.shifts_by_size:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
+from modules.ui.run.TrainingCurves import TrainingCurves
 from modules.ui.state.optimizer_texts import given_by
 from modules.ui.state.parameters import as_texts
 from modules.ui.texts import training as words
@@ -34,11 +35,13 @@ class TrainingPage(FormPage):
         self.set_now.pack(anchor="w", pady=(px(3), 0))
         wrap_within(self.set_now, card, self.ui.theme)
         self._show_parameters()
+        self.curves = TrainingCurves(self.ui, self.form, self)
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         super().refresh(paths)
         if paths is None or FIELD in paths:
             self._show_parameters()
+        self.curves.draw()
 
     def _show_parameters(self) -> None:
         given = as_texts(self.ui.state.value(FIELD))

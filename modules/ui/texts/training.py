@@ -24,3 +24,14 @@ ALL_TO_DEFAULT = "All to default"
 ROW_ABOUT = "{about} Default {default}; {allowed}."
 STRANGE = "{name} = {value}: {fault}"
 TAKE_OUT = "Remove"
+
+# curves
+DRAW, HIDE, DRAWING = "Draw", "Hide the drawing", "Drawing for the first time takes a few seconds"
+RATE_TITLE, RATE = "Learning rate over the run", "rate"
+RATE_SAID = "Optimizer steps, up to step {steps}. Parts with a rate of their own have the same shape."
+LEVELS_TITLE = "Noise levels"
+LEVELS_OF = {"drawn": "training", "own": "the model"}
+LEVELS_SAID = (
+    "Density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. Next to it the "
+    "levels that a published model of this family walks through when it makes an image of that size."
+)

@@ -1,0 +1,116 @@
+"""What a config's noise levels and learning rates look like, by the functions that training uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.model.Model import Model
+from modules.model.noising.noise import NoiseOptions, noise_level
+from modules.model.noising.schedule import FlowSchedule
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import create_model_setup
+from modules.modelSetup.training import noise_options
+from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
+from modules.util.config.resolution import parse_resolutions
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.jsonio import read_json
+from modules.util.rng import generator
+from modules.weights.part_files import shipped
+
+DRAWS, BINS, MOST_POINTS = 10_000, 50, 600
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a curve, by rising x."""
+
+    x: list[float]
+    y: list[float]
+
+
+@dataclass(frozen=True)
+class LevelCurves:
+    """Densities of noise levels, 0 clean and 1 noise.
+
+    Args:
+        drawn: of 10,000 draws as training makes them.
+        own: of levels that the model walks through when it makes an image of that size.
+        size: side of the image in pixels.
+        shift: of the draws.
+    """
+
+    drawn: Curve
+    own: Curve
+    size: int
+    shift: float
+
+
+def level_curves(config: TrainConfig) -> LevelCurves:
+    """The noise levels of a run at its first resolution.
+
+    The model's own shift is that of the published models of its family; a model of one's own may have another.
+
+    Raises:
+        ConfigError: a distribution that does not exist.
+    """
+    size, family = parse_resolutions(config.resolution)[0], config.model_type.spec
+    options = noise_options(config)
+    setup, model = create_model_setup(config.model_type), _outline(config)
+    uniform_B = torch.rand(DRAWS, generator=generator("curves", 0), dtype=torch.float64)
+    drawn = _shift_of(setup, model, size, options)
+    scheduler: Mapping[str, Any] = model.parts["scheduler"]
+    usual = NoiseOptions(
+        shift=float(scheduler.get("shift") or scheduler.get("flow_shift") or 1.0)
+        if family.flow_matching
+        else 1.0,
+        shifts_by_size=bool(scheduler.get("use_dynamic_shifting")) and family.shifts_by_size,
+    )
+    own = _shift_of(setup, model, size, usual)
+    return LevelCurves(
+        _density(noise_level(uniform_B, options, drawn)),
+        _density(noise_level(uniform_B, usual, own)),
+        size,
+        options.shift if drawn is None else drawn,
+    )
+
+
+def _outline(config: TrainConfig) -> Model:
+    """What the shift is found from: the published scheduler and the size of a latent."""
+    spec = config.model_type.spec
+    places = shipped(spec.key, "scheduler")
+    found = read_json(places[0], "scheduler config") if places else {}
+    return Model(spec, "", {"scheduler": found}, FlowSchedule())
+
+
+def _shift_of(setup: BaseModelSetup, model: Model, size: int, options: NoiseOptions) -> float | None:
+    """The shift for a square image, where it follows from the size."""
+    step = setup.spec.size_multiple
+    for model.latent_factor in (step // 2, step):
+        # latents are as large as they have to be for the smallest image to be one token
+        if setup.image_tokens(model, (step, step)) == 1:
+            break
+    side = size // model.latent_factor
+    return setup.level_shift(model, (1, side, side), options)
+
+
+def _density(level_B: torch.Tensor) -> Curve:
+    counts = torch.histc(level_B, BINS, 0.0, 1.0) * (BINS / level_B.numel())
+    return Curve([(index + 0.5) / BINS for index in range(BINS)], counts.tolist())
+
+
+def rate_curve(config: TrainConfig, steps: int) -> Curve:
+    """The run's learning rate over its optimizer steps, at most 601 of them.
+
+    Raises:
+        ConfigError: the class that CUSTOM names cannot be used.
+    """
+    schedule = LearningRateSchedule.from_config(config, steps)
+    apart = max(1, -(-steps // MOST_POINTS))
+    shown = sorted({*range(0, steps, apart), steps - 1})
+    return Curve(
+        [float(step + 1) for step in shown], [config.learning_rate * schedule.factor(step) for step in shown]
+    )

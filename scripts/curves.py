@@ -1,0 +1,52 @@
+"""Curves of configs: noise levels that are drawn, and the learning rate over the run.
+
+Reads lines of JSON from stdin, each with `config` (plain data of a config) and `steps` (optimizer steps of the run).
+Answers each with a line: `levels` (`drawn` and `own`, each with `x` and `y`; `size`, `shift`) and `rate` (`x`, `y`).
+What cannot be drawn has an `error` instead. Ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
+from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+from modules.util.jsonio import parse_json  # noqa: E402
+
+
+def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Both curves of a config."""
+    try:
+        config, steps = TrainConfig.from_dict(asked["config"]), int(asked["steps"])
+    except UserError as error:
+        return {name: {"error": str(error)} for name in ("levels", "rate")}
+    return {"levels": _of(lambda: level_curves(config)), "rate": _of(lambda: rate_curve(config, steps))}
+
+
+def _of(make: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return asdict(make())
+    except UserError as error:
+        return {"error": str(error)}
+
+
+def main() -> int:
+    """Answer until there are no more lines."""
+    for line in sys.stdin:
+        asked = parse_json(line, "line with a config")
+        print(json.dumps(answer(asked)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

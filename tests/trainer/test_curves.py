@@ -1,0 +1,92 @@
+"""The curves that the window draws are made of the numbers that training uses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from modules.model.noising.noise import noise_level
+from modules.modelSetup.training import noise_options
+from modules.trainer.curves import BINS, DRAWS, level_curves, rate_curve
+from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError
+from modules.util.rng import generator
+from tests.source_tree import ROOT
+
+
+def config_of(**data: Any) -> TrainConfig:
+    return TrainConfig.from_dict(data)
+
+
+@pytest.mark.parametrize(("resolution", "shift"), [("512", 1.878), ("768", 2.332), ("1024, 512", 3.158)])
+def test_the_shift_by_size_is_the_one_of_the_published_model(resolution: str, shift: float) -> None:
+    made = level_curves(
+        config_of(model_type="FLUX_DEV_1", resolution=resolution, dynamic_timestep_shifting=True)
+    )
+    assert made.shift == pytest.approx(shift, abs=1e-3)
+    assert made.drawn == made.own  # uniform levels, shifted as the model shifts its own
+
+
+def test_the_density_is_that_of_draws_of_training() -> None:
+    config = config_of(
+        timestep_distribution="LOGIT_NORMAL", noising_bias=0.5, timestep_shift=2.0, min_noising_strength=0.2
+    )
+    made = level_curves(config)
+    uniform_B = torch.rand(DRAWS, generator=generator("curves", 0), dtype=torch.float64)
+    level_B = noise_level(uniform_B, noise_options(config))
+    counted = [int(((level_B * BINS).long() == index).sum()) for index in range(BINS)]
+    assert made.drawn.y == pytest.approx([count * BINS / DRAWS for count in counted])
+    assert not any(made.drawn.y[: BINS // 5]) and (made.shift, made.size) == (2.0, 512)
+
+
+@pytest.mark.parametrize(("family", "low"), [("STABLE_DIFFUSION_15", 1.0), ("STABLE_DIFFUSION_3", 0.34)])
+def test_the_models_own_levels_have_its_static_shift(family: str, low: float) -> None:
+    """Shift 3 leaves 1/3 of the density at level 0, a discrete schedule is even."""
+    made = level_curves(config_of(model_type=family))
+    assert sum(made.own.y[:5]) / 5 == pytest.approx(low, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"learning_rate_scheduler": "COSINE_WITH_HARD_RESTARTS", "learning_rate_cycles": 3.0},
+        {"learning_rate_scheduler": "REX", "learning_rate_rex_d": 0.9, "learning_rate_warmup_steps": 20.0},
+        {
+            "learning_rate_scheduler": "CUSTOM",
+            "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.OneCycleLR",
+            "scheduler_params": "max_lr=%LR%; total_steps=%SCHEDULER_STEPS%",
+        },
+    ],
+    ids=lambda data: str(data["learning_rate_scheduler"]),
+)
+def test_the_rate_is_that_of_each_step(data: dict[str, Any]) -> None:
+    config = config_of(**data)
+    schedule, made = LearningRateSchedule.from_config(config, 300), rate_curve(config, 300)
+    assert made.x == [float(step + 1) for step in range(300)]
+    assert made.y == [config.learning_rate * schedule.factor(step) for step in range(300)]
+    long = rate_curve(config_of(learning_rate_scheduler="LINEAR"), 100_000)
+    assert len(long.x) <= 601 and long.x[-1] == 100_000 and long.y == sorted(long.y, reverse=True)
+
+
+def test_a_class_that_is_not_there_is_an_error() -> None:
+    wrong = {"learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": "torch.nothing.Here"}
+    with pytest.raises(ConfigError, match="no class"):
+        rate_curve(config_of(**wrong), 10)
+
+
+def test_the_program_answers_line_by_line() -> None:
+    """Above 5 s on a busy machine: it starts Python with torch, as the window does."""
+    wrong = {"learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": "no.such.Class"}
+    asked = "".join(json.dumps({"config": data, "steps": 10}) + "\n" for data in ({}, wrong))
+    said = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "curves.py")], input=asked, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    first, second = map(json.loads, said.stdout.splitlines())
+    assert first["rate"]["y"] == [1e-4] * 10 and first["levels"]["shift"] == 1.0
+    assert "no.such.Class" in second["rate"]["error"] and "drawn" in second["levels"]

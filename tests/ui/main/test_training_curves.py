@@ -1,0 +1,74 @@
+"""Drawings of the learning rate and the noise levels, by keys; they follow the settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.ui.state.runs import CurveHelper as helper_module
+from modules.ui.state.runs.CurveHelper import CurveHelper
+from modules.util.enum.choices import LearningRateScheduler
+from modules.util.errors import UserError
+from tests.ui.main.drivers import Hands
+from tests.ui.main.test_parameters import training_page
+
+ANSWERS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    kind = asked["config"].get("learning_rate_scheduler", "CONSTANT")
+    curve = {"x": [1.0, 2.0], "y": [0.5, 0.1 if kind == "LINEAR" else 0.5]}
+    rate = {"error": "no such class"} if kind == "CUSTOM" else curve
+    levels = {"drawn": curve, "own": curve, "size": 512, "shift": asked["steps"]}
+    print(json.dumps({"rate": rate, "levels": levels}), flush=True)
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that answers without torch; what the real one says is tested with the trainer."""
+    program = tmp_path / "answers.py"
+    program.write_text(ANSWERS)
+    monkeypatch.setattr(CurveHelper.__init__, "__defaults__", ((sys.executable, str(program)),))
+
+
+@pytest.mark.gui
+def test_drawings_are_shown_follow_the_settings_and_hide(quick: None, hands: Hands) -> None:
+    page = training_page(hands)
+    rate, levels = page.curves.rate, page.curves.levels
+    assert not rate.plot.winfo_ismapped()
+    for drawing in (rate, levels):
+        hands.focus(drawing.button)
+        hands.keys("<Return>")
+        hands.wait(lambda drawing=drawing: drawing.plot.curves)  # type: ignore[misc]
+        assert drawing.plot.winfo_ismapped()
+    assert [curve.name for curve in levels.plot.curves] == ["training", "the model"]
+    state = hands.window.state_
+    state.set_value("max_steps", 7)
+    hands.wait(lambda: "shift 7" in str(levels.said.cget("text")))
+    state.set_value("learning_rate_scheduler", LearningRateScheduler.LINEAR)
+    hands.wait(lambda: list(rate.plot.curves[0].y) == [0.5, 0.1])
+    state.set_value("learning_rate_scheduler", LearningRateScheduler.CUSTOM)
+    hands.wait(lambda: "no such class" in str(rate.said.cget("text")))
+    assert not rate.plot.curves and levels.plot.curves
+    hands.focus(rate.button)
+    hands.keys("<Return>")
+    hands.wait(lambda: not rate.plot.winfo_ismapped())
+
+
+def test_a_helper_that_ends_is_an_error_and_is_started_again(tmp_path: Path) -> None:
+    program = tmp_path / "once.py"
+    program.write_text("import sys; sys.stdin.readline(); print('{\"rate\": 1}', flush=True)")
+    helper = CurveHelper((sys.executable, str(program)))
+    assert helper.ask({}, 1) == {"rate": 1}
+    with pytest.raises(UserError, match="cannot be drawn"):
+        helper.ask({}, 1)
+    helper._forget()
+    assert helper.ask({}, 1) == {"rate": 1}
+    helper.end()
+    with pytest.raises(UserError):
+        helper.ask({}, 1)
+    assert json.dumps(helper_module.COMMAND[1]).endswith('curves.py"')
