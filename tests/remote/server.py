@@ -37,6 +37,8 @@ class Server:
         self.environment = {**os.environ, "HOME": str(home), **(environment or {})}
         self.limit: int | None = None
         """Largest size of a file that its commands can write."""
+        self.password = ""
+        """Lets its user in without a key, if there is one."""
         self.received = 0
         self.on_data: Callable[[int], None] | None = None
         """Told how many bytes its commands were given so far; may end connections."""
@@ -87,6 +89,12 @@ class Server:
 
             def public_key_auth_supported(self) -> bool:
                 return True
+
+            def password_auth_supported(self) -> bool:
+                return bool(server.password)
+
+            def validate_password(self, username: str, password: str) -> bool:
+                return password == server.password
 
             def connection_requested(self, host: str, port: int, from_host: str, from_port: int) -> bool:
                 return True

@@ -7,8 +7,9 @@ import sys
 import asyncssh
 import pytest
 
+from scripts import train_remote as script
 from scripts.train_remote import main
-from tests.remote.server import serving
+from tests.remote.server import made_key, serving
 from tests.remote.support import write_light
 
 pytestmark = pytest.mark.child
@@ -78,6 +79,47 @@ def test_a_key_that_does_not_open_it(server, config, home, capsys):
     other.write_bytes(asyncssh.generate_private_key("ssh-ed25519").export_private_key())
     assert main(["start", "--config-path", str(config), "--key-file", str(other)]) == 2
     assert "does not let you in" in said(capsys)
+
+
+def kept_on_the_disk(text: str, *folders) -> list[str]:
+    """Files below the folders that hold a text."""
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in files if text.encode() in path.read_bytes()]
+
+
+def test_a_password_is_asked_for_and_never_stored(server, config, home, tmp_path, monkeypatch, capsys):
+    other = home / ".ssh" / "other"
+    other.write_bytes(asyncssh.generate_private_key("ssh-ed25519").export_private_key())
+    server.password, asked = "Kiefernzapfen-7", []
+    answers = iter(["wrong", server.password])
+    monkeypatch.setattr(script, "ask", lambda question: asked.append(question) or next(answers))
+    assert main(["start", "--config-path", str(config), "--key-file", str(other)]) == 0
+    assert len(asked) == 2 and all("me@127.0.0.1" in one and "Password" in one for one in asked)
+    assert not kept_on_the_disk(server.password, home, tmp_path, server.home)
+    assert server.password not in capsys.readouterr().out
+
+
+def lock(place, phrase) -> None:
+    """A key with a passphrase, and its public half next to it as ssh-keygen leaves it."""
+    place.write_bytes(made_key().export_private_key("pkcs8-pem", phrase))
+    place.with_name(f"{place.name}.pub").write_bytes(made_key().export_public_key())
+
+
+def test_a_key_with_a_passphrase_is_unlocked_by_typing_it(server, config, home, tmp_path, monkeypatch):
+    locked, phrase, asked = home / ".ssh" / "locked", "Nebelhorn-12", []
+    lock(locked, phrase)
+    monkeypatch.setattr(script, "ask", lambda question: asked.append(question) or phrase)
+    assert main(["start", "--config-path", str(config), "--key-file", str(locked)]) == 0
+    assert asked and set(asked) == {f"Passphrase of {locked}: "}
+    assert not kept_on_the_disk(phrase, home, tmp_path, server.home)
+
+
+def test_nobody_to_ask_is_an_error(server, config, home, monkeypatch, capsys):
+    locked = home / ".ssh" / "locked"
+    lock(locked, "Nebelhorn-12")
+    monkeypatch.setattr(script, "ask", lambda question: None)
+    assert main(["start", "--config-path", str(config), "--key-file", str(locked)]) == 2
+    assert "ssh-add" in said(capsys) and not server.commands
 
 
 def test_a_jump_host_is_checked_as_well(server, trusted, remote, config, home, tmp_path, capsys):
