@@ -15,6 +15,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError, UserErrors
 from modules.util.files.hub_names import HUB_NAME
 from modules.util.owned_files import shown
+from modules.util.prompts_file import read_prompt_rows
 
 PATHS = ("file", "folder", "model", "save_file")
 """Widgets of settings that name files."""
@@ -23,6 +24,8 @@ NOT_READ = ("workspace_dir", "cache_dir", "output_model_destination", "concept_f
 """Paths of a run that are only written, or whose content is in the settings themselves."""
 OPTIONAL = ("tag_dropout_special_tags",)
 """Settings that may be a file or contain its content."""
+PROMPTS = "rlhf_prompts_file"
+"""The setting whose file may name images next to it."""
 LOOPBACK = ("person",)
 """Rewards that only work on the person's own computer."""
 
@@ -146,6 +149,8 @@ def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Pat
     source = source.absolute()
     if source.is_file():
         files[f"{number}/{source.name}"] = source
+        if place.name == PROMPTS:
+            files.update((f"{number}/{name}", path) for name, path in _edited(source, place.path))
     else:
         owner = place.owner
         deep = (
@@ -156,6 +161,17 @@ def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Pat
         for name, path in files_below(source, deep):
             files[f"{number}/{source.name}/{name}"] = path
     place.set(str(inputs / number / source.name))
+
+
+def _edited(prompts: Path, setting: str) -> Iterator[tuple[str, Path]]:
+    """The images that prompts of a file edit, with their names from the file's folder on."""
+    folder = Path(os.path.realpath(prompts.parent))
+    for path in dict.fromkeys(path for row in read_prompt_rows(prompts) for path in row.sources):
+        if not path.is_file():
+            raise UserError(
+                f"the source image {shown(path)} does not exist", setting, "add it, or remove its line"
+            )
+        yield path.relative_to(folder).as_posix(), path
 
 
 def files_below(folder: Path, deep: bool) -> Iterator[tuple[str, Path]]:

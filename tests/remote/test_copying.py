@@ -265,6 +265,25 @@ def test_a_missing_file_is_named_and_may_be_there_already(tmp_path, remote):
         pack(config, "/far", "run-1", {"learning_rate": "/x", "lora_model_name": "/y"})
 
 
+def test_images_that_prompts_edit_are_copied_with_their_list(tmp_path, remote):
+    prompts = tmp_path / "list" / "prompts.jsonl"
+    prompts.parent.mkdir()
+    prompts.write_text(
+        '{"prompt": "a", "source": "in/a.png"}\n{"prompt": "b", "source": "in/a.png"}\n', "utf-8"
+    )
+    config = load_config(write_light(tmp_path, remote))
+    config.rlhf_prompts_file = str(prompts)
+    with pytest.raises(UserError, match="a.png does not exist"):
+        pack(config, "/far", "run-1", {})
+    (prompts.parent / "in").mkdir()
+    for name in ("a.png", "a.2.png"):
+        (prompts.parent / "in" / name).write_bytes(name.encode())
+    made = pack(config, "/far", "run-1", {})
+    place = made.config.rlhf_prompts_file.removeprefix("/far/inputs/run-1/").removesuffix("prompts.jsonl")
+    own = {name.removeprefix(place): path.name for name, path in made.files.items() if name.startswith(place)}
+    assert own == {"prompts.jsonl": "prompts.jsonl", "in/a.png": "a.png", "in/a.2.png": "a.2.png"}
+
+
 def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):
     (tmp_path / "head.safetensors").write_bytes(b"head")
     reward = {

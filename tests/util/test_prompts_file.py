@@ -8,7 +8,7 @@ import pytest
 
 from modules.util import prompts_file
 from modules.util.errors import DataError
-from modules.util.prompts_file import MAX_PROMPT_LETTERS, read_prompts_file
+from modules.util.prompts_file import MAX_PROMPT_LETTERS, read_prompt_rows, read_prompts_file
 
 
 def test_lines_count_unless_empty_or_comments(tmp_path: Path) -> None:
@@ -45,3 +45,57 @@ def test_missing_and_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(prompts_file, "MAX_FILE_BYTES", 3)
     with pytest.raises(DataError, match="larger than"):
         read_prompts_file(path)
+
+
+def write_rows(folder: Path, *lines: str) -> Path:
+    (folder / "in").mkdir(parents=True, exist_ok=True)
+    path = folder / "in" / "prompts.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_lines_of_json_name_what_is_edited(tmp_path: Path) -> None:
+    rows = ['{"prompt": " make it\u2028night ", "source": "a/cat.png"}', "", '{"prompt": "a dog"}']
+    path = write_rows(tmp_path, *rows)
+    (path.parent / "a").mkdir()
+    (path.parent / "a" / "cat.2.jpg").touch()
+    first, second = read_prompt_rows(path)
+    # the first need not be there
+    assert (first.text, [one.name for one in first.sources]) == (
+        "make it\u2028night",
+        ["cat.png", "cat.2.jpg"],
+    )
+    assert first.sources[0] == path.parent.resolve() / "a" / "cat.png"
+    assert (second.text, second.sources) == ("a dog", ())
+    assert read_prompts_file(path) == ["make it\u2028night", "a dog"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("a cat", "line 1 is not valid JSON"),
+        ('["a cat"]', "line 1 is not an object with prompt"),
+        ('{"prompt": "x", "image": "a.png"}', "line 1 is not an object with prompt"),
+        ('{"prompt": " ", "source": "a.png"}', "prompt is empty"),
+        ('{"prompt": "x", "source": ["a.png"]}', "source is not the name of a file"),
+        ('{"prompt": "x", "source": ""}', "is empty"),
+        ('{"prompt": "x", "source": "../secret.png"}', "has a part '..'"),
+        ('{"prompt": "x", "source": "/etc/hostname"}', "is not relative"),
+        ('{"prompt": "x", "source": "C:/a.png"}', "colon"),
+        ('{"prompt": "x", "source": "a\\u0000.png"}', "NUL"),
+        ('{"prompt": "x", "source": "out/a.png"}', "leads out of"),
+        ('{"prompt": "x", "source": "link.png"}', "leads out of"),
+        ('{"prompt": "x", "source": "own.png"}', "leads out of"),
+    ],
+)
+def test_a_source_never_lies_outside_the_folder_of_its_list(tmp_path: Path, line: str, words: str) -> None:
+    path = write_rows(tmp_path, line)
+    (tmp_path / "secret.png").touch()
+    (path.parent / "own.png").touch()
+    (path.parent / "out").symlink_to(tmp_path)
+    (path.parent / "link.png").symlink_to(tmp_path / "secret.png")
+    (path.parent / "own.2.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(DataError, match=words) as caught:
+        read_prompt_rows(path)
+    assert caught.value.field == "rlhf_prompts_file"
+    assert "line 1" in str(caught.value)
