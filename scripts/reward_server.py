@@ -27,7 +27,14 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 from pydantic import BaseModel, ConfigDict, Field, ValidationError  # noqa: E402
 
-from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward  # noqa: E402
+from modules.reward.base import (  # noqa: E402
+    Reward,
+    RewardBatch,
+    RewardError,
+    RewardUnavailable,
+    create_reward,
+    to_uint8,
+)
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
@@ -46,6 +53,8 @@ except ImportError as error:
 log = logging.getLogger("reward_server")
 
 MAX_PROMPT = 10_000
+MOST_SOURCES = 9
+"""Source images of one image."""
 WAITING = 8
 """Complete requests held at once; more are told to come again (503)."""
 CONNECTIONS = 64
@@ -77,6 +86,7 @@ class RewardRequest(BaseModel):
     images: list[str]
     metadata: list[dict[str, Any]] = []
     group_ids: list[Annotated[int, Field(ge=-(2**63), lt=2**63)]]
+    sources: list[Annotated[list[str], Field(max_length=MOST_SOURCES)]] = []
 
 
 class Refused(Exception):
@@ -282,8 +292,19 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
         if images and image_CHW.shape != images[0].shape:
             raise RewardError("the images of a request must all have one size")
         images.append(image_CHW)
+    sources: list[tuple[torch.Tensor, ...]] = []
+    for texts in asked.sources:
+        edited = [decode_image(text, limits.image_pixels) for text in texts]
+        pixels += sum(one_CHW[0].numel() for one_CHW in edited)
+        if pixels > limits.total_pixels:
+            raise RewardError(f"images and source images have more than {limits.total_pixels} pixels")
+        sources.append(tuple(to_uint8(one_CHW) for one_CHW in edited))
     return RewardBatch(
-        torch.stack(images), asked.prompts, torch.tensor(asked.group_ids), list(asked.metadata)
+        torch.stack(images),
+        asked.prompts,
+        torch.tensor(asked.group_ids),
+        list(asked.metadata),
+        sources=sources,
     )
 
 

@@ -49,6 +49,7 @@ class RewardBatch:
         group_B: int64; equal for the images made for one prompt slot. ``None``: every image on its own. metadata: one
             mapping per image, for rewards that need more than the prompt. Empty: none.
         group_size: how many images every group must have; ``None`` leaves it open.
+        sources: of each image, what it was made from by editing: (3, h, w) uint8 each. Empty: none of any.
     """
 
     images_BCHW: Tensor
@@ -56,6 +57,7 @@ class RewardBatch:
     group_B: Tensor | None = None
     metadata: list[Metadata] = field(default_factory=list)
     group_size: int | None = None
+    sources: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         images = self.images_BCHW
@@ -68,10 +70,13 @@ class RewardBatch:
             self.group_B = torch.arange(count)
         if not self.metadata:
             self.metadata = [{} for _ in range(count)]
+        if not self.sources:
+            self.sources = [() for _ in range(count)]
         for what, number in (
             ("prompts", len(self.prompts)),
             ("group ids", len(self.group_B)),
             ("metadata", len(self.metadata)),
+            ("source images", len(self.sources)),
         ):
             if number != count:
                 raise RewardError(f"{count} images but {number} {what}")
@@ -103,6 +108,7 @@ class RewardBatch:
             self.groups[index],
             [self.metadata[i] for i in index],
             self.group_size,
+            [self.sources[i] for i in index],
         )
 
 
@@ -168,7 +174,9 @@ class Reward(ABC):
     needs: ClassVar[str] = ""
     """What must be available besides the images, in a few words ("model weights"); empty for nothing."""
     required_fields: tuple[str, ...] = ()
-    """``"prompt"`` (texts must not be empty) and names of metadata that every image must have."""
+    """``"prompt"`` (texts must not be empty), ``"source"`` (what the image was made from) and names of metadata every
+    image must have.
+    """
     allow_black = False
 
     def __init__(self) -> None:
@@ -204,6 +212,9 @@ class Reward(ABC):
             if one == "prompt":
                 missing = [i for i, text in enumerate(batch.prompts) if not text.strip()]
                 what = "a prompt"
+            elif one == "source":
+                missing = [i for i, images in enumerate(batch.sources) if not images]
+                what = "a source image"
             else:
                 missing = [i for i, data in enumerate(batch.metadata) if one not in data]
                 what = f"the field {one!r}"

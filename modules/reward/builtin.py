@@ -129,6 +129,26 @@ _statistic("entropy", entropy)
 _statistic("clipped", clipped, scale=-1.0)
 
 
+def likeness(image_CHW: Tensor, source_chw: Tensor) -> Tensor:
+    """1 - mean |difference| to another image, which is scaled to the size of this one."""
+    scaled = torch.nn.functional.interpolate(
+        source_chw[None].float() / 255, image_CHW.shape[1:], mode="bilinear", antialias=True
+    )
+    return 1 - (image_CHW - scaled[0]).abs().mean()
+
+
+@REWARDS.register("source_likeness")
+class SourceLikeness(Reward):
+    """Likeness to the (first) source image of an edit: 1 - mean difference of the pixels."""
+
+    required_fields = ("source",)
+    allow_black = True
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        pairs = zip(batch.images_BCHW, batch.sources, strict=True)
+        return torch.stack([likeness(image_CHW, sources[0]) for image_CHW, sources in pairs])
+
+
 class _JpegSize(ImageStatistic):
     def __init__(self, target: float | None = None, quality: int = 95) -> None:
         super().__init__(target)

@@ -197,6 +197,36 @@ class ClipScore(ClipReward):
         return 100 * cosine_B.clamp(min=0) if self.scaled else cosine_B
 
 
+@REWARDS.register("clip_source")
+class ClipSource(ClipReward):
+    """How much of what the (first) source image of an edit shows is still there, by CLIP: cosine of both images.
+
+    Args:
+        source: CLIP folder or repository name.
+        processor, dtype, batch_size: as ``ClipFeatures``.
+    """
+
+    required_fields = ("source",)
+
+    def __init__(
+        self,
+        source: str = CLIP_L14,
+        processor: str | None = None,
+        dtype: FloatType = "float32",
+        batch_size: int = 16,
+    ) -> None:
+        super().__init__(ClipFeatures(source, processor, dtype, batch_size))
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        unique = {id(images[0]): images[0] for images in batch.sources}
+        rows = {
+            name: self.clip.embed_images(image_chw[None].float() / 255)[0]
+            for name, image_chw in unique.items()
+        }
+        sources_BD = torch.stack([rows[id(images[0])] for images in batch.sources])
+        return (self.clip.embed_images(batch.images_BCHW) * sources_BD).sum(dim=1)
+
+
 def has_processor(source: str) -> bool:
     """Whether a model folder contains its own image preparation."""
     return (Path(source) / "preprocessor_config.json").is_file()

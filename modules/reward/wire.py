@@ -1,8 +1,9 @@
 """The protocol between trainer and reward server: JSON, images as base64 PNG, nothing that can run code.
 
 ``GET /health`` answers ``{"status": "ok", "version": 1, "name", "kind", "required_fields", "max_images",
-"max_body_bytes"}``. ``POST /reward`` takes ``{"version": 1, "kind", "prompts", "images", "metadata", "group_ids"}``
-and answers ``{"rewards": [...], "extra": {}}`` with one finite number per image, in order.
+"max_body_bytes"}``. ``POST /reward`` takes ``{"version": 1, "kind", "prompts", "images", "metadata", "group_ids"}``,
+for edits also ``"sources"`` with a list of images for each image, and answers
+``{"rewards": [...], "extra": {}}`` with one finite number per image, in order.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ def encode_request(batch: RewardBatch, kind: str) -> bytes:
         "metadata": [dict(one) for one in batch.metadata],
         "group_ids": batch.groups.tolist(),
     }
+    if any(batch.sources):
+        # images of prompts alone are sent as ever, to servers of any age
+        made = {id(one): encode_image(one.float() / 255) for images in batch.sources for one in images}
+        content["sources"] = [[made[id(one)] for one in images] for images in batch.sources]
     try:
         return json.dumps(content, allow_nan=False).encode()
     except (TypeError, ValueError) as error:

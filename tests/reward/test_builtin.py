@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from modules.reward import builtin
-from modules.reward.base import RewardError, create_reward
+from modules.reward.base import RewardError, create_reward, to_uint8
 from modules.util.errors import ConfigError
 from tests.reward.builders import batch_of, noise_images
 
@@ -80,6 +80,21 @@ def test_statistics_equal_another_computation(key):
     target = 0.4
     found = create_reward(key, {"target": target}).score(batch_of(images))
     assert found.tolist() == pytest.approx([-abs(v - target) for v in measure], rel=1e-5, abs=1e-6)
+
+
+def test_likeness_to_the_source_of_an_edit():
+    images = noise_images(3)
+    same, other = to_uint8(images[0]), torch.zeros(3, 8, 8, dtype=torch.uint8)
+    batch = batch_of(images, sources=[(same,), (other, same), (to_uint8(images[1]),)])
+    expected = [1.0, 1 - float(images[1].mean()), 1 - float((images[2] - images[1]).abs().mean())]
+    assert create_reward("source_likeness").score(batch).tolist() == pytest.approx(expected, abs=3e-3)
+    assert create_reward("source_likeness").score(batch.select([1])).tolist() == pytest.approx(
+        expected[1:2], abs=3e-3
+    )
+    with pytest.raises(ConfigError, match="needs a source image, image 1 has none"):
+        create_reward("source_likeness").score(batch_of(images, sources=[(same,), (), (same,)]))
+    with pytest.raises(RewardError, match="3 images but 1 source images"):
+        batch_of(images, sources=[(same,)])
 
 
 @pytest.mark.parametrize("key", EXPECTED)

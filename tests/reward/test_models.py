@@ -62,6 +62,19 @@ def test_clip_score(folder, cosines):
     assert scaled.score(batch()).tolist() == pytest.approx([100 * max(c, 0) for c in cosines], abs=1e-3)
 
 
+def test_likeness_of_an_image_to_its_source_by_clip(folder):
+    reward = create_reward("clip_source", {"source": str(folder)})
+    reward.load()
+    images = noise_images(3, 20)
+    first, second = ((one * 255).round().to(torch.uint8) for one in images[:2])
+    found = reward.score(batch_of(images, sources=[(first,), (second, first), (first,)]))
+    rows = ClipFeatures(str(folder))
+    rows.load("cpu")
+    seen_BD = rows.embed_images(images)
+    assert found.tolist() == pytest.approx([1.0, 1.0, float(seen_BD[2] @ seen_BD[0])], abs=2e-3)
+    assert float(found[2]) < 0.999
+
+
 def test_pickscore(folder, cosines):
     reward = create_reward("pickscore", {"source": str(folder)})
     reward.load()

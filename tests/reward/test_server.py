@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.reward.base import RewardError, create_reward
+from modules.reward.base import RewardError, create_reward, to_uint8
 from modules.reward.remote import TOKEN_VARIABLE
-from modules.reward.wire import decode_image, encode_image
+from modules.reward.wire import decode_image, encode_image, encode_request
 from modules.util.errors import ConfigError
 from scripts import reward_server
 from tests.reward.builders import batch_of, noise_images
@@ -231,6 +231,25 @@ def test_a_group_reward_is_served_with_its_errors(monkeypatch):
     with pytest.raises(reward_server.Refused, match="NaN") as caught:
         reward_server.answer(reward, request(), limits)
     assert caught.value.status == 422
+
+
+def test_sources_of_edits_are_sent_with_their_images():
+    images = (noise_images(2) * 255).round() / 255
+    source = torch.randint(0, 256, (3, 8, 12), dtype=torch.uint8)
+    sent = batch_of(images, sources=[(source,), (source, to_uint8(images[0]))])
+    reward, limits = create_reward("source_likeness"), reward_server.Limits()
+    found = reward_server.read_batch(encode_request(sent, "pointwise"), reward, limits)
+    assert [len(one) for one in found.sources] == [1, 2]
+    assert torch.equal(found.sources[0][0], source) and torch.equal(found.sources[1][1], to_uint8(images[0]))
+    assert torch.equal(reward.score(found), reward.score(sent))
+    assert b"sources" not in encode_request(batch_of(images), "pointwise")
+    for sources, words in (([["x"]], "base64"), ([[]] * 2, "source images"), ([["x"] * 10], "not valid")):
+        with pytest.raises(RewardError, match=words):
+            reward_server.read_batch(request(sources=sources), reward, limits)
+    with pytest.raises(RewardError, match="images and source images have more than"):
+        reward_server.read_batch(
+            encode_request(sent, "pointwise"), reward, reward_server.Limits(total_pixels=2 * 16 * 16 + 10)
+        )
 
 
 def test_all_images_together_have_a_limit():
