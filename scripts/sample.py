@@ -94,6 +94,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--source", type=Path, help="source image for models that edit images; the prompt is the instruction"
     )
+    parser.add_argument(
+        "--source-resolution",
+        type=int,
+        help="scale source images to about this many pixels squared; to the size of the image by default, at most 1024",
+    )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--count", type=int, default=1, help="images for each prompt, with consecutive seeds")
     parser.add_argument("--steps", type=int, help="the family's usual number by default")
@@ -200,6 +205,8 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         raise ConfigError(f"{options.max_prompt_chunks} is not between 1 and 8", "--max-prompt-chunks")
     if not 1 <= options.batch_size <= 256:
         raise ConfigError(f"{options.batch_size} is not between 1 and 256", "--batch-size")
+    if options.source_resolution is not None and not 64 <= options.source_resolution <= 1024:
+        raise ConfigError(f"{options.source_resolution} is not between 64 and 1024", "--source-resolution")
     if not -10.0 <= options.strength <= 10.0:
         raise ConfigError(f"{options.strength} is not between -10 and 10", "--strength")
     factors = strengths_of(options)
@@ -472,7 +479,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     for turn, strength in enumerate(strengths_of(options)):
         chosen = [(path, own * strength) for path, own in adapters]
         switch.use(chosen)
-        for number, png in sampled(setup, model, filled, options.batch_size, adapter_names(chosen)):
+        for number, png in sampled(setup, model, filled, options, adapter_names(chosen)):
             yield turn * len(filled) + number, png
 
 
@@ -527,6 +534,9 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         for name, value in vars(options).items()
         if name not in {*own, "dry_run", "count", "overwrite"}
     }
+    if options.source_resolution is None:
+        # images of earlier versions are still known
+        del settings["source_resolution"]
     device, number_type = place_of(options)
     (usual,) = filled_samples(options, ModelType(options.model_type).spec, [sample])
     settings |= {
@@ -558,7 +568,7 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
             cells = list(group)
             made.switch.use(key)
             batch = made.filled[number : number + len(cells)]
-            images = sampled(made.setup, made.model, batch, options.batch_size, adapter_names(key))
+            images = sampled(made.setup, made.model, batch, options, adapter_names(key))
             for (_, png), one in zip(images, cells, strict=True):
                 write_bytes(one.path, png)
                 number += 1
@@ -568,9 +578,13 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
 
 
 def sampled(
-    setup: BaseModelSetup, model: Model, filled: list[FilledSample], batch_size: int, adapter: str
+    setup: BaseModelSetup,
+    model: Model,
+    filled: list[FilledSample],
+    options: argparse.Namespace,
+    adapter: str,
 ) -> Iterator[tuple[int, bytes]]:
-    """Neighbours that differ in prompt and seed alone are made together, at most ``batch_size`` of them."""
+    """Neighbours that differ in prompt and seed alone are made together, at most as many as ``--batch-size`` says."""
     from modules.dataLoader.create import sides_multiple
     from modules.modelSetup import sample_images
     from modules.modelSetup.sample_images import SampleRequest
@@ -579,17 +593,17 @@ def sampled(
 
     start = 0
     while start < len(filled):
-        sources = sample_sources(filled[start], sides_multiple(setup, model))
+        sources = sample_sources(filled[start], sides_multiple(setup, model), options.source_resolution)
         first = SampleRequest.of(filled[start], 0, sources)
         stop = start + 1
-        while stop < min(len(filled), start + batch_size) and _alike(filled[stop], filled[start]):
+        while stop < min(len(filled), start + options.batch_size) and _alike(filled[stop], filled[start]):
             stop += 1
         batch = filled[start:stop]
         request = replace(
             first,
             prompts=[sample.prompt for sample in batch],
             seeds=[sample.config.seed for sample in batch],
-            batch_size=batch_size,
+            batch_size=options.batch_size,
         )
         for sample, rgb_CHW in zip(batch, sample_images.sample(setup, model, request), strict=True):
             text = parameters_text(sample, sample.config.seed, model.short_name, adapter)

@@ -169,7 +169,14 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
     source = DataSource(enabled, [], UnitSet(dpo=dpo), None)
     for concept, tag in zip(enabled, concept_tags(enabled), strict=True):
         try:
-            rules = Rules.of(concept, tag, config.resolution, config.aspect_ratio_bucketing, multiple)
+            rules = Rules.of(
+                concept,
+                tag,
+                config.resolution,
+                config.aspect_ratio_bucketing,
+                multiple,
+                config.source_resolution,
+            )
             if rules.text is not None and rules.text.tag_dropout_enable:
                 special_tags(rules.text)
         except UserError as error:
@@ -605,7 +612,8 @@ class BucketTable:
                     crop = rules.crop(size, entry.id, visit)
                     # the sources in a batch have one size too
                     shapes = [
-                        source_size(files.size(path), size, crop, rules.multiple) for path in item.sources
+                        source_size(files.size(path), size, crop, rules.multiple, rules.source_resolution)
+                        for path in item.sources
                     ]
                     table[row, visit] = numbers.setdefault((crop, *shapes), len(numbers))
             start += count

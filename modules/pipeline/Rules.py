@@ -39,6 +39,7 @@ class Rules:
         loss_weight: weight of its samples.
         bucketing: whether crops follow the image's aspect ratio.
         multiple: number of pixels that sides must be a multiple of.
+        source_resolution: side of a square of the area of images that are edited; ``None`` for that of the result.
     """
 
     name: str
@@ -54,9 +55,17 @@ class Rules:
     loss_weight: float
     bucketing: bool
     multiple: int
+    source_resolution: int | None = None
 
     @staticmethod
-    def of(concept: Any, name: str, resolution: str, bucketing: bool, multiple: int = 8) -> Rules:
+    def of(
+        concept: Any,
+        name: str,
+        resolution: str,
+        bucketing: bool,
+        multiple: int = 8,
+        source_resolution: int | None = None,
+    ) -> Rules:
         """The rules of a concept config.
 
         Preference pairs and validation images are never augmented: both sides must stay comparable, and
@@ -86,6 +95,7 @@ class Rules:
             loss_weight=float(concept.loss_weight),
             bucketing=bucketing,
             multiple=multiple,
+            source_resolution=source_resolution,
         )
 
     @property

@@ -36,7 +36,11 @@ def same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def source_size(
-    source: tuple[int, int], result: tuple[int, int], crop: tuple[int, int], multiple: int
+    source: tuple[int, int],
+    result: tuple[int, int],
+    crop: tuple[int, int],
+    multiple: int,
+    resolution: int | None = None,
 ) -> tuple[int, int]:
     """(height, width) that a source is scaled and cropped to: that of the result if both have the same shape,
     else its own bucket of the result's area; at most one megapixel.
@@ -45,22 +49,24 @@ def source_size(
         source, result: (width, height) of the files.
         crop: (height, width) of the result's bucket.
         multiple: number of pixels that sides must be a multiple of.
+        resolution: side of a square of the area that a source has; ``None`` for that of the result.
     """
     alike, pixels = same_aspect(source, result), crop[0] * crop[1]
-    if alike and pixels <= MOST_PIXELS:
+    if alike and resolution is None and pixels <= MOST_PIXELS:
         return crop
     width, height = (crop[1], crop[0]) if alike else source
-    return bucket_of(width, height, round(math.sqrt(min(pixels, MOST_PIXELS))), multiple)
+    wanted = pixels if resolution is None else resolution**2
+    return bucket_of(width, height, round(math.sqrt(min(wanted, MOST_PIXELS))), multiple)
 
 
-def plan_sources(item: Item, files: FileIndex, transform: Transform, multiple: int) -> tuple[SourcePlan, ...]:
+def plan_sources(item: Item, files: FileIndex, transform: Transform, rules: Rules) -> tuple[SourcePlan, ...]:
     """Transforms of the sources of an item whose result has ``transform``: the same, with a centred crop if a
     source has another shape.
     """
     result, plans = files.size(item.source_like or item.path), []
     for path in item.sources:
         own = files.size(path)
-        size = source_size(own, result, transform.size, multiple)
+        size = source_size(own, result, transform.size, rules.multiple, rules.source_resolution)
         offset = transform.offset if same_aspect(own, result) else (0.5, 0.5)
         focus = transform.focus if same_aspect(own, result) else None
         plans.append(SourcePlan(path, replace(transform, size=size, offset=offset, focus=focus)))
@@ -96,8 +102,8 @@ class PlanSources(Node):
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
         transform: Transform = self._get_previous_item(variation, f"{self._side}transform", index)
-        multiple = self._rules[item.concept].multiple
-        return {f"{self._side}sources": plan_sources(item, self._files, transform, multiple)}
+        plans = plan_sources(item, self._files, transform, self._rules[item.concept])
+        return {f"{self._side}sources": plans}
 
 
 class LoadSources(Node):

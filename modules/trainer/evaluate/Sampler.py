@@ -46,7 +46,9 @@ class Sampler:
         samples: Sequence[SampleConfig],
         folder: Path,
         kind: ImageFormat,
+        source_resolution: int | None = None,
     ) -> None:
+        self._source_resolution = source_resolution
         self._setup, self._model = setup, model
         with model.as_sampled():
             published = model.published
@@ -139,7 +141,8 @@ class Sampler:
     ) -> torch.Tensor | None:
         """(1, 3, H, W); ``None`` if the device has too little memory for it."""
         try:
-            sources = sample_sources(sample, sides_multiple(self._setup, self._model))
+            multiple = sides_multiple(self._setup, self._model)
+            sources = sample_sources(sample, multiple, self._source_resolution)
             request = SampleRequest.of(sample, seed, sources)
             return sample_images.sample(self._setup, self._model, request, report)
         except torch.OutOfMemoryError as error:

@@ -47,11 +47,14 @@ def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> N
                 raise ConfigError(error.message, FIELD, "choose another image") from error
 
 
-def sample_sources(sample: FilledSample, multiple: int) -> tuple[torch.Tensor, ...]:
+def sample_sources(
+    sample: FilledSample, multiple: int, resolution: int | None = None
+) -> tuple[torch.Tensor, ...]:
     """The pixels of a sample's source images, (3, H, W) in [0, 1] each, scaled to its size.
 
     Args:
         multiple: number of pixels that sides must be a multiple of.
+        resolution: side of a square of their area; ``None`` for that of the sample.
 
     Raises:
         DataError: a source is no longer readable.
@@ -60,7 +63,8 @@ def sample_sources(sample: FilledSample, multiple: int) -> tuple[torch.Tensor, .
         return ()
     made = []
     for path in further_sources(Path(sample.config.source_path)):
-        size = source_size(read_size(path), (sample.width, sample.height), sample.size, multiple)
+        wanted = (sample.width, sample.height)
+        size = source_size(read_size(path), wanted, sample.size, multiple, resolution)
         pixels = torch.from_numpy(apply_transform(load_rgb(path), Transform(size)))
         made.append(pixels.permute(2, 0, 1).float() / 255.0)
     return tuple(made)

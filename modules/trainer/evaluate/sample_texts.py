@@ -23,10 +23,17 @@ def are_samples_due(config: TrainConfig) -> bool:
 
 
 def keep_sample_texts(
-    setup: BaseModelSetup, model: Model, samples: Sequence[SampleConfig], progress: Progress
+    setup: BaseModelSetup,
+    model: Model,
+    samples: Sequence[SampleConfig],
+    progress: Progress,
+    source_resolution: int | None = None,
 ) -> None:
     """Encode the prompts of enabled samples, so that making them needs no text encoder. With a trained text
     encoder, they change and are encoded again each time.
+
+    Args:
+        source_resolution: side of a square of the area of images that are edited; ``None`` for that of the sample.
 
     Raises:
         LoadingCancelled: ``progress`` cancelled it.
@@ -39,7 +46,9 @@ def keep_sample_texts(
     missing: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[torch.Tensor, ...]]] = {}
     for one in filled:
         texts = sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale)
-        shown = sample_sources(one, sides_multiple(setup, model)) if model.spec.sees_sources else ()
+        shown: tuple[torch.Tensor, ...] = ()
+        if model.spec.sees_sources:
+            shown = sample_sources(one, sides_multiple(setup, model), source_resolution)
         name = kept_name(model, texts, shown)
         if name not in model.kept_texts:
             missing[name] = (texts, shown)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from modules.adapter.reference import Reference, create_reference
+from modules.dataLoader.create import sides_multiple
 from modules.model.batch import NO_SOURCES, Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
 from modules.model.offloaded import staying_trained
@@ -24,11 +25,13 @@ from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ReferenceOut
+from modules.pipeline.nodes.sources import source_size
 from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
+from modules.util.prompts_file import read_prompt_rows
 
 PROMPT = " ".join(["picture"] * 64)
 """A caption of ordinary length. Most families pad to a fixed length anyway."""
@@ -375,8 +378,9 @@ class ShapeDryRun:
             size=size,
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
-            # of the image's own size, as in most edits
-            sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources)]),
+            sources=Sources(
+                [torch.empty(self._latents(count, self._source_size(size)), device="meta")] * self._sources
+            ),
             seen=self._seen(count, size) if self.model.trains_text else NO_SOURCES,
         )
 
@@ -385,13 +389,23 @@ class ShapeDryRun:
         they are cut into patches before they are moved to the device.
         """
         shown = self._sources if self.setup.spec.sees_sources else 0
-        black_BCHW = torch.zeros(count, 3, *size, dtype=torch.uint8, device="cpu")
+        black_BCHW = torch.zeros(count, 3, *self._source_size(size), dtype=torch.uint8, device="cpu")
         return Sources([black_BCHW] * shown)
+
+    def _source_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of the images that are edited, of one shape with the result, as most edits are."""
+        shape = (size[1], size[0])
+        multiple = sides_multiple(self.setup, self.model)
+        return source_size(shape, shape, size, multiple, self.config.source_resolution)
 
     @cached_property
     def _sources(self) -> int:
         """Maximum number of images trained together with one image, by the file names in the concepts' folders."""
         config, spec = self.config, self.setup.spec
+        if spec.sources and config.needs_no_images():
+            return max(
+                int(spec.edits_only), _sources_of_prompts(Path(config.rlhf_prompts_file), spec.sources)
+            )
         known = config.concepts is not None or Path(config.concept_file_name).is_file()
         if not spec.sources or not known:
             return int(spec.edits_only)
@@ -403,6 +417,12 @@ class ShapeDryRun:
         kind = torch.float32 if self.setup.spec.prediction == "flow" else torch.int64
         timestep_B = torch.zeros(len(batch), dtype=kind, device="meta")
         return NoiseDraw(timestep_B, torch.empty_like(batch.latents_BChw))
+
+
+def _sources_of_prompts(file: Path, most: int) -> int:
+    """How many images a prompt of a file edits at most, up to ``most``; none while the file is not there."""
+    rows = read_prompt_rows(file) if file.is_file() else []
+    return min(most, max((len(row.sources) for row in rows), default=0))
 
 
 def _drop_gradient(parameter: torch.Tensor) -> None:

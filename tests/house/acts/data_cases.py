@@ -16,6 +16,7 @@ DATA = [
     ),
     Case("concepts", pictures, lambda folder: [concept(side="rejected")], see.images),
     Case("resolution", pictures, "64", see.images),
+    Case("source_resolution", edits, 64, see.weights),
     Case("aspect_ratio_bucketing", pictures, False, see.images),
     Case("latent_caching", pictures, False, see.files),
     Case("cache_batch_size", pictures, 1, see.read_ahead, {"dataloader_threads": 1}),

@@ -269,6 +269,23 @@ def test_sources_that_a_text_encoder_sees_take_memory(tmp_path: Path) -> None:
     assert needs[0][1] < needs[1][1] < needs[2][1]
 
 
+def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "x", "source": "a.png"}', encoding="utf-8")
+    folder = ConceptConfig.from_dict({"path": str(tmp_path), "source_path": str(tmp_path)})
+
+    def saved(**changes: Any) -> int:
+        made = config_of("FLUX_2", layer_filter_preset="full", **changes)
+        made.concepts = [] if changes.get("rlhf_mode") else [folder]
+        return planner(made).dry_run.step(1, (128, 128)).saved
+
+    whole, small = saved(), saved(source_resolution=64)
+    assert small < whole
+    online = {"rlhf_mode": "NFT", "rlhf_reward": "brightness"}
+    prompts = {"rlhf_prompts_file": str(tmp_path / "prompts.jsonl")}
+    assert saved(**online) < saved(**online, **prompts, source_resolution=64) < saved(**online, **prompts)
+
+
 def test_filling_the_cache_takes_no_denoiser() -> None:
     plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
     assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}

@@ -41,6 +41,20 @@ class DataSection(BaseConfig):
             "them."
         ),
     )
+    source_resolution: int | None = setting(
+        None,
+        ge=64,
+        le=1024,
+        cost="value",
+        free=False,
+        title="Source size",
+        group="Images",
+        tip=(
+            "For models that edit images: source images are scaled to about this many pixels squared. Empty: to the "
+            "size of the result, at most one megapixel. A smaller value needs less memory and time, and the model sees "
+            "fewer details of the source. Samples and images of online training use it too. Usual: empty, or 512."
+        ),
+    )
     aspect_ratio_bucketing: bool = setting(
         True,
         cost="value",
