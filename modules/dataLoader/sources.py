@@ -44,15 +44,6 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
             )
         )
         return
-    if config.trains_online:
-        found.faults.append(
-            DataError(
-                f"{who} has source images, and {config.rlhf_mode} makes images from prompts alone",
-                field="concepts",
-                hint="train on pairs (DPO) or without preferences, or clear source_path",
-            )
-        )
-        return
     by_key = _by_key(concept, Path(folder), who, found)
     if by_key is None:
         return

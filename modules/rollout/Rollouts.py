@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import Conditioning, Index
+from modules.model.batch import Conditioning, Index, Sources
 from modules.rollout.plan import RolloutPlan
 from modules.rollout.transitions import FORMS, GAUSSIAN, MEAN, REDUCTIONS, Position, name_of
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -17,7 +17,7 @@ JOINT, SPLIT = "JOINT", "SPLIT"
 LAYOUTS = (JOINT, SPLIT)
 STORAGE = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
 FORMAT = 1
-_TEXT = "texts."
+_TEXT, _SOURCE = "texts.", "sources."
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Rollouts:
         seeds: seed of each image's noise.
         ids: id of each image, unique in the run.
         group_N: int64, which images belong to one prompt of one epoch.
-        texts: conditioning of the U different prompts, negative ones included.
+        texts: conditioning of the U different prompts, negative ones included, with what each of them edits.
         text_N, negative_N: int64, rows of ``texts``; ``negative_N`` is ``None`` without guidance.
         final_NChw: float32, the finished latents.
         states_NPChw: latents at ``settings.plan.points``, in the storage type; P is 0 in decoupled modes.
@@ -236,6 +236,7 @@ class Rollouts:
         """All tensors by name, for a file of tensors."""
         made = {name: getattr(self, name) for name in (*_TENSORS, *_OPTIONAL)}
         made |= {f"{_TEXT}{name}": tensor for name, tensor in self.texts.tensors.items()}
+        made |= {f"{_SOURCE}{place}": tensor for place, tensor in enumerate(self.texts.sources)}
         return {name: tensor for name, tensor in made.items() if tensor is not None}
 
     def metadata(self) -> dict[str, Any]:
@@ -258,13 +259,16 @@ class Rollouts:
         texts = {
             name.removeprefix(_TEXT): tensor for name, tensor in tensors.items() if name.startswith(_TEXT)
         }
+        places = sorted(
+            (name for name in tensors if name.startswith(_SOURCE)), key=lambda name: (len(name), name)
+        )
         try:
             parts: dict[str, Any] = {name: list(metadata[name]) for name in _LISTS}
             parts |= {name: tensors[name] for name in _TENSORS}
             parts |= {name: tensors.get(name) for name in _OPTIONAL}
             return Rollouts(
                 **parts,
-                texts=Conditioning(texts),
+                texts=Conditioning(texts, Sources(tensors[name] for name in places)),
                 settings=settings,
             )
         except (KeyError, TypeError, ValueError) as error:

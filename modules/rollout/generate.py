@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from modules.model.batch import Conditioning, to_float32
+from modules.model.batch import Conditioning, Sources, to_float32
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, SamplingCancelled, initial_noise
+from modules.model.text.NegativePrompt import NegativePrompt
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.Rollouts import JOINT, Rollouts, RolloutSettings
@@ -43,6 +44,17 @@ class RolloutHooks:
 NO_HOOKS = RolloutHooks()
 
 
+@dataclass(frozen=True, eq=False)
+class RolloutSource:
+    """What a prompt edits; the same object for all images of a prompt, so that it is encoded once.
+
+    Args:
+        pixels: (3, H, W) uint8 each, on the CPU; those of one place have one size in all requests of a rollout.
+    """
+
+    pixels: tuple[torch.Tensor, ...]
+
+
 @dataclass(frozen=True)
 class RolloutRequest:
     """A request for one image.
@@ -52,6 +64,7 @@ class RolloutRequest:
         seed: seed of all its noise; see ``image_seed``.
         id: an id that is unique in the run.
         start_seed: seed of its initial noise, if that is shared with other images; ``None`` means ``seed``.
+        source: what it edits; ``None`` for an image of a prompt alone. All requests of a rollout have one, or none has.
     """
 
     prompt: str
@@ -60,6 +73,7 @@ class RolloutRequest:
     id: str
     negative: str = ""
     start_seed: int | None = None
+    source: RolloutSource | None = None
 
 
 def image_seed(seed: int, epoch: int, group: int, member: int) -> int:
@@ -203,14 +217,15 @@ def _unfinished(
 ) -> Rollouts:
     """The rollouts with only their texts encoded. Every different text is encoded once."""
     guided = is_guided(model, settings.cfg)
-    prompts, negatives = [r.prompt for r in requests], [r.negative for r in requests]
+    prompts = [_Text(r.prompt, False, r.source) for r in requests]
+    negatives = [_Text(r.negative, True, r.source) for r in requests]
     row = {text: i for i, text in enumerate(dict.fromkeys([*prompts, *(negatives if guided else ())]))}
     count = len(requests)
     shape = (model.latent_channels, *(side // model.latent_factor for side in settings.size))
     points, trained = len(settings.plan.points), len(settings.plan.trained)
     return Rollouts(
-        prompts=prompts,
-        negatives=negatives,
+        prompts=[r.prompt for r in requests],
+        negatives=[r.negative for r in requests],
         seeds=[r.seed for r in requests],
         ids=[r.id for r in requests],
         group_N=torch.tensor([r.group for r in requests], dtype=torch.int64),
@@ -225,12 +240,47 @@ def _unfinished(
     )
 
 
-def _encode(setup: BaseModelSetup, model: Model, texts: list[str], batch_size: int) -> Conditioning:
+@dataclass(frozen=True)
+class _Text:
+    """What is encoded once: a text that is wanted or not, with what it edits."""
+
+    text: str
+    negative: bool
+    source: RolloutSource | None
+
+    @property
+    def encoded(self) -> str:
+        return NegativePrompt(self.text) if self.negative else self.text
+
+
+def _encode(setup: BaseModelSetup, model: Model, texts: list[_Text], batch_size: int) -> Conditioning:
     with ExitStack() as stack:
         for part in model.text_encoders:
             stack.enter_context(model.borrowed(part))
         chunks = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
-        return Conditioning.cat([setup.encode_text(model, chunk).to("cpu") for chunk in chunks])
+        made = Conditioning.cat([_states(setup, model, chunk).to("cpu") for chunk in chunks])
+    edited = [one.source for one in texts if one.source is not None]
+    if len(edited) not in (0, len(texts)):
+        raise ValueError(f"{len(edited)} of {len(texts)} texts have source images")
+    return made.editing(_latents(setup, model, edited)) if edited else made
+
+
+def _states(setup: BaseModelSetup, model: Model, texts: list[_Text]) -> Conditioning:
+    """The conditioning of texts, whose encoder is shown what they edit where it sees that."""
+    shown = [one.source.pixels for one in texts if one.source is not None] if model.spec.sees_sources else []
+    seen = Sources(torch.stack(place) for place in zip(*shown, strict=True))
+    return setup.encode_text(model, [one.encoded for one in texts], seen=seen)
+
+
+def _latents(setup: BaseModelSetup, model: Model, edited: list[RolloutSource]) -> Sources:
+    """Clean latents of what texts edit, on the CPU; each image is encoded once and by itself."""
+    made: dict[RolloutSource, list[torch.Tensor]] = {}
+    with model.borrowed(model.spec.vae):
+        for one in edited:
+            if one not in made:
+                rgb = [pixels_CHW[None].float() / 255.0 for pixels_CHW in one.pixels]
+                made[one] = [setup.encode_image(model, rgb_1CHW).float().cpu() for rgb_1CHW in rgb]
+    return Sources(torch.cat(place) for place in zip(*(made[one] for one in edited), strict=True))
 
 
 def _roll(

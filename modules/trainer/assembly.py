@@ -45,7 +45,7 @@ from modules.trainer.online import settings as online_settings
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
-from modules.trainer.online.prompts import collect_prompts
+from modules.trainer.online.prompts import OnlinePrompt, collect_prompts
 from modules.trainer.online.StepCutter import StepCutter
 from modules.trainer.online.steps.modes import create_online_step
 from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
@@ -465,7 +465,10 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
 def _sampler(basis: _Basis, samples: Path) -> Sampler:
     """Create the sampler. Sizes and samplers that the model cannot use are refused here."""
     config = basis.config
-    made = Sampler(basis.setup, basis.model, config.load_samples(), samples, config.sample_image_format)
+    made = Sampler(
+        basis.setup, basis.model, config.load_samples(), samples, config.sample_image_format,
+        config.source_resolution,
+    )  # fmt: skip
     made.check()
     return made
 
@@ -527,7 +530,7 @@ def _average(config: TrainConfig, named: Named, processes: Processes) -> MovingA
 # -- the data -------------------------------------------------------------------------------------------------
 
 
-def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
+def _prompts(config: TrainConfig, processes: Processes) -> list[OnlinePrompt]:
     """The prompts of an online run. Too few of them raise an error before the model is loaded."""
     if not config.trains_online:
         return []
@@ -536,15 +539,16 @@ def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
     return prompts
 
 
-def _encoded(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
+def _encoded(basis: _Basis, prompts: list[OnlinePrompt], acceleration: AccelerationPlan) -> _Data:
     """The training and validation data, after everything that is cached has been encoded."""
     data = _online(basis, prompts, acceleration) if prompts else _images(basis)
     if basis.processes.first and are_samples_due(basis.config):
-        keep_sample_texts(basis.setup, basis.model, basis.config.load_samples(), basis.tell)
+        samples, resolution = basis.config.load_samples(), basis.config.source_resolution
+        keep_sample_texts(basis.setup, basis.model, samples, basis.tell, resolution)
     return data
 
 
-def _online(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
+def _online(basis: _Basis, prompts: list[OnlinePrompt], acceleration: AccelerationPlan) -> _Data:
     """Data of images that the model makes of ``prompts`` during training."""
     maker = EpochMaker(
         basis.config, basis.setup, basis.model, basis.processes, prompts, basis.folder / ROLLOUT_FOLDER,

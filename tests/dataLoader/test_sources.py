@@ -13,10 +13,7 @@ import torch
 from modules.dataLoader.preflight import inspect_data
 from modules.model.batch import ImageBatch, PairBatch
 from modules.pipeline.nodes.sources import source_size
-from modules.trainer.online.prompts import collect_prompts
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.RLHFMode import RLHFMode
-from modules.util.errors import UserError
 from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, loader, write_image
 
 KONTEXT = {"model_type": "FLUX_KONTEXT_DEV_1"}
@@ -126,6 +123,37 @@ def test_sources_have_the_size_of_the_result_and_at_most_a_megapixel(
     assert source_size(source, result, crop, 16) == size
 
 
+@pytest.mark.parametrize(
+    ("source", "crop", "resolution", "size"),
+    [
+        ((512, 512), (512, 512), 256, (256, 256)),
+        ((512, 512), (512, 512), 1024, (1024, 1024)),
+        # in the shape of the result where both have one shape, else in its own
+        ((1000, 500), (256, 512), 256, (176, 352)),
+        ((500, 1000), (256, 512), 256, (352, 176)),
+    ],
+)
+def test_a_resolution_decides_the_area_of_a_source(
+    source: tuple[int, int], crop: tuple[int, int], resolution: int, size: tuple[int, int]
+) -> None:
+    assert source_size(source, (crop[1], crop[0]), crop, 16, resolution) == size
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_smaller_sources_are_other_entries_of_the_same_cache(caching: bool, tmp_path: Path) -> None:
+    sizes = []
+    for resolution in (None, 64, None):
+        made = edits(
+            tmp_path, latent_caching=caching, batch_size=3, resolution="128", source_resolution=resolution
+        )
+        (batch,) = loader(made, setup=EditingSetup()).batches()
+        assert isinstance(batch, ImageBatch)
+        sizes.append((tuple(batch.latents_BChw.shape[-2:]), tuple(batch.sources[0].shape[-2:])))
+    (whole, of_whole), (same, smaller), again = sizes
+    assert whole == of_whole == same and again == (whole, of_whole)
+    assert smaller == (whole[0] // 2, whole[1] // 2)
+
+
 def test_a_model_that_also_makes_images_of_prompts_needs_no_sources(tmp_path: Path) -> None:
     made = edits(tmp_path, model_type="FLUX_2")
     for number in range(3):
@@ -134,12 +162,8 @@ def test_a_model_that_also_makes_images_of_prompts_needs_no_sources(tmp_path: Pa
     assert faults(made) == ""
     (batch,) = loader(made.copy_of(), setup=EditingSetup()).batches(3)
     assert isinstance(batch, ImageBatch) and len(batch.sources) == 3
-    made.rlhf_enabled, made.rlhf_mode = True, RLHFMode("NFT")
-    with pytest.raises(UserError, match="has source images, and NFT makes images from prompts alone"):
-        collect_prompts(made)
     assert made.concepts is not None
     made.concepts[0].source_path = ""
-    made.rlhf_enabled = False
     assert faults(made) == ""
 
 

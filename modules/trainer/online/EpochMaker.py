@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.reward.person import Desk, PersonReward
 from modules.rollout.generate import (
     RolloutRequest,
+    RolloutSource,
     decode,
     generate,
     image_seed,
@@ -27,6 +29,7 @@ from modules.trainer.online import settings as online_settings
 from modules.trainer.online.acceleration import hooks_of, training_hooks
 from modules.trainer.online.batch import MadeEpoch, OnlineBatch
 from modules.trainer.online.judge import Judge, all_different, member_id
+from modules.trainer.online.prompts import EditedImages, OnlinePrompt, source_digests
 from modules.trainer.online.review import ReviewFolder
 from modules.trainer.online.ShowingWhileMade import ShowingWhileMade
 from modules.util.config.TrainConfig import TrainConfig
@@ -41,7 +44,7 @@ class EpochMaker:
     """Makes the images of an epoch, scores them and computes advantages.
 
     Args:
-        prompts: prompts of the run.
+        prompts: prompts of the run, with what they edit.
         folder: folder of the run; images for review go below it.
         tell: called with the progress of a rollout; may cancel it.
         acceleration: accelerators of the denoiser.
@@ -50,6 +53,7 @@ class EpochMaker:
         sampler: determines which process makes which images.
         judge: scores the images.
         training_hooks: hooks that training enters around denoiser calls that a rollout also made.
+        source_digests: digests of the images that are edited, by path.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class EpochMaker:
         setup: BaseModelSetup,
         model: Model,
         processes: Processes,
-        prompts: list[str],
+        prompts: list[OnlinePrompt],
         folder: Path,
         tell: Progress,
         acceleration: AccelerationPlan,
@@ -74,7 +78,10 @@ class EpochMaker:
         self._weights: Weights = _live
         self._warnings: list[str] = []
         self._person: PersonReward | None = None
-        setup.check_size(model, self.settings(0).size)
+        size = self.settings(0).size
+        setup.check_size(model, size)
+        self.source_digests = source_digests(prompts)
+        self._edited = EditedImages(setup, model, size, config.source_resolution, self.source_digests)
 
     def settings(self, epoch: int) -> RolloutSettings:
         """The rollout settings that generation and training of an epoch share."""
@@ -83,9 +90,9 @@ class EpochMaker:
     def prepare(self) -> None:
         """Load the rewards, so that their errors appear before the first image is made."""
         self.judge.load()
-        told = told_of_cut_prompts(self.setup, self.model, self.prompts)
-        if told:
-            self._warnings.append(told)
+        texts = [one.text for one in self.prompts]
+        told = (told_of_cut_prompts(self.setup, self.model, texts), self._edited.told_of_crops(self.prompts))
+        self._warnings += filter(None, told)
 
     def ask_through(self, desk: Desk) -> None:
         """Set the desk at which a person is asked, if a person is a reward of the run. Called before ``prepare``."""
@@ -117,7 +124,8 @@ class EpochMaker:
             UserError: a reward failed, or an image or a reward is NaN or infinite.
         """
         slots = [slot for batch in self.sampler.batches(epoch) for slot in batch]
-        requests = [self._request(epoch, slot) for slot in slots]
+        edited = self._edited.of([self.prompts[slot.prompt] for slot in slots])
+        requests = [self._request(epoch, slot, edited) for slot in slots]
         if not all_different(self.processes.gather([one.seed for one in requests])):
             raise RuntimeError("two images of an epoch would be made from the same noise")
         settings = self.settings(epoch)
@@ -136,7 +144,8 @@ class EpochMaker:
         rgb_NCHW = self._decoded(rollouts) if showing is None else showing.images(rollouts)
         self._tell("scoring images", 0, len(rollouts))
         scales = self.judge.rewards.state_dict()
-        judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked)
+        sources = [() if one.source is None else one.source.pixels for one in requests]
+        judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked, sources)
         self._warnings += self.judge.warnings()
         batch = OnlineBatch(rollouts, judged.adv_N, judged.reward_N, torch.arange(len(rollouts)))
         micro = self._micro_batches(judged.kept_N)
@@ -172,16 +181,19 @@ class EpochMaker:
         if self._tell("scoring images", 1, 1) is False:
             raise SamplingCancelled
 
-    def _request(self, epoch: int, slot: Slot) -> RolloutRequest:
-        config = self.config
+    def _request(
+        self, epoch: int, slot: Slot, edited: Mapping[OnlinePrompt, RolloutSource]
+    ) -> RolloutRequest:
+        config, prompt = self.config, self.prompts[slot.prompt]
         shared = config.rlhf_shared_start_noise
         return RolloutRequest(
-            prompt=self.prompts[slot.prompt],
+            prompt=prompt.text,
             group=slot.group,
             seed=image_seed(config.seed, epoch, slot.group, slot.member),
             id=member_id(epoch, slot.group, slot.member),
             negative=config.rlhf_rollout_negative_prompt,
             start_seed=image_seed(config.seed, epoch, slot.group, -1) if shared else None,
+            source=edited.get(prompt),
         )
 
     def _micro_batches(self, kept_N: torch.Tensor) -> list[list[int]]:

@@ -66,8 +66,8 @@ class OnlineLoader:
         return self._maker.settings(epoch)
 
     def data_digest(self) -> str:
-        """Digest of the run's prompts."""
-        return digest_of(self._prompts)
+        """Digest of the run's prompts and of the images that they edit."""
+        return digest_of(self._prompts, self._maker.source_digests)
 
     def facts(self) -> dict[str, object]:
         """Metadata of a saved model: how its images were made and scored."""

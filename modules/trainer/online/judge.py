@@ -69,18 +69,23 @@ class Judge:
         return self._processes.device if name == "auto" else choose_device(name, self._processes.local_rank)
 
     def judge(
-        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, check: Callable[[], None] | None = None
+        self,
+        rollouts: Rollouts,
+        rgb_NCHW: torch.Tensor,
+        check: Callable[[], None] | None = None,
+        sources: Sequence[tuple[torch.Tensor, ...]] = (),
     ) -> Judged:
         """Score, gather, combine and compare the images.
 
         Args:
             check: called before anything is recorded; raises to cancel.
+            sources: of each image, what it was made from, (3, h, w) uint8 each; empty for none of any.
 
         Raises:
             RewardError: a reward failed, or every group of the epoch is skipped.
             DataError: a reward is NaN or infinite, or a group is incomplete.
         """
-        scores, ids = self._scores(rollouts, rgb_NCHW)
+        scores, ids = self._scores(rollouts, rgb_NCHW, list(sources) or [()] * len(rollouts))
         if check is not None:
             check()
         rows = self._processes.gather((ids, scores))
@@ -155,15 +160,17 @@ class Judge:
 
     # -- asking -----------------------------------------------------------------------------------------------
 
-    def _scores(self, rollouts: Rollouts, rgb_NCHW: torch.Tensor) -> tuple[Scores, list[str]]:
+    def _scores(
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, sources: list[tuple[torch.Tensor, ...]]
+    ) -> tuple[Scores, list[str]]:
         """Scores of the images this process has to judge, and their ids."""
         ids, prompts = list(rollouts.ids), list(rollouts.prompts)
         group_N = rollouts.group_N
         if self.rewards.needs_groups and self._processes.world_size > 1:
-            ids, prompts, group_N, rgb_NCHW = self._whole_groups(rollouts, rgb_NCHW)
+            ids, prompts, group_N, rgb_NCHW, sources = self._whole_groups(rollouts, rgb_NCHW, sources)
         size = self._config.rlhf_group_size if self.rewards.needs_groups else None
         metadata = [{"id": one} for one in ids]
-        batch = RewardBatch(rgb_NCHW.float(), prompts, group_N, metadata, size)  # type: ignore[arg-type]
+        batch = RewardBatch(rgb_NCHW.float(), prompts, group_N, metadata, size, sources)  # type: ignore[arg-type]
         if not len(batch):
             return Scores(torch.zeros(len(self.rewards.names), 0), torch.zeros(0, dtype=torch.bool)), ids
         if not self._loaded:
@@ -182,24 +189,27 @@ class Judge:
             self._model.to(denoiser, self._processes.device)
 
     def _whole_groups(
-        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor
-    ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, sources: list[tuple[torch.Tensor, ...]]
+    ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, ...]]]:
         """All images of every W-th group, gathered from all processes."""
-        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW)
+        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW, sources)
         world, rank = self._processes.world_size, self._processes.rank
         picked = sorted(
             (
-                (group, one, prompt, image)
-                for names, prompts, groups, images in self._processes.gather(mine)
-                for one, prompt, group, image in zip(names, prompts, groups, images, strict=True)
+                (group, one, prompt, image, edited)
+                for names, prompts, groups, images, before in self._processes.gather(mine)
+                for one, prompt, group, image, edited in zip(
+                    names, prompts, groups, images, before, strict=True
+                )
                 if group % world == rank
             ),
             key=lambda entry: entry[:2],
         )
-        ids, prompts = [one for _, one, _, _ in picked], [prompt for _, _, prompt, _ in picked]
-        group_N = torch.tensor([group for group, _, _, _ in picked], dtype=torch.int64)
-        images = [image for _, _, _, image in picked]
-        return ids, prompts, group_N, torch.stack(images) if images else rgb_NCHW[:0]
+        ids, prompts = [entry[1] for entry in picked], [entry[2] for entry in picked]
+        group_N = torch.tensor([entry[0] for entry in picked], dtype=torch.int64)
+        images = [entry[3] for entry in picked]
+        stacked_NCHW = torch.stack(images) if images else rgb_NCHW[:0]
+        return ids, prompts, group_N, stacked_NCHW, [entry[4] for entry in picked]
 
 
 def member_id(epoch: int, group: int, member: int) -> str:

@@ -141,6 +141,15 @@ def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
     )
 
 
+def needs_negatives_of_sources(config: TrainConfig) -> bool:
+    """Whether the loss needs a negative prompt that was read with an image that is edited, and rollouts do not."""
+    spec = config.model_type.spec
+    asked = (
+        config.rlhf_mode.spec.shows("group_loss") and config.rlhf_kl_beta > 0 and config.rlhf_dgpo_kl_cfg > 1
+    )
+    return asked and spec.sees_sources and spec.reads_negatives and config.rlhf_rollout_cfg_scale <= 1
+
+
 # -- rewards and advantages -----------------------------------------------------------------------------------
 
 

@@ -78,9 +78,17 @@ class NoisedBatch:
             wanted = self._ask(self._cond).predicted
             if cfg <= 1.0 or not self._step.loader.model.spec.reads_negatives:
                 return wanted
-            negative = self._step.negative().select([0] * len(self._batch))
-            unwanted = self._ask(negative).predicted
+            unwanted = self._ask(self._negative()).predicted
         return unwanted + cfg * (wanted - unwanted)
+
+    def _negative(self) -> Conditioning:
+        """The negative prompt for each image, with what that edits."""
+        sources, device = self._cond.sources, self._step.loader.model.device
+        own = self._batch.rollouts.negative(device)
+        if sources and own is not None:
+            # an encoder may have read it with what is edited
+            return own
+        return self._step.negative().select([0] * len(self._batch)).editing(sources)
 
     @property
     def target(self) -> torch.Tensor:

@@ -127,16 +127,6 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
 
 
-@rule("model_type", "rlhf_enabled", "rlhf_mode")
-def _edits_have_pairs(c: TrainConfig) -> Iterator[Finding]:
-    if c.trains_online and c.model_type.spec.edits_only:
-        yield UnsupportedError(
-            f"{c.rlhf_mode} makes images from prompts alone, but {c.model_type.label} edits source images",
-            "rlhf_mode",
-            "train it on pairs (DPO) or without preferences",
-        )
-
-
 @rule("model_type", "transformer")
 def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
     family = c.model_type
@@ -226,6 +216,14 @@ def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     if not c.model_type.spec.chunks_prompts and c.max_prompt_chunks != usual:
         yield ConfigWarning(
             f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
+        )
+
+
+@rule("model_type", "source_resolution")
+def _sources_are_taken(c: TrainConfig) -> Iterator[Finding]:
+    if c.source_resolution is not None and not c.model_type.spec.sources:
+        yield ConfigWarning(
+            f"has no effect: {c.model_type.label} takes no source images", "source_resolution"
         )
 
 

@@ -33,8 +33,9 @@ class OnlineSection(BaseConfig):
         title="Prompts",
         group="Prompts",
         tip=(
-            "A text file with one prompt per line; empty lines and lines that begin with # are ignored. If no file is "
-            "set, the captions of the enabled concepts are used."
+            "A text file with one prompt per line; empty lines and lines that begin with # are ignored. For "
+            "models that edit images: a .jsonl file whose lines name an instruction and a source image. If no "
+            "file is set, the captions of the enabled concepts are used, with their source images."
         ),
     )
     rlhf_prompts_per_epoch: int = setting(

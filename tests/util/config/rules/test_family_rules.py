@@ -44,6 +44,11 @@ def test_every_setting_of_a_part_the_family_has_not_is_reported(family: ModelTyp
             assert (f"{name}.{field}" in warned(config)) is idle, (name, field)
 
 
+def test_a_size_of_sources_needs_a_family_that_takes_some() -> None:
+    assert "source_resolution" in warned(read_config({"source_resolution": 512}))
+    assert not warned(read_config({"model_type": "FLUX_2", "source_resolution": 512}))
+
+
 def test_the_message_names_the_family_and_what_it_has() -> None:
     config = read_config({"text_encoder_2": {"train": True}})
     assert [str(warning) for warning in find_problems(config).warnings] == [
