@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from modules.util.enum.ModelType import ModelType
 from modules.util.program_files import RESOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +40,45 @@ def test_every_preset_has_its_row_with_its_base() -> None:
     names = [path.relative_to(PRESETS).as_posix() for path in PRESETS.glob("*/*.json")]
     # a file of one's own takes the place of a name
     assert told == {name: values_of(name)["base_model_name"] for name in names if "v-prediction" not in name}
+
+
+def families() -> list[list[str]]:
+    """The cells of the table of families, as they are written."""
+    table = PAGE.partition("## Families")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_every_family_has_a_row_with_its_base_and_all_that_was_distilled_of_it() -> None:
+    found = families()
+    keys = [key for row in found for key in re.findall(r"`([A-Z0-9_]+)`", row[1])]
+    assert not (missing := {family.value for family in ModelType} - {*keys}), f"families without a row: {missing}"
+    known = json.loads((RESOURCES / "bases.json").read_text("utf-8"))
+    for row in found:
+        (base, *_) = re.findall(r"`(.+?)`", row[2]) or [""]
+        wanted = [model["name"] for model in known if model.get("distilled") and model.get("base") == base]
+        if not row[0].endswith(", edits") and base:
+            assert [name for name in re.findall(r"`(.+?)`", row[3])] == wanted, row[0]
+
+
+def test_families_have_the_sizes_and_forecasts_of_their_presets() -> None:
+    told: dict[tuple[str, str, bool], dict[str, str]] = {}
+    for row in rows():
+        if "*" in row[0]:
+            family = ModelType(values_of(presets_of(row[0])[0])["model_type"])
+            edits = "edit" in row[0] and not family.spec.edits_only
+            cells = told.setdefault((family.value, row[1], edits), {"size": row[2], "licence": row[3]})
+            cells[row[5]] = row[4].removesuffix(" GiB")
+    made = {
+        (row[1].strip("`"), row[2].strip("`"), row[0].endswith(", edits")): {
+            "size": row[4],
+            "licence": row[5],
+            **{f"{card} GB": cell for card, cell in zip((8, 12, 16, 24), row[6:], strict=True) if cell != "–"},
+        }
+        for row in families()
+        if "," not in row[1]
+    }
+    assert made == told
 
 
 def test_distilled_models_are_listed_next_to_their_base() -> None:
