@@ -91,14 +91,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help="has an effect with models that are not distilled, at scales above 1",
     )
     add_reading(parser)
-    parser.add_argument(
-        "--source", type=Path, help="source image for models that edit images; the prompt is the instruction"
-    )
-    parser.add_argument(
-        "--source-resolution",
-        type=int,
-        help="scale source images to about this many pixels squared; to the size of the image by default, at most 1024",
-    )
+    add_sources(parser)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--count", type=int, default=1, help="images for each prompt, with consecutive seeds")
     parser.add_argument("--steps", type=int, help="the family's usual number by default")
@@ -150,6 +143,18 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
         )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """What models that edit images are given."""
+    parser.add_argument(
+        "--source", type=Path, help="source image for models that edit images; the prompt is the instruction"
+    )
+    parser.add_argument(
+        "--source-resolution",
+        type=int,
+        help="scale source images to about this many pixels squared; to the size of the image by default, at most 1024",
+    )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
@@ -533,10 +538,9 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         name: value
         for name, value in vars(options).items()
         if name not in {*own, "dry_run", "count", "overwrite"}
+        # images of versions without this option are still known
+        and (name, value) != ("source_resolution", None)
     }
-    if options.source_resolution is None:
-        # images of earlier versions are still known
-        del settings["source_resolution"]
     device, number_type = place_of(options)
     (usual,) = filled_samples(options, ModelType(options.model_type).spec, [sample])
     settings |= {
