@@ -104,7 +104,7 @@ def _checked(rows: list[PromptRow], file: str | Path) -> list[PromptRow]:
 
 def _rows_of_objects(text: str, file: Path) -> Iterator[PromptRow]:
     folder = Owned(file.parent)
-    # the separators that only programs call line ends may stand in a text of JSON
+    # a JSON text may contain other separators of lines
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield _row(line, file, number, folder)

@@ -58,7 +58,7 @@ def test_every_family_has_a_row_with_its_base_and_all_that_was_distilled_of_it()
         (base, *_) = re.findall(r"`(.+?)`", row[2]) or [""]
         wanted = [model["name"] for model in known if model.get("distilled") and model.get("base") == base]
         if not row[0].endswith(", edits") and base:
-            assert [name for name in re.findall(r"`(.+?)`", row[3])] == wanted, row[0]
+            assert re.findall(r"`(.+?)`", row[3]) == wanted, row[0]
 
 
 def test_families_have_the_sizes_and_forecasts_of_their_presets() -> None:
