@@ -20,6 +20,8 @@ STEPS_FOR_100_PAIRS = 150
 FEWEST_PAIRS = 25
 FEWEST_EPOCHS, MOST_EPOCHS = 2, 60
 SMALL_CARD = 12
+EDITS = "edit"
+"""Word in names of presets that leave memory for source images."""
 OWN_IMAGES = "nft"
 """Substring of preset names for training on the model's own images: any sampler, one pass per image."""
 
@@ -47,6 +49,9 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
             continue
         same_base = _same_base(config.base_model_name, file.model.base)
         size = _card_of(path)
+        if EDITS in path.stem.lstrip("#").split() and not config.model_type.spec.edits_only:
+            # the images of a round come from prompts alone
+            continue
         if (path.parent == PRESETS and not same_base) or (size is not None and file.card > size):
             continue
         fitting.append((-2 * same_base - (size is not None), size or 0, path.name, path))

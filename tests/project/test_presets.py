@@ -58,6 +58,11 @@ def test_the_card_chooses():
     assert names == {8: "#dev DPO 12 GB", 12: "#dev DPO 12 GB", 16: "#dev DPO 16 GB", 24: "#dev DPO"}
     names = {card: find_preset(project(type="Z_IMAGE", card=card)).stem for card in CARDS}
     assert names == {8: "#DPO 8 GB", 12: "#DPO 12 GB", 16: "#DPO", 24: "#DPO"}
+    base = "black-forest-labs/FLUX.2-klein-base-4B"
+    # memory for source images is of no use to images of prompts alone
+    names = {card: find_preset(project(type="FLUX_2", base=base, card=card)).stem for card in CARDS}
+    whole = "#klein base 4B DPO"
+    assert names == {8: f"{whole} 8 GB", 12: whole, 16: whole, 24: whole}
     assert round_config(project(card=8), {}, 60, []).batch_size == 1
     assert round_config(project(card=24), {}, 60, []).batch_size == 4
 

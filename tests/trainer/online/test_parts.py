@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from modules.trainer.distributed import Processes
 from modules.trainer.online.acceleration import hooks_of
 from modules.trainer.online.OldPolicy import OldPolicy, decay_at
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
-from modules.trainer.online.prompts import digest_of, read_prompts_file
+from modules.trainer.online.prompts import OnlinePrompt, digest_of
 from modules.util.errors import DataError
+from modules.util.prompts_file import read_prompts_file
 
 
 def test_prompts_file(tmp_path: Path) -> None:
@@ -33,7 +35,13 @@ def test_prompts_file(tmp_path: Path) -> None:
         assert caught.value.field == "rlhf_prompts_file"
     with pytest.raises(DataError, match="cannot be read"):
         read_prompts_file(tmp_path)
-    assert digest_of(["ab", "c"]) != digest_of(["a", "bc"])
+    plain = digest_of([OnlinePrompt("ab"), OnlinePrompt("c")], {})
+    assert plain != digest_of([OnlinePrompt("a"), OnlinePrompt("bc")], {})
+    # as earlier versions wrote it into backups
+    assert plain == hashlib.blake2b(b"2:ab1:c", digest_size=16).hexdigest()
+    edits = [OnlinePrompt("ab", ("x.png",)), OnlinePrompt("c", ("y.png",))]
+    one, other = (digest_of(edits, {"x.png": "1", "y.png": name}) for name in ("2", "3"))
+    assert len({plain, one, other}) == 3
 
 
 def test_old_policy_is_the_trained_one_at_first_and_lags_later() -> None:
