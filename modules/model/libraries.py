@@ -1,4 +1,4 @@
-"""What libraries load although nothing here uses it, and how it is left out."""
+"""Leave out what libraries load although nothing here uses it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from functools import cache
 
 BITSANDBYTES = "bitsandbytes"
-"""diffusers and peft load it for layers of their own, and it brings torch's compiler along: two seconds of every start
-of a trainer. Weights that it rounded before are refused, and those that are rounded here are layers of our own
-(``modules/model/packed.py``), which import it themselves."""
+"""diffusers and peft load it for layers of their own, together with torch's compiler. That takes one to two seconds of
+every start of a trainer. Nothing here needs those layers: weights that it quantised before are refused, and our own
+layers (``modules/model/packed.py``) import it themselves."""
 
 
 @contextmanager
 def unseen(package: str) -> Iterator[None]:
-    """Inside the block, whoever asks whether a package is installed is told that it is not. One that is loaded already
-    stays: leaving it out would save nothing.
+    """Make a package look as if it was not installed, inside the block. A package that is loaded already stays, because
+    leaving it out would save nothing.
     """
     if package in sys.modules:
         yield
@@ -31,14 +31,14 @@ def unseen(package: str) -> Iterator[None]:
 
 @cache
 def prepare_diffusers() -> None:
-    """Import diffusers without what is not used; to be called before anything of it is imported."""
+    """Import diffusers without what is not used. Call this before importing anything of it."""
     with unseen(BITSANDBYTES):
         importlib.import_module("diffusers.utils.import_utils")
 
 
 @cache
 def prepare_denoisers() -> None:
-    """As ``prepare_diffusers``, and import what its denoisers bring along: peft."""
+    """Like ``prepare_diffusers``. Also import what its denoisers load: peft."""
     prepare_diffusers()
     with unseen(BITSANDBYTES):
         importlib.import_module("diffusers.hooks")
