@@ -12,6 +12,7 @@ from modules.model.dtypes import GGUF, NFLOAT_4
 from modules.util.errors import ConfigError, UnsupportedError, list_offenders
 
 CUSTOM = "custom"
+FIELD = "layer_filter"
 
 
 def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
@@ -53,8 +54,13 @@ def check_readable(
         )
 
 
-def filter_patterns(preset: str, custom: str, presets: Mapping[str, Sequence[str]]) -> list[str]:
+def filter_patterns(
+    preset: str, custom: str, presets: Mapping[str, Sequence[str]], field: str = FIELD
+) -> list[str]:
     """The patterns of a preset, or the entries of a comma-separated list for the preset ``custom``.
+
+    Args:
+        field: the setting with that list, for errors; the preset's is called the same with ``_preset``.
 
     Raises:
         ConfigError: the preset is unknown, or ``custom`` has no entry.
@@ -64,28 +70,33 @@ def filter_patterns(preset: str, custom: str, presets: Mapping[str, Sequence[str
         if not entries:
             raise ConfigError(
                 "the custom layer filter is empty",
-                field="layer_filter",
+                field=field,
                 hint="name parts of layer names, separated by commas, or choose a preset",
             )
         return entries
     if preset not in presets:
         raise ConfigError(
             f"unknown layer preset {preset!r} for this model",
-            field="layer_filter_preset",
+            field=f"{field}_preset",
             hint=f"known: {', '.join([*presets, CUSTOM])}",
         )
     return list(presets[preset])
 
 
-def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = False) -> list[str]:
+def select_layers(
+    names: Sequence[str], patterns: Sequence[str], regex: bool = False, field: str = FIELD
+) -> list[str]:
     """The names that contain (with ``regex``: match somewhere) at least one pattern; all without patterns.
+
+    Args:
+        field: the setting with the patterns, for errors.
 
     Raises:
         ConfigError: a pattern is not a regular expression, or matches nothing.
     """
     if not patterns:
         return list(names)
-    compiled = [_compile(pattern if regex else re.escape(pattern)) for pattern in patterns]
+    compiled = [_compile(pattern if regex else re.escape(pattern), field) for pattern in patterns]
     useless = [
         pattern
         for pattern, matcher in zip(patterns, compiled, strict=True)
@@ -94,7 +105,7 @@ def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = F
     if useless:
         raise ConfigError(
             f"these entries match no layer:\n{list_offenders(useless)}",
-            field="layer_filter",
+            field=field,
             hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
         )
     return [name for name in names if any(matcher.search(name) for matcher in compiled)]
@@ -129,7 +140,7 @@ def by_pattern(
     return found
 
 
-def _compile(pattern: str, field: str = "layer_filter") -> re.Pattern[str]:
+def _compile(pattern: str, field: str = FIELD) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -6,8 +6,10 @@ The layers outside the blocks are small and sensitive.
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,22 +112,51 @@ def block_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]
                 yield parent, name, child
 
 
-def roundable_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """The layers in ``block_layers`` that support fewer bits.
+def roundable_layers(
+    module: nn.Module, names: Collection[str] | None = None
+) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """The layers in ``block_layers``, or those with the given paths, that support fewer bits.
 
     Layers that the libraries keep in float32 are unchanged: T5 converts activations to the type of such
     weights (``wo``).
     """
     kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
     paths = {id(child): path for path, child in module.named_modules()}
-    for parent, name, layer in block_layers(module):
-        if kept.isdisjoint(paths[id(layer)].split(".")):
+    for parent, name, layer in block_layers(module) if names is None else _linear_layers(module):
+        path = paths[id(layer)]
+        if kept.isdisjoint(path.split(".")) and (names is None or path in names):
             yield parent, name, layer
 
 
+def _linear_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    for _, parent in list(module.named_modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear):
+                yield parent, name, child
+
+
+def roundable_names(module: nn.Module) -> list[str]:
+    """The paths of all linear layers that support fewer bits, in the module's order.
+
+    Outside of blocks, layers that the libraries do not store in fewer bits either are left out: they convert
+    activations to the type of such weights.
+    """
+    inside = {id(layer) for _, _, layer in roundable_layers(module)}
+    kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    exact = [
+        re.compile(pattern) for pattern in getattr(module, "_skip_layerwise_casting_patterns", None) or ()
+    ]
+    made = []
+    for path, layer in module.named_modules():
+        sound = kept.isdisjoint(path.split(".")) and not any(one.search(path) for one in exact)
+        if isinstance(layer, nn.Linear) and (sound or id(layer) in inside):
+            made.append(path)
+    return made
+
+
 @torch.no_grad()
-def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
-    """Store the weights of a frozen part's blocks in fewer bits. Returns the number of changed layers.
+def quantize(module: nn.Module, kind: str, compute: torch.dtype, names: Collection[str] | None = None) -> int:
+    """Store weights of a frozen part in fewer bits. Returns the number of changed layers.
 
     4- and 8-bit integers are rounded when the part is first moved to its device.
 
@@ -133,6 +164,7 @@ def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
         kind: FLOAT_8 (one scale for each output), INT_8 (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339) or
             NFLOAT_4 (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
         compute: type the layers compute in.
+        names: paths of the layers; those in blocks by default.
 
     Raises:
         UnsupportedError: the library for it is not installed.
@@ -140,11 +172,12 @@ def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
     if kind not in QUANTIZED:
         raise ValueError(f"{kind!r} is not a quantised type")
     count = 0
-    for parent, name, layer in roundable_layers(module):
+    for parent, name, layer in list(roundable_layers(module, names)):
         setattr(parent, name, _quantized(layer, kind, compute))
         count += 1
     # the choice of layers affects the results, and the weights do not reveal it before they are rounded
-    module.stored_as = f"{kind} in {count} layers"  # type: ignore[assignment]
+    told = "" if names is None else f": {hashlib.sha256(chr(0).join(sorted(names)).encode()).hexdigest()}"
+    module.stored_as = f"{kind} in {count} layers{told}"  # type: ignore[assignment]
     return count
 
 

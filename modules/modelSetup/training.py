@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.agreement import check_agreement
@@ -20,7 +19,7 @@ from modules.adapter.TrainingAdapter import FIELD as ADAPTER_FIELD
 from modules.adapter.TrainingAdapter import TrainingAdapter
 from modules.model.compact import offload_blocks, quantize
 from modules.model.dtypes import QUANTIZED, PartDtypes, torch_dtype
-from modules.model.gguf_layers import GgufLinear, holds_blocks
+from modules.model.gguf_layers import GgufLinear
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
@@ -29,6 +28,7 @@ from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.learned_words import add_words, noting_known_words, save_words
 from modules.modelSetup.ModelFamily import LoadOptions
+from modules.modelSetup.rounding import check_rounding, rounded_names
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
@@ -200,7 +200,8 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
         if exact is not None:
             make_lazy(model.module(name), lazy_base_tensors(exact.module(name)))
         compute = torch_dtype(config.train_dtype, "train_dtype")
-        quantize(model.module(name), getattr(config, name).weight_dtype.value, compute)
+        module, kind = model.module(name), getattr(config, name).weight_dtype.value
+        quantize(module, kind, compute, rounded_names(module, name, config))
     keep_in_main_memory(model, config)
 
 
@@ -214,20 +215,6 @@ def keep_in_main_memory(model: Model, config: TrainConfig) -> None:
         offload_trained(model.module(denoiser), fraction)
     else:
         offload_blocks(model.module(denoiser), fraction)
-
-
-def check_rounding(module: nn.Module, part: str, kind: str) -> None:
-    """Refuse to round weights again that are already in fewer bits in a GGUF file.
-
-    Raises:
-        UnsupportedError: names the setting.
-    """
-    if kind in QUANTIZED and holds_blocks(module):
-        raise UnsupportedError(
-            f"weights of a GGUF file stay in their blocks and are not rounded to {kind}",
-            f"{part}.weight_dtype",
-            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
-        )
 
 
 def prediction_override(config: TrainConfig) -> str | None:

@@ -55,7 +55,7 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
 _ONETRAINER_ONLY = {
     *("attention_mechanism", "async_offloading", "clear_cache_before_training", "cloud", "compile"),
     *("enable_autocast_cache", "fallback_train_dtype", "frames", "include_train_config", "lokr_dim"),
-    *("multi_gpu", "oft_block_size", "optimizer_defaults", "prior", "quantization", "secrets"),
+    *("multi_gpu", "oft_block_size", "optimizer_defaults", "prior", "secrets"),
     "temp_device",
 }
 """Top-level keys that identify a OneTrainer config."""

@@ -39,6 +39,10 @@ def other_model(key: str) -> str:
 SD, XL, SD3 = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3"
 HIDREAM = "HI_DREAM_FULL"
 TRAINED_TEXT = {"text_encoder.train": True, "text_encoder.gradient_checkpointing": False}
+FEW_BITS = {"unet.weight_dtype": "FLOAT_8"}
+SOME_IN_FEW_BITS = {
+    **FEW_BITS, "quantization.layer_filter_preset": "custom", "quantization.layer_filter": "attn1",
+}  # fmt: skip
 LONG = {"prompt_weighting": False, "concepts": lambda folder: [concept()]}
 
 
@@ -115,6 +119,10 @@ PARTS = [
     Case("unet.offload_fraction", pictures, 1.0, see.gpu_memory, {"unet.gradient_checkpointing": True}),
     Case("transformer.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory,
          {"transformer.gradient_checkpointing": True}),
+    Case("quantization.layer_filter_preset", pictures, "attn-only", see.weights, FEW_BITS),
+    Case("quantization.layer_filter", pictures, "attn2", see.weights, SOME_IN_FEW_BITS),
+    Case("quantization.layer_filter_regex", pictures, True, see.weights,
+         {**SOME_IN_FEW_BITS, "quantization.layer_filter": "t."}),
     Case("text_encoder.sequence_length", chroma, 2, see.weights),
     Case("text_encoder_2.sequence_length", flux, 2, see.weights),
     Case("text_encoder_3.sequence_length", stable_diffusion_3, 2, see.weights),

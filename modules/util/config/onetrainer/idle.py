@@ -83,8 +83,6 @@ _THEIR_TOKENS = 512
 """Number of tokens that OneTrainer's first text encoder reads unless the file sets it."""
 _LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
 _PREDICTS_VARIANCE = ("PixArtAlphaPipeline",)
-_FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
-_WITHOUT_CUTS = ("", "full")
 
 
 def note_rest(
@@ -108,7 +106,6 @@ def note_rest(
     notes.differences(given, defaults, known, "")
     _lengths(full, family, defaults, notes)
     _variational(full, family, notes)
-    _quantization(full, family, defaults, notes)
     if family.spec.guide in given:
         notes.say(family.spec.guide, "not loaded in training, so samples of a run have no guidance")
     secrets = given.get("secrets")
@@ -150,28 +147,3 @@ def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> No
     strength = full["vb_loss_strength"]
     if family.spec.pipeline_class in _PREDICTS_VARIANCE and strength != 0:
         notes.add("vb_loss_strength", strength, "not supported; the predicted variance is not trained")
-
-
-def _quantization(
-    full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes
-) -> None:
-    """Note which layers are quantised. Ours are those of the blocks, which their preset of that name means too."""
-    given = full["quantization"]
-    if not isinstance(given, Mapping):
-        notes.add("quantization", given, "not an object", faulty=True)
-        return
-    dtypes = [full[part].get("weight_dtype") for part in family.parts if isinstance(full[part], Mapping)]
-    if not any(isinstance(dtype, str) and dtype.startswith(_FEW_BITS) for dtype in dtypes):
-        return
-    if given.get("svd_dtype") not in (None, "NONE"):
-        notes.add("quantization.svd_dtype", given["svd_dtype"], "not supported; changes memory and rounding")
-        notes.differences(given, defaults["quantization"], set(given) - {"svd_rank"}, "quantization")
-    preset, text = given.get("layer_filter_preset"), given.get("layer_filter")
-    if preset in ("full", "blocks"):
-        return
-    if text or preset not in _WITHOUT_CUTS:
-        notes.add(
-            "quantization.layer_filter",
-            text or preset,
-            "not supported; all layers of the blocks are quantised",
-        )

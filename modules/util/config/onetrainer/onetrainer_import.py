@@ -22,7 +22,7 @@ from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.load import find_problems
 from modules.util.config.onetrainer.embeddings_import import import_embeddings
 from modules.util.config.onetrainer.idle import note_rest
-from modules.util.config.onetrainer.layers_import import import_layers
+from modules.util.config.onetrainer.layers_import import import_layers, import_rounded_layers
 from modules.util.config.onetrainer.masks_import import import_masks
 from modules.util.config.onetrainer.noise_import import noise_and_rates
 from modules.util.config.onetrainer.offered import offered
@@ -75,6 +75,7 @@ _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
 _SPECIAL = {
     *("optimizer", "output_model_format", "concepts", "samples", "train_device", "lora_rank"),
     *_LAYERS,
+    "quantization",
     *_EMBEDDINGS,
     *PARTS,
 }
@@ -145,6 +146,8 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         if "learning_rate" in chosen:
             made[part]["learning_rate"] = None
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
+    kept = made[family.denoiser].get("weight_dtype")
+    made |= import_rounded_layers(full, kept, family, defaults["quantization"], notes)
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes) | import_remote(given, full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)

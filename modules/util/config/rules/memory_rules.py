@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from modules.util.config.rules.rules import STEP_ALONE, Finding, rule
+from modules.util.config.rules.rules import STEP_ALONE, ConfigWarning, Finding, rule
+from modules.util.config.section.LoraSection import is_regular_expression
+from modules.util.config.section.ModelPartConfig import BLOCKS, CUSTOM
 from modules.util.enum.choices import EMAMode, WeightDtype
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -55,4 +57,36 @@ def _trained_in_main_memory(c: TrainConfig) -> Iterator[Finding]:
             f"{COMPILES} cannot be used with weights that are trained in main memory",
             "acceleration.shared",
             f"leave it out, or set {place} to 0",
+        )
+
+
+@rule("quantization")
+def _filter_of_few_bits(c: TrainConfig) -> Iterator[Finding]:
+    own, place = c.quantization, "quantization.layer_filter"
+    if own.layer_filter_preset == CUSTOM and not own.patterns():
+        hint = "name parts of layers such as attn, or choose the preset blocks"
+        yield ConfigError(f"is empty while {place}_preset is {CUSTOM}", place, hint)
+    for pattern in own.patterns() if own.layer_filter_regex else ():
+        if not is_regular_expression(pattern):
+            yield ConfigError(f"{pattern!r} is not a regular expression", place)
+    if own.layer_filter_preset != CUSTOM and own.layer_filter.strip():
+        chosen = f"the preset {own.layer_filter_preset} chooses the layers"
+        yield ConfigWarning(f"has no effect: {chosen}; set {place}_preset to {CUSTOM}", place)
+
+
+@rule("quantization", "model_type", "unet", "transformer")
+def _layers_in_few_bits(c: TrainConfig) -> Iterator[Finding]:
+    own, denoiser = c.quantization, c.model_type.denoiser
+    known = (*c.model_type.spec.layer_presets, CUSTOM)
+    if own.layer_filter_preset not in known:
+        yield ConfigError(
+            f"{own.layer_filter_preset!r} is not a layer preset of {c.model_type.label}",
+            "quantization.layer_filter_preset",
+            f"known: {', '.join(known)}",
+        )
+    dtype = getattr(c, denoiser).weight_dtype
+    if own.layer_filter_preset != BLOCKS and not dtype.quantized:
+        yield ConfigWarning(
+            f"has no effect: {denoiser}.weight_dtype is {dtype}, so no layer is kept in few bits",
+            "quantization.layer_filter_preset",
         )

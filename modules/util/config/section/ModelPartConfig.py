@@ -3,6 +3,9 @@ from modules.util.config.setting import Float, PathText, setting
 from modules.util.enum.choices import DataType, PaddingMask, StopUnit, WeightDtype
 from modules.util.enum.ModelType import families_where
 
+BLOCKS, CUSTOM = "blocks", "custom"
+"""Layer presets: all layers in blocks, and those that a filter names."""
+
 
 class SourcedPartConfig(BaseConfig):
     """A part of the model that may be loaded from elsewhere."""
@@ -140,6 +143,46 @@ class DenoiserConfig(ModelPartConfig):
             "checkpointing."
         ),
     )
+
+
+class QuantizationConfig(BaseConfig):
+    """Which layers of the denoiser are kept in 8 or 4 bits."""
+
+    layer_filter_preset: str = setting(
+        BLOCKS,
+        min_length=1,
+        widget="layers",
+        cost="value",
+        free=False,
+        title="Layers in few bits",
+        tip=(
+            "Which linear layers of the denoiser are kept in 8 or 4 bits, where its weights are: blocks (all in its "
+            "blocks), another preset of the model family, full for all, or custom for your own filter. Fewer layers "
+            "are more exact and take more memory."
+        ),
+    )
+    layer_filter: str = setting(
+        "",
+        visible=".layer_filter_preset=custom",
+        cost="value",
+        free=False,
+        title="Filter of few bits",
+        tip="Parts of layer names, separated by commas; a linear layer with any of them is kept in few bits.",
+    )
+    layer_filter_regex: bool = setting(
+        False,
+        visible=".layer_filter_preset=custom",
+        cost="value",
+        free=False,
+        title="Filter of few bits is a pattern",
+        tip="Read the parts of this filter as regular expressions.",
+    )
+
+    def patterns(self) -> tuple[str, ...]:
+        """The parts of ``layer_filter``; empty unless the preset is ``custom``."""
+        if self.layer_filter_preset != CUSTOM:
+            return ()
+        return tuple(part.strip() for part in self.layer_filter.split(",") if part.strip())
 
 
 class TransformerConfig(DenoiserConfig):

@@ -7,6 +7,7 @@ from modules.util.config.section.ModelPartConfig import (
     FrozenPartConfig,
     FurtherTextEncoderConfig,
     OptionalTextEncoderConfig,
+    QuantizationConfig,
     TextEncoderConfig,
     TrainingAdapterConfig,
     TransformerConfig,
@@ -94,6 +95,12 @@ class ModelSection(BaseConfig):
         free=False,
         title="Transformer",
         tip="The denoiser of models that have no UNet.",
+    )
+    quantization: QuantizationConfig = setting(
+        factory=QuantizationConfig,
+        free=False,
+        title="Layers in few bits",
+        tip="Which layers of the denoiser are kept in 8 or 4 bits, where its weights are.",
     )
     text_encoder: TextEncoderConfig = setting(
         factory=TextEncoderConfig, free=False, title="Text encoder", tip="Turns prompts into vectors."

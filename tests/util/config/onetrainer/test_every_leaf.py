@@ -147,7 +147,6 @@ WITHIN = {
         "slice_p", "log_every", "fsdp_in_use", "use_triton")},
     "optimizer.stochastic_rounding": "acts on weights of 16 bits, which test_strictness.py looks at",
     "quantization.cache_dir": "where it keeps quantised weights",
-    "quantization.layer_filter_regex": "is noted with the filter it belongs to",
     "quantization.svd_rank": "is noted with its number format",
     "sample_after_unit": "carried",
 }  # fmt: skip

@@ -19,7 +19,6 @@ from tests.util.config.onetrainer.presets import PRESETS
 EXPLAINED = {
     r"transformer\.weight_dtype = INT_W8A8": "instead",
     r"vb_loss_strength = 1\.0": "variance is not trained",
-    r"quantization\.layer_filter = ": "all layers of the blocks are quantised",
     r"transformer\.activation_offloading = true": "activations stay on the device",
     r"text_encoder\.offload_fraction = ": "encoders are moved as a whole",
     r"compile = true": "trained in main memory",
@@ -64,6 +63,11 @@ def test_a_preset_of_a_family_that_is_trained(name: str, tmp_path: Path) -> None
     assert part.offload_fraction == asked.get("offload_fraction", data.get("layer_offload_fraction", 0.0))
     given = asked.get("weight_dtype", data.get("weight_dtype", "FLOAT_32"))
     assert bits(part.weight_dtype) <= bits(given)
+    few = data.get("quantization", {})
+    if few.get("layer_filter_preset", "blocks") == "blocks":
+        assert not config.quantization.layer_filter.strip()
+    elif bits(part.weight_dtype) < 16:
+        assert config.quantization.layer_filter_preset == few["layer_filter_preset"]
     if "optimizer_defaults" in data:
         assert config.optimizer.fused_back_pass
         assert config.clip_each_weight
