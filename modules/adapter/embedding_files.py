@@ -1,8 +1,9 @@
 """Files of embeddings (textual inversion), and embeddings in files of adapters.
 
 A file for CLIP alone holds ``emb_params`` (A1111, ComfyUI), others hold a tensor of the name of each text encoder, such
-as ``clip_l`` and ``clip_g``, or ``t5``. Of other programs ``emp_params``, ``string_to_param`` (A1111's .pt) and files
-with one tensor of any name (diffusers) are read as well. In files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
+as ``clip_l`` and ``clip_g``, or ``t5``; ``t5_out`` holds vectors for what that encoder puts out. Of other programs
+``emp_params``, ``string_to_param`` (A1111's .pt) and files with one tensor of any name (diffusers) are read as well. In
+files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import digests
 from modules.model.Model import Model
-from modules.model.text.LearnedWords import LearnedWord
+from modules.model.text.LearnedWords import OUTPUT, LearnedWord
 from modules.model.weight_files import DAMAGED, check_archive
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, fault_of_placeholder
@@ -28,8 +29,6 @@ from modules.util.tensors.tensor_files import write_safetensors
 
 BUNDLE = "bundle_emb."
 SINGLE, THEIRS, CLIP = "emb_params", "emp_params", "clip_l"
-OUTPUT = "_out"
-"""Suffix of the names of vectors that replace a text encoder's output."""
 _PICKLES = (".pt", ".bin")
 _MOST_BYTES = 64 * 2**20
 _MOST_BUNDLED = 1000
@@ -40,10 +39,7 @@ def file_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of a single-embedding file, (tokens, E) each, on the CPU."""
     alone = spec.embedding_keys == (CLIP,)
-    return {
-        SINGLE if alone else key: _written(word.vectors[encoder], dtype)
-        for key, encoder in _encoders(spec, word.vectors).items()
-    }
+    return {SINGLE if alone else key: _written(rows, dtype) for key, rows in _by_key(word, spec).items()}
 
 
 def bundle_tensors(
@@ -51,9 +47,17 @@ def bundle_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of an embedding in an adapter file, on the CPU."""
     return {
-        f"{BUNDLE}{word.placeholder}.{key}": _written(word.vectors[encoder], dtype)
-        for key, encoder in _encoders(spec, word.vectors).items()
+        f"{BUNDLE}{word.placeholder}.{key}": _written(rows, dtype)
+        for key, rows in _by_key(word, spec).items()
     }
+
+
+def _by_key(word: LearnedWord, spec: FamilySpec) -> dict[str, torch.Tensor]:
+    """The vectors of a word by what files call them."""
+    made: dict[str, torch.Tensor] = {
+        key: word.vectors[encoder] for key, encoder in _encoders(spec, word.vectors).items()
+    }
+    return made | {f"{spec.output_key}{OUTPUT}": rows for rows in word.outputs.values()}
 
 
 def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
@@ -97,11 +101,15 @@ def save_embedding(
     return target
 
 
-def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torch.Tensor]:
-    """Read the vectors of a single-embedding file by text encoder, (tokens, E) float each.
+def read_embedding(
+    path: str | Path, model: Model, field: str, output: bool | None = False
+) -> dict[str, torch.Tensor]:
+    """Read the vectors of a single-embedding file by text encoder, (tokens, E) float each. Output vectors have the
+    encoder's name with ``OUTPUT``.
 
     Args:
         field: the setting that names the file, for errors.
+        output: whether output vectors are wanted; ``None`` for what the file has.
 
     Raises:
         DataError: the file is missing, damaged, not an embedding, or for another model.
@@ -118,12 +126,24 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
     keys = tuple(_encoders(model.spec, model.text_encoders))
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
-    if outputs:
+    if outputs and not model.spec.output_key:
         raise DataError(
-            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported",
+            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which {model.spec.label} does "
+            "not take",
             field=field,
-            hint="use an embedding without them",
+            hint="use an embedding that was trained with this kind of model",
         )
+    if output is None:
+        output = bool(outputs)
+    if bool(outputs) is not output:
+        kind, other = ("output vectors", "others") if outputs else ("no output vectors", "such vectors")
+        raise DataError(
+            f"{source} holds {kind}, and the embedding is to have {other}",
+            field=field,
+            hint=f"set is_output_embedding to {str(bool(outputs)).lower()}, or use another file",
+        )
+    if output:
+        return checked(tensors, model, str(source), field)
     if len(model.spec.embedding_keys) == 1:
         names = (SINGLE, THEIRS) if keys == (CLIP,) else ()
         found = [tensors[name] for name in names if name in tensors]
@@ -156,7 +176,15 @@ def checked(
         DataError: they do not match the model or each other, or have NaN or infinite values.
     """
     made: dict[str, torch.Tensor] = {}
-    for key, encoder in _encoders(model.spec, model.text_encoders).items():
+    spec = model.spec
+    widths = {
+        key: (encoder, table(model, encoder).shape[1])
+        for key, encoder in _encoders(spec, model.text_encoders).items()
+    }
+    if is_output(tensors, spec):
+        width = table(model, spec.length_of).shape[1] * spec.output_layers
+        widths = {f"{spec.output_key}{OUTPUT}": (f"{spec.length_of}{OUTPUT}", width)}
+    for key, (encoder, width) in widths.items():
         if key not in tensors:
             raise DataError(
                 f"the embedding in {source} has no vectors for {key}, which {model.spec.label} reads prompts with",
@@ -164,7 +192,6 @@ def checked(
                 hint="use an embedding that was trained with this kind of model",
             )
         vectors = tensors[key][None] if tensors[key].dim() == 1 else tensors[key]
-        width = table(model, encoder).shape[1]
         fault = ""
         plain = vectors.layout is torch.strided and vectors.is_floating_point()
         if vectors.dim() != 2 or not plain or not vectors.numel():
@@ -193,6 +220,11 @@ def checked(
     return made
 
 
+def is_output(tensors: Collection[str], spec: FamilySpec) -> bool:
+    """Whether an embedding with tensors of these names has output vectors."""
+    return bool(spec.output_key) and any(name.endswith(OUTPUT) for name in tensors)
+
+
 def table(model: Model, encoder: str) -> torch.Tensor:
     """The vectors of a text encoder's vocabulary, (tokens, E)."""
     module: Any = model.module(encoder)
@@ -215,7 +247,8 @@ def bundled(
     encoders = _encoders(spec, spec.text_encoders)
     required = {key for key, encoder in encoders.items() if not spec.part(encoder).optional}
     for placeholder, own in found.items():
-        fits = required <= set(own) <= set(spec.embedding_keys)
+        fits = bool(spec.embedding_keys) and required <= set(own) <= set(spec.embedding_keys)
+        fits = fits or (bool(spec.output_key) and set(own) == {f"{spec.output_key}{OUTPUT}"})
         known = fits and not fault_of_placeholder(placeholder)
         if known and placeholder.casefold() not in taken and len(used) < _MOST_BUNDLED:
             used[placeholder] = own

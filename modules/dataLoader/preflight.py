@@ -323,7 +323,7 @@ def _trained_texts(config: TrainConfig) -> dict[str, ModelPartConfig | Embedding
     words = config.places_of_embeddings() if config.trains_words() else {}
     return {
         **{part: getattr(config, part) for part in encoders},
-        **{place: one for place, one in words.items() if one.train},
+        **{place: one for place, one in words.items() if one.train and not one.is_output_embedding},
     }
 
 

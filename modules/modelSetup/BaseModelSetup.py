@@ -32,8 +32,8 @@ from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import dynamic_shift
 from modules.model.noising.schedule import Prediction
 from modules.model.text.emphasis import read_emphasis
-from modules.model.text.encoding import cut_prompts
-from modules.model.text.LearnedWords import AddedRows
+from modules.model.text.encoding import cut_prompts, tokenize
+from modules.model.text.LearnedWords import PLACES, AddedRows
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.objective.supervised import (
     LossOptions,
@@ -87,6 +87,30 @@ class BaseModelSetup(ModelFamily):
         if model.words is None:
             return model.parts[encoder.replace("text_encoder", "tokenizer")], None
         return model.words.tokenizer(encoder), model.words.rows(encoder)
+
+    def _placed(
+        self, model: Model, cond: Conditioning, texts: Sequence[str], limit: int, cut: int = 0, **how: Any
+    ) -> Conditioning:
+        """States of texts, with where the output vectors of words belong, if there are such words.
+
+        Args:
+            limit, how: as the texts were tokenised, see ``tokenize``.
+            cut: tokens at the beginning whose states were left out.
+        """
+        name = self.spec.length_of
+        tokenizer, added = self._tokenizer_of(model, name)
+        if added is None or not added.puts_out:
+            return cond
+        ids_BL, _ = tokenize(tokenizer, texts, model.module(name), limit, **how)
+        return cond.plus(**{PLACES: added.placed(ids_BL)[:, cut:]})
+
+    @staticmethod
+    def hidden_states(model: Model, cond: Conditioning) -> torch.Tensor:
+        """The states (B, L, E) of prompts for the denoiser, with the output vectors of words as they are now."""
+        hidden_BLE, places_BL = cond["hidden_BLE"], cond.tensors.get(PLACES)
+        if places_BL is None or model.words is None or not model.words.puts_out:
+            return hidden_BLE
+        return model.words.put_in(hidden_BLE, places_BL)
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """The prompts whose end no text encoder reads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,14 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.embedding_files import checked, read_embedding, save_embedding, table
 from modules.model.dtypes import torch_dtype
 from modules.model.Model import Model
-from modules.model.text.LearnedWords import LearnedWord, LearnedWords
+from modules.model.text.LearnedWords import FILL, OUTPUT, PLACES, LearnedWord, LearnedWords
+from modules.modelSetup.registry import create_model_setup
 from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, EmbeddingConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.files.output_place import word_files, words_folder
 from modules.util.owned_files import Owned
 
-FILL = "*"
-"""Padding of initial texts."""
 Named = list[tuple[str, nn.Parameter]]
 Vectors = Mapping[str, torch.Tensor]
 
@@ -45,11 +45,13 @@ def add_words(model: Model, config: TrainConfig, source: AdapterFile | None = No
         _check_placeholder(model, one.placeholder, f"{place}.placeholder")
         in_adapter = kept.pop(one.placeholder.casefold(), None)
         if one.model_name.strip():
-            vectors: Vectors = read_embedding(one.model_name, model, f"{place}.model_name")
+            output = one.is_output_embedding
+            vectors: Vectors = read_embedding(one.model_name, model, f"{place}.model_name", output)
         elif in_adapter is not None and source is not None:
             vectors = checked(in_adapter, model, source.source, "lora_model_name")
+            _check_kind(vectors, one, place)
         else:
-            vectors = _of_text(model, one)
+            vectors = _outputs_of_text(model, one, place) if one.is_output_embedding else _of_text(model, one)
         words.append(_word(model, one.placeholder, vectors, config, one.train))
     words += _of_adapter(model, source, kept)
     model.words = LearnedWords(words, _tokenizers(model))
@@ -72,7 +74,7 @@ def add_words_of(
     words = [word for source in sources for word in _of_adapter(model, source, source.embeddings)]
     for placeholder, path in own:
         _check_placeholder(model, placeholder, field)
-        vectors = read_embedding(path, model, field)
+        vectors = read_embedding(path, model, field, output=None)
         words.append(_sampled_word(placeholder, vectors))
     names = [word.placeholder.casefold() for word in words]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -82,9 +84,27 @@ def add_words_of(
 
 
 def _sampled_word(placeholder: str, vectors: Vectors) -> LearnedWord:
-    return LearnedWord(
+    return _named_word(
         placeholder, {name: nn.Parameter(rows, requires_grad=False) for name, rows in vectors.items()}
     )
+
+
+def _named_word(placeholder: str, vectors: Mapping[str, nn.Parameter]) -> LearnedWord:
+    """A word of vectors by text encoder, those of outputs by its name with ``OUTPUT``."""
+    outputs = {name: rows for name, rows in vectors.items() if name.endswith(OUTPUT)}
+    read = {name: rows for name, rows in vectors.items() if name not in outputs}
+    return LearnedWord(placeholder, read, {name.removesuffix(OUTPUT): rows for name, rows in outputs.items()})
+
+
+def _check_kind(vectors: Vectors, own: EmbeddingConfig, place: str) -> None:
+    """Refuse to train vectors of another kind than the adapter holds for the same word."""
+    there = any(name.endswith(OUTPUT) for name in vectors)
+    if there is not own.is_output_embedding:
+        raise ConfigError(
+            f"the adapter holds {own.placeholder!r} {'as' if there else 'without'} output vectors",
+            f"{place}.is_output_embedding",
+            f"set it to {str(there).lower()}, or choose another placeholder",
+        )
 
 
 def _of_adapter(
@@ -160,13 +180,43 @@ def _of_text(model: Model, config: EmbeddingConfig) -> dict[str, torch.Tensor]:
     return made
 
 
+def _outputs_of_text(model: Model, config: EmbeddingConfig, place: str) -> dict[str, torch.Tensor]:
+    """What the text encoder puts out where it reads the initial text in place of the word, (tokens, E)."""
+    encoder = model.spec.length_of
+    own, fill = (_numbers(_tokenizer(model, encoder), text) for text in (config.initial_embedding_text, FILL))
+    count = config.token_count or min(MOST_TOKENS, max(1, len(own)))
+    width = table(model, encoder).shape[1] * model.spec.output_layers
+    blank = torch.zeros(count, width, device=table(model, encoder).device)
+    if blank.device.type == "meta":
+        return {f"{encoder}{OUTPUT}": blank}
+    probe = LearnedWord(config.placeholder, {}, {encoder: nn.Parameter(blank, requires_grad=False)})
+    reads = {encoder: (own + fill[-1:] * count)[:count]}
+    setup, before = create_model_setup(model.spec.key), model.words
+    model.words = LearnedWords([probe], _tokenizers(model), reads=reads)
+    try:
+        with ExitStack() as stack:
+            for name in model.text_encoders:
+                stack.enter_context(model.borrowed(name))
+            cond = setup.text_states(model, [config.placeholder])
+    finally:
+        model.words = before
+    rows_NE = cond["hidden_BLE"][0][cond[PLACES][0] > 0]
+    if len(rows_NE) < count:
+        raise ConfigError(
+            f"{count} tokens are more than a prompt has room for",
+            f"{place}.token_count",
+            "set a smaller number",
+        )
+    return {f"{encoder}{OUTPUT}": rows_NE.float().cpu()}
+
+
 def _word(model: Model, placeholder: str, vectors: Vectors, config: TrainConfig, train: bool) -> LearnedWord:
     dtype = torch_dtype(config.embedding_weight_dtype, "embedding_weight_dtype")
     made = {}
     for encoder, rows in vectors.items():
-        trained = train and getattr(config, encoder).train_embedding
+        trained = train and getattr(config, encoder.removesuffix(OUTPUT)).train_embedding
         made[encoder] = nn.Parameter(rows.detach().to(dtype=dtype, copy=True), requires_grad=trained)
-    return LearnedWord(placeholder, made)
+    return _named_word(placeholder, made)
 
 
 def _median_norm(model: Model, encoder: str) -> float:

@@ -376,7 +376,9 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
             model.module(part).requires_grad_(True)
     add_words(model, config, source)
     trains_words = model.words is not None and model.words.trained
-    model.trains_text = trains_words or any(part in spec.text_encoders for part in parts)
+    model.trains_text = bool(model.encoders_of_trained_words()) or any(
+        part in spec.text_encoders for part in parts
+    )
     # gradients of a word pass through the denoiser and its text encoder, whether these are trained or not
     passed = [spec.denoiser, *model.encoders_of_trained_words()] if trains_words else []
     for part in dict.fromkeys((*parts, *passed)):

@@ -178,6 +178,9 @@ class FamilySpec:
         embedding_keys: what files of embeddings call each text encoder, in their order; empty where
             embeddings cannot be used. Such a family reads prompts with the tokenizers and tables that words
             extend (``BaseModelSetup._tokenizer_of``).
+        output_key: what files of embeddings call the encoder ``length_of`` (with ``_out``) when they hold vectors for
+            its output; empty where such vectors cannot be used.
+        output_layers: how many layers that output is made of, one after the other.
         shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
@@ -225,6 +228,8 @@ class FamilySpec:
     prompt_weighting: bool = False
     chunks_prompts: bool = False
     embedding_keys: tuple[str, ...] = ()
+    output_key: str = ""
+    output_layers: int = 1
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

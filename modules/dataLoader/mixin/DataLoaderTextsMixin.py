@@ -121,10 +121,18 @@ class DataLoaderTextsMixin:
         """
         chunks = self.prompts.chunks(prompt, self._chunks_of) if self.setup.spec.chunks_prompts else 0
         rules = [f"{chunks} chunks"] if chunks else []
-        if self.model.words is not None and self.model.words.found_in(prompt):
-            rules.append(f"embeddings {self._words_digest}")
+        rules += self._word_rules(prompt)
         rules += [content_key("shown", self.files.digest(plan.path), plan.transform.text()) for plan in plans]
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
+
+    def _word_rules(self, prompt: str) -> list[str]:
+        words = self.model.words
+        if words is None:
+            return []
+        used = words.names_in(prompt)
+        read = any(word.vectors for word in words.words if word.placeholder in used)
+        rules = [f"embeddings {self._words_digest}"] if read else []
+        return [*rules, f"places {words.places_digest()}"] if words.puts_out else rules
 
     @cached_property
     def _reader(self) -> str:

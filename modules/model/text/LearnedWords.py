@@ -4,6 +4,10 @@
 In a prompt, a word is replaced by one letter per vector, which the tokenizer treats as a token of its own.
 The token numbers follow the vocabulary, and the vectors replace the rows of the encoder's table. The table,
 the model's own tokenizer and prompts without such a word are unchanged, bit for bit.
+
+A word may have output vectors instead. The encoder then reads ``*`` in its place, and the vectors replace the
+encoder's output there. The states of a prompt say where. The vectors are inserted for each prediction, so prompts
+stay cached while the word is trained.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +25,12 @@ from torch import nn
 
 from modules.model.text.emphasis import WeightedPrompt
 
+FILL = "*"
+"""Read by the encoder in place of output vectors; also the padding of initial texts."""
+OUTPUT = "_out"
+"""Suffix of the names of vectors that replace a text encoder's output."""
+PLACES = "placed_BL"
+"""The entry in a prompt's states with the places of output vectors: their numbers from 1, 0 elsewhere."""
 PREFIX = "embedding/"
 """Prefix of the vectors among the parameters of a run."""
 _FIRST_LETTER = 0xF0000
@@ -34,25 +44,26 @@ class LearnedWord:
     Args:
         placeholder: how it is written in prompts, ignoring case.
         vectors: text encoder -> its vectors (tokens, E); those that are trained require a gradient.
+        outputs: text encoder -> the vectors that take the place of its output, for words without others.
     """
 
     placeholder: str
     vectors: dict[str, nn.Parameter]
+    outputs: dict[str, nn.Parameter] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """Number of tokens in a prompt."""
-        return next(iter(self.vectors.values())).shape[0]
+        return next(iter((self.vectors or self.outputs).values())).shape[0]
 
     @property
     def trained(self) -> bool:
-        return any(vectors.requires_grad for vectors in self.vectors.values())
+        return any(vectors.requires_grad for _, vectors in self.named())
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
         """The vectors by their names among the parameters of a run."""
-        return [
-            (f"{PREFIX}{self.placeholder}.{encoder}", vectors) for encoder, vectors in self.vectors.items()
-        ]
+        own = {**self.vectors, **{f"{encoder}{OUTPUT}": rows for encoder, rows in self.outputs.items()}}
+        return [(f"{PREFIX}{self.placeholder}.{name}", rows) for name, rows in own.items()]
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,12 @@ class AddedRows:
     Args:
         first: the number of the first added token.
         rows: vectors of the words, (tokens, E) each, in the order of the numbers.
+        reads: for each added token, the number that is read instead where it has an output vector, else -1.
     """
 
     first: int
     rows: tuple[torch.Tensor, ...]
+    reads: tuple[int, ...]
 
     @contextmanager
     def looked_up(self, encoder: nn.Module, ids_BL: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -77,6 +90,13 @@ class AddedRows:
             yield ids_BL
             return
         index_BL = (ids_BL - self.first).clamp(min=0)
+        read_BL = self._looked_up(self.reads, index_BL)
+        put_out_BL = added_BL & (read_BL >= 0)
+        ids_BL, added_BL = torch.where(put_out_BL, read_BL, ids_BL), added_BL & ~put_out_BL
+        if not self.rows:
+            yield ids_BL
+            return
+        index_BL = self._looked_up(_counted(number < 0 for number in self.reads), index_BL)
 
         def replaced(_module: nn.Module, _args: Any, out_BLE: torch.Tensor) -> torch.Tensor:
             rows_NE = torch.cat([rows.to(out_BLE.device, out_BLE.dtype) for rows in self.rows])
@@ -89,6 +109,34 @@ class AddedRows:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def placed(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """``PLACES`` of token numbers."""
+        outputs = _counted(number >= 0 for number in self.reads)
+        numbers = tuple(
+            place + 1 if read >= 0 else 0 for place, read in zip(outputs, self.reads, strict=True)
+        )
+        made_BL = self._looked_up(numbers, (ids_BL - self.first).clamp(min=0))
+        return made_BL.masked_fill(ids_BL < self.first, 0)
+
+    @property
+    def puts_out(self) -> bool:
+        """Whether any token has an output vector."""
+        return any(number >= 0 for number in self.reads)
+
+    @staticmethod
+    def _looked_up(numbers: Sequence[int], index_BL: torch.Tensor) -> torch.Tensor:
+        known = torch.tensor(numbers, device=index_BL.device)
+        return known[index_BL.clamp(max=len(numbers) - 1)]
+
+
+def _counted(of_kind: Iterable[bool]) -> tuple[int, ...]:
+    """The place of each thing among those of a kind; the others have any."""
+    made, count = [], 0
+    for one in of_kind:
+        made.append(count)
+        count += one
+    return tuple(made)
 
 
 def _tables(encoder: nn.Module) -> list[nn.Module]:
@@ -109,12 +157,14 @@ class LearnedWords:
         tokenizers: text encoder -> its original tokenizer.
         start: names and initial values of all vectors; by default the current ones.
         norms: text encoder -> the norm that trained vectors keep, if any.
+        reads: text encoder -> the tokens read in place of output vectors; by default ``FILL``.
     """
 
     words: list[LearnedWord]
     tokenizers: Mapping[str, Any]
     start: dict[str, torch.Tensor] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
+    reads: dict[str, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.start = self.start or {name: rows.detach().clone() for name, rows in self.named()}
@@ -146,7 +196,38 @@ class LearnedWords:
 
     def rows(self, encoder: str) -> AddedRows:
         """The rows added to an encoder's table."""
-        return AddedRows(self._extended[encoder][1], tuple(word.vectors[encoder] for word in self.words))
+        rows = tuple(word.vectors[encoder] for word in self.words if word.vectors)
+        reads: list[int] = []
+        for word in self.words:
+            reads += [-1] * word.tokens if word.vectors else self._read_instead(encoder, word.tokens)
+        return AddedRows(self._extended[encoder][1], rows, tuple(reads))
+
+    def _read_instead(self, encoder: str, count: int) -> list[int]:
+        """The numbers of the tokens that an encoder reads at the places of ``count`` output vectors."""
+        if encoder in self.reads:
+            return self.reads[encoder]
+        fill = self.tokenizers[encoder](FILL, add_special_tokens=False).input_ids
+        return [fill[-1] if fill else 0] * count
+
+    @property
+    def puts_out(self) -> bool:
+        """Whether any word has output vectors."""
+        return any(word.outputs for word in self.words)
+
+    def put_in(self, states_BLE: torch.Tensor, places_BL: torch.Tensor) -> torch.Tensor:
+        """States of prompts with the output vectors of words at their places.
+
+        Args:
+            places_BL: ``PLACES``.
+        """
+        rows = [rows for word in self.words for rows in word.outputs.values()]
+        rows_NE = torch.cat([one.to(states_BLE.device, states_BLE.dtype) for one in rows])
+        return torch.where((places_BL > 0)[..., None], rows_NE[(places_BL - 1).clamp(min=0)], states_BLE)
+
+    def places_digest(self) -> str:
+        """Of which words have output vectors, and how many, in hex."""
+        told = repr([(word.placeholder.casefold(), word.tokens) for word in self.words if word.outputs])
+        return hashlib.blake2b(told.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     # -- prompts -------------------------------------------------------------------------------------------
 
@@ -218,7 +299,8 @@ class LearnedWords:
                 rounding, are then unchanged, bit for bit.
         """
         for word in self.words:
-            for (name, rows), encoder in zip(word.named(), word.vectors, strict=True):
+            for encoder, rows in word.vectors.items():
+                name = f"{PREFIX}{word.placeholder}.{encoder}"
                 trained = rows.requires_grad or (ended and name in self._ever_trained)
                 if not trained or encoder not in self.norms:
                     continue
@@ -233,8 +315,9 @@ class LearnedWords:
         return _digest(self.start)
 
     def digest(self) -> str:
-        """Digest of the words and their current vectors, in hex."""
-        return _digest(self.state_dict())
+        """Digest of the words and their current vectors, in hex, without output vectors, which no encoder reads."""
+        own = [pair for word in self.words if word.vectors for pair in word.named()]
+        return _digest({name: rows.detach() for name, rows in own})
 
 
 def _pattern(placeholders: Sequence[str]) -> re.Pattern[str]:

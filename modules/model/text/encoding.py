@@ -173,6 +173,7 @@ def causal_states(
     layers: Sequence[int],
     padded: bool = False,
     suffix: str = "",
+    added: AddedRows | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool). Padding
     follows the text, where a causal model does not see it, and its own states are zeros.
@@ -181,12 +182,14 @@ def causal_states(
         layers: indices of the hidden states, concatenated along E; -1 is the last one with the final norm.
         padded: always pad to the limit and include the states of the padding, for models trained to see them.
         suffix: appended to every text, even a truncated one.
+        added: the rows added to the encoder's table.
     """
     if suffix:
         ids_BL, mask_BL = tokens_before(tokenizer, texts, encoder, limit, suffix)
     else:
         ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
-    states_BLE = states_of(encoder, ids_BL, mask_BL, layers)
+    with looked_up(encoder, ids_BL, added) as known_BL:
+        states_BLE = states_of(encoder, known_BL, mask_BL, layers)
     return (states_BLE if padded else states_BLE.masked_fill(~mask_BL[..., None], 0.0)), mask_BL
 
 

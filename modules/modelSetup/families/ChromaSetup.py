@@ -41,13 +41,14 @@ class ChromaSetup(BaseModelSetup):
         seen_BL = torch.arange(mask_BL.shape[1], device=mask_BL.device)[None] <= length_B1
         if model.masks_padding is False:
             seen_BL = torch.ones_like(seen_BL)
-        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": seen_BL})
+        cond = Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": seen_BL})
+        return self._placed(model, cond, prompts, self.prompt_length(model))
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
-        image_BLE, hidden_BLE = pack(x_BChw), cond["hidden_BLE"].to(x_BChw.dtype)
+        image_BLE, hidden_BLE = pack(x_BChw), self.hidden_states(model, cond).to(x_BChw.dtype)
         seen_BL = torch.cat([cond["mask_BL"], cond["mask_BL"].new_ones(image_BLE.shape[:2])], dim=1)
         mask_BL = seen_BL.to(x_BChw.dtype)
         with _masked_checkpoints(model.denoiser, mask_BL):

@@ -10,7 +10,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.noising.sampling import make_sampler
-from modules.model.text.encoding import causal_states, chat_messages, states_of, tokenize
+from modules.model.text.encoding import causal_states, chat_messages, looked_up, states_of, tokenize
 from modules.modelSetup.Flux2Autoencoder import Flux2Autoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.families.flux_2 import DEV_LAYERS, LAYERS
@@ -36,15 +36,17 @@ class Flux2Setup(Flux2Autoencoder):
     spec = FAMILIES["FLUX_2"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        tokenizer = model.parts["tokenizer"]
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
         texts = chat_messages(tokenizer, prompts, enable_thinking=False)
         # without the language model head
         encoder: Any = model.module("text_encoder").model
         length = self.prompt_length(model)
-        hidden_BLE, mask_BL = causal_states(encoder, tokenizer, texts, length, LAYERS, padded=True)
+        hidden_BLE, mask_BL = causal_states(
+            encoder, tokenizer, texts, length, LAYERS, padded=True, added=added
+        )
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
-        return Conditioning({"hidden_BLE": hidden_BLE})
+        return self._placed(model, Conditioning({"hidden_BLE": hidden_BLE}), texts, length, side="right")
 
     def _guidance(self, model: Model, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor | None:
         """The guidance scale passed to the denoiser (B,), float32, if it has an input for it."""
@@ -54,7 +56,7 @@ class Flux2Setup(Flux2Autoencoder):
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
-        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        hidden_BLE = self.hidden_states(model, cond).to(x_BChw.dtype)
         images = [x_BChw, *(source_BChw.to(x_BChw.dtype) for source_BChw in cond.sources)]
         positions = [
             _positions(rows, columns, 1, x_BChw.device, number * BETWEEN)
@@ -89,16 +91,18 @@ class Flux2DevSetup(Flux2Setup):
     spec = FAMILIES["FLUX_2_DEV"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        tokenizer = model.parts["tokenizer"]
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
         encoder: Any = model.module("text_encoder")
         texts = [tokenizer.apply_chat_template(_conversation(prompt), tokenize=False) for prompt in prompts]
         # the template contains the start mark; padding is added on the tokenizer's side
-        ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, self.prompt_length(model), special=False)
+        length = self.prompt_length(model)
+        ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, length, special=False)
         # without the language model head
-        hidden_BLE = states_of(encoder.model, ids_BL, mask_BL, DEV_LAYERS)
+        with looked_up(encoder.model, ids_BL, added) as known_BL:
+            hidden_BLE = states_of(encoder.model, known_BL, mask_BL, DEV_LAYERS)
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
-        return Conditioning({"hidden_BLE": hidden_BLE})
+        return self._placed(model, Conditioning({"hidden_BLE": hidden_BLE}), texts, length, special=False)
 
     def _guidance(self, model: Model, t_B: torch.Tensor, cond: Conditioning) -> torch.Tensor | None:
         if not model.denoiser.config.guidance_embeds:  # type: ignore[union-attr]

@@ -28,14 +28,15 @@ class FluxSetup(BaseModelSetup):
         )
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
-        return Conditioning({"hidden_BLE": hidden_BLE, "pooled_BE": pooled_BE})
+        cond = Conditioning({"hidden_BLE": hidden_BLE, "pooled_BE": pooled_BE})
+        return self._placed(model, cond, prompts, self.prompt_length(model))
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
         tokens_BLE, positions_L3 = _tokens(x_BChw, cond)
-        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        hidden_BLE = self.hidden_states(model, cond).to(x_BChw.dtype)
         guidance_B = None
         if model.denoiser.config.guidance_embeds:  # type: ignore[union-attr]
             guidance_B = cond.tensors.get("guidance_B")

@@ -40,7 +40,8 @@ class PixArtAlphaSetup(BaseModelSetup):
         )
         if model.masks_padding is False:
             mask_BL = torch.ones_like(mask_BL)
-        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        cond = Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        return self._placed(model, cond, prompts, self.prompt_length(model))
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -53,7 +54,7 @@ class PixArtAlphaSetup(BaseModelSetup):
             known["aspect_ratio"] = (shape[:1] / shape[1:]).repeat(len(x_BChw), 1)
         out_BChw = model.denoiser(
             x_BChw,
-            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
             encoder_attention_mask=cond["mask_BL"].to(x_BChw.dtype),
             timestep=t_B,
             added_cond_kwargs=known,

@@ -43,12 +43,13 @@ class QwenSetup(QwenAutoencoder):
         texts = [f"{BEFORE}{prompt}{AFTER}" for prompt in prompts]
         # without the language model head
         encoder: Any = model.module("text_encoder").model
-        hidden_BLE, mask_BL = causal_states(
-            encoder, model.parts["tokenizer"], texts, BEFORE_TOKENS + self.prompt_length(model), layers=(-1,)
-        )
-        return Conditioning(
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
+        length = BEFORE_TOKENS + self.prompt_length(model)
+        hidden_BLE, mask_BL = causal_states(encoder, tokenizer, texts, length, layers=(-1,), added=added)
+        cond = Conditioning(
             {"hidden_BLE": hidden_BLE[:, BEFORE_TOKENS:], "mask_BL": mask_BL[:, BEFORE_TOKENS:]}
         )
+        return self._placed(model, cond, texts, length, cut=BEFORE_TOKENS, side="right", fill=False)
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -60,7 +61,7 @@ class QwenSetup(QwenAutoencoder):
         out_BLE = model.denoiser(
             hidden_states=torch.cat([pack(image_BChw) for image_BChw in images], dim=1),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
-            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
             # attention is faster without a mask
             encoder_hidden_states_mask=None if bool(mask_BL.all()) else mask_BL,
             img_shapes=[shapes] * len(x_BChw),

@@ -38,7 +38,8 @@ class SanaSetup(BaseModelSetup):
             hidden_BLE = encoder(known_BL, attention_mask=mask_BL.long())[0]
         if model.masks_padding is False:
             mask_BL = torch.ones_like(mask_BL)
-        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        cond = Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        return self._placed(model, cond, prompts, self.prompt_length(model), side="right")
 
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
         return model.vae.encode(rgb_BCHW).latent  # type: ignore[operator, no-any-return]
@@ -49,7 +50,7 @@ class SanaSetup(BaseModelSetup):
         config: Any = model.denoiser.config
         return model.denoiser(  # type: ignore[no-any-return]
             x_BChw,
-            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
             encoder_attention_mask=cond["mask_BL"],
             timestep=t_B * config.timestep_scale,
             return_dict=False,

@@ -23,18 +23,19 @@ class ZImageSetup(BaseModelSetup):
     spec = FAMILIES["Z_IMAGE"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        tokenizer = model.parts["tokenizer"]
-        texts = chat_messages(tokenizer, prompts, enable_thinking=True)
+        tokenizer, added = self._tokenizer_of(model, "text_encoder")
+        texts, length = chat_messages(tokenizer, prompts, enable_thinking=True), self.prompt_length(model)
         hidden_BLE, mask_BL = causal_states(
-            model.module("text_encoder"), tokenizer, texts, self.prompt_length(model), layers=(LAYER,)
+            model.module("text_encoder"), tokenizer, texts, length, layers=(LAYER,), added=added
         )
-        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        cond = Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+        return self._placed(model, cond, texts, length, side="right", fill=False)
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         lengths = cond["mask_BL"].sum(dim=1).tolist()
-        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        hidden_BLE = self.hidden_states(model, cond).to(x_BChw.dtype)
         # this model counts time from noise to image, and its velocity has that direction
         out = model.denoiser(
             list(x_BChw.unsqueeze(2)),

@@ -32,6 +32,7 @@ CHROMA_1 = FamilySpec(
     default_resolution=1024,
     size_multiple=16,
     key_map="flux",
+    output_key="t5",
     embedding_keys=("t5",),
     prompt_tokens=512,
     length_of="text_encoder",

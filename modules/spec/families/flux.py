@@ -38,6 +38,7 @@ FLUX_DEV_1 = FamilySpec(
     model_architecture="Flux.1-dev",
     prompt_weighting=True,
     default_resolution=1024,
+    output_key="t5",
     embedding_keys=("clip_l", "t5"),
     prompt_tokens=512,
     length_of="text_encoder_2",

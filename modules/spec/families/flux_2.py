@@ -67,6 +67,8 @@ FLUX_2 = FamilySpec(
     default_cfg=4.0,
     default_sampler="EULER",
     relatives=(Relative("FLUX.2 dev", _TEXT, 15360, _TEXT_WIDTH, "FLUX_2_DEV"),),
+    output_key="qwen",
+    output_layers=len(LAYERS),
     order=100,
 )
 
@@ -98,6 +100,8 @@ FLUX_2_DEV = replace(
     prompt_tokens=TOKENS - DEV_TEMPLATE_TOKENS,
     template_tokens=DEV_TEMPLATE_TOKENS,
     embeds_guidance=True,
+    output_key="mistral",
+    output_layers=len(DEV_LAYERS),
     relatives=(
         Relative("FLUX.2 klein 4B", _TEXT, 7680, _TEXT_WIDTH, "FLUX_2"),
         Relative("FLUX.2 klein 9B", _TEXT, 12288, _TEXT_WIDTH, "FLUX_2"),

@@ -25,6 +25,7 @@ PIXART_ALPHA = FamilySpec(
     default_resolution=1024,
     size_multiple=16,
     key_map="pixart",
+    output_key="t5",
     embedding_keys=("t5",),
     prompt_tokens=120,
     length_of="text_encoder",

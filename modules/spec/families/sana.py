@@ -28,6 +28,7 @@ SANA = FamilySpec(
     default_resolution=1024,
     size_multiple=32,
     key_map="sana",
+    output_key="gemma",
     embedding_keys=("gemma",),
     prompt_tokens=300,
     length_of="text_encoder",

@@ -207,9 +207,15 @@ class TrainConfig(
 
     def trains_words(self) -> bool:
         """Whether an embedding is trained."""
-        if not self.model_type.spec.embedding_keys or not any(own.train for own in self.embeddings()):
-            return False
-        return any(getattr(self, part).train_embedding for part in self.model_type.text_encoders)
+        return any(own.train and self._learns(own) for own in self.embeddings())
+
+    def _learns(self, own: EmbeddingConfig) -> bool:
+        """Whether an embedding has vectors for any text encoder whose vectors are trained."""
+        spec = self.model_type.spec
+        read = spec.text_encoders if spec.embedding_keys else ()
+        written = (spec.length_of,) if spec.output_key else ()
+        encoders = written if own.is_output_embedding else read
+        return any(getattr(self, encoder).train_embedding for encoder in encoders)
 
     def resolutions(self) -> list[int]:
         """The numbers in ``resolution``."""

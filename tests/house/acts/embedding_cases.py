@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, pictures, stable_diffusion_3
+from tests.house.acts.bases import concept, flux, pictures, stable_diffusion_3
 from tests.house.acts.case import Case, shared_folder
 from tests.tiny import tiny_folder
 
@@ -49,6 +49,20 @@ def worded_3(folder: Path) -> dict[str, Any]:
     return {**stable_diffusion_3(folder), **word, "max_steps": 1}
 
 
+def _in_flux(made: dict[str, Any], folder: Path) -> dict[str, Any]:
+    kept = ("concepts", "additional_embeddings", "text_encoder.train", "training_method")
+    word = {name: made[name] for name in made if name in kept or name.startswith("embedding.")}
+    return {**flux(folder), **word}
+
+
+def worded_flux(folder: Path) -> dict[str, Any]:
+    return _in_flux(worded(folder), folder)
+
+
+def alone_flux(folder: Path) -> dict[str, Any]:
+    return _in_flux(alone(folder), folder)
+
+
 def _file(folder: Path) -> None:
     rows = torch.linspace(-1, 1, 24)[None]
     save_file({"emb_params": rows}, folder / "word.safetensors")
@@ -73,6 +87,8 @@ def of(prefix: str, base: see.Any) -> list[Case]:
 
 CASES = [
     *of(LIST, worded),
+    Case(f"{LIST}is_output_embedding", worded_flux, True, see.weights),
+    Case("embedding.is_output_embedding", alone_flux, True, see.weights),
     Case(f"{LIST}train", worded, False, see.weights),
     *of("embedding.", alone),
     Case("embedding.train", alone, False, see.end),

@@ -58,6 +58,17 @@ class EmbeddingConfig(BaseConfig):
         title="Train",
         tip="Train the embedding. Off: captions and prompts can use it, and it stays as it is.",
     )
+    is_output_embedding: bool = setting(
+        False,
+        cost="switch",
+        free=False,
+        title="Output vectors",
+        tip=(
+            "The vectors take the place of what the large text encoder puts out, instead of what it reads. Prompts "
+            "then stay cached, and the encoder need not be on the GPU while training. Qwen-Image, Z-Image and FLUX.2 "
+            "take no others; Stable Diffusion takes none of these. Off: the vectors are read like words."
+        ),
+    )
     token_count: int | None = setting(
         1,
         ge=1,

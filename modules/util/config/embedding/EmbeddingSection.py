@@ -6,7 +6,7 @@ from modules.util.config.setting import Float, setting
 from modules.util.enum.choices import DataType
 from modules.util.enum.ModelType import families_where
 
-_OFFERED = families_where(lambda spec: bool(spec.embedding_keys))
+_OFFERED = families_where(lambda spec: bool(spec.embedding_keys or spec.output_key))
 
 
 class EmbeddingSection(BaseConfig):
@@ -63,7 +63,7 @@ class EmbeddingSection(BaseConfig):
         group="Training of embeddings",
         tip=(
             "After each step, scale every vector to the median length of the text encoder's own. Switch it on when an "
-            "embedding takes over the image at high learning rates."
+            "embedding takes over the image at high learning rates. Output vectors are left as they are."
         ),
     )
     bundle_additional_embeddings: bool = setting(

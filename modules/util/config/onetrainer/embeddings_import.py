@@ -26,29 +26,37 @@ def import_embeddings(
         usual: OneTrainer's defaults of an embedding.
     """
     made: Data = {
-        _ALONE: _one(full[_ALONE], full, usual, _ALONE, notes) if method == "EMBEDDING" else {},
+        _ALONE: _one(full[_ALONE], family, full, usual, _ALONE, notes) if method == "EMBEDDING" else {},
         _MORE: [],
     }
     further = full[_MORE]
     if not isinstance(further, list):
         notes.add(_MORE, further, "not a list", faulty=True)
         return made
-    if further and not family.spec.embedding_keys:
+    if further and not (family.spec.embedding_keys or family.spec.output_key):
         notes.add(_MORE, f"{len(further)} entries", f"left out; not supported for {family.label}")
         return made
     for number, given in enumerate(further):
-        made[_MORE].append(_one(given, full, usual, f"{_MORE}[{number}]", notes))
+        made[_MORE].append(_one(given, family, full, usual, f"{_MORE}[{number}]", notes))
     return made
 
 
-def _one(given: Any, full: Mapping[str, Any], usual: Mapping[str, Any], place: str, notes: Notes) -> Data:
+def _one(
+    given: Any,
+    family: ModelType,
+    full: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    place: str,
+    notes: Notes,
+) -> Data:
     if not isinstance(given, Mapping):
         notes.add(place, given, "not an object", faulty=True)
         return {}
     whole = {**usual, **given}
     ours = EmbeddingConfig.model_fields
     made = {name: value for name, value in whole.items() if name in ours and name not in END}
-    if whole.get("is_output_embedding") is True:
+    if whole.get("is_output_embedding") is True and not family.spec.output_key:
+        made["is_output_embedding"] = False
         notes.add(
             f"{place}.is_output_embedding", True, "not supported; its vectors are inputs of the text encoder"
         )
@@ -57,5 +65,5 @@ def _one(given: Any, full: Mapping[str, Any], usual: Mapping[str, Any], place: s
                 f"{place}.model_name", whole["model_name"], "left out; it holds outputs of the text encoder"
             )
     made |= end_of_training(place, whole, full, notes)
-    notes.differences(given, usual, {*ours, "uuid", "is_output_embedding", VERSION_KEY}, place)
+    notes.differences(given, usual, {*ours, "uuid", VERSION_KEY}, place)
     return made

@@ -18,14 +18,18 @@ def import_layers(full: Mapping[str, Any], family: ModelType, notes: Notes) -> d
 
 
 def import_rounded_layers(
-    full: Mapping[str, Any], kept: object, family: ModelType, defaults: Mapping[str, Any], notes: Notes
+    full: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    family: ModelType,
+    defaults: Mapping[str, Any],
+    notes: Notes,
 ) -> dict[str, Any]:
     """Our section of the layers in few bits. There it acts on denoisers alone, as here.
 
     Its preset ``blocks`` is ours, whatever its filter names the blocks.
 
     Args:
-        kept: our number format of the denoiser's weights.
+        ours: our section of the denoiser.
         defaults: of the section there.
     """
     given = full["quantization"]
@@ -36,7 +40,7 @@ def import_rounded_layers(
     if any(_in_few_bits(part) for part in parts) and given.get("svd_dtype") not in (None, "NONE"):
         notes.add("quantization.svd_dtype", given["svd_dtype"], "not supported; changes memory and rounding")
         notes.differences(given, defaults, set(given) - {"svd_rank"}, "quantization")
-    if not _in_few_bits({"weight_dtype": kept}) or given.get("layer_filter_preset") == _BLOCKS:
+    if not _in_few_bits(ours) or given.get("layer_filter_preset") == _BLOCKS:
         return {}
     return {"quantization": _chosen({**defaults, **given}, family, "quantization.", notes)}
 

@@ -103,7 +103,9 @@ def _of_words(
     full: Mapping[str, Any], family: ModelType, lenient: bool, notes: Notes, faults: list[UserError]
 ) -> str:
     """The training method EMBEDDING, for families that support embeddings."""
-    if family.spec.embedding_keys:
+    own = full.get("embedding")
+    output = isinstance(own, Mapping) and own.get("is_output_embedding") is True
+    if family.spec.embedding_keys or (output and family.spec.output_key):
         return "EMBEDDING"
     methods = [name for name in TrainingMethod.__members__ if name != "EMBEDDING"]
     nearest = {"EMBEDDING": ("LORA", f"embeddings cannot be used with {family.label}")}

@@ -134,8 +134,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         "model_type": family.value,
         **{name: value for name, value in chosen.items() if name not in PARTS},
     }
-    if "train_device" in given:
-        made["train_device"] = given["train_device"]
+    made |= {name: given[name] for name in ("train_device",) if name in given}
     made["output_model_format"] = _output_format(full, notes)
     for part in (name for name in family.parts if not family.spec.part(name).frozen):
         made[part] = import_part(part, family, full, defaults[part], notes)
@@ -146,8 +145,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         if "learning_rate" in chosen:
             made[part]["learning_rate"] = None
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
-    kept = made[family.denoiser].get("weight_dtype")
-    made |= import_rounded_layers(full, kept, family, defaults["quantization"], notes)
+    made |= import_rounded_layers(full, made[family.denoiser], family, defaults["quantization"], notes)
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes) | import_remote(given, full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)

@@ -19,15 +19,31 @@ _LISTS = ("training_method", "embedding", "additional_embeddings")
 
 @rule("model_type", *_LISTS)
 def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
-    if not c.places_of_embeddings() or c.model_type.spec.embedding_keys:
-        return
+    spec, places = c.model_type.spec, c.places_of_embeddings()
     alone = c.training_method is TrainingMethod.EMBEDDING
-    able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys)
-    yield UnsupportedError(
-        f"embeddings cannot be used with {c.model_type.label}; they can with {able}",
-        "training_method" if alone else "additional_embeddings",
-        "set training_method to LORA" if alone else "empty the list",
-    )
+    if places and not spec.embedding_keys and not spec.output_key:
+        able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys or one.spec.output_key)
+        yield UnsupportedError(
+            f"embeddings cannot be used with {c.model_type.label}; they can with {able}",
+            "training_method" if alone else "additional_embeddings",
+            "set training_method to LORA" if alone else "empty the list",
+        )
+        return
+    for place, one in places.items():
+        if one.is_output_embedding and not spec.output_key:
+            able = ", ".join(one.label for one in ModelType if one.spec.output_key)
+            yield UnsupportedError(
+                f"{c.model_type.label} takes no output vectors; these do: {able}",
+                f"{place}.is_output_embedding",
+                "set it to false",
+            )
+        if not one.is_output_embedding and not spec.embedding_keys:
+            yield UnsupportedError(
+                f"the text encoder of {c.model_type.label} takes no further words; vectors for its output can be "
+                "trained",
+                f"{place}.is_output_embedding",
+                "set it to true",
+            )
 
 
 @rule(*_LISTS)
@@ -60,11 +76,16 @@ def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("model_type", *TEXT_ENCODERS, *_LISTS)
 def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
-    wanted = c.model_type.spec.embedding_keys and any(one.train for one in c.embeddings())
-    if wanted and not c.trains_words():
+    spec = c.model_type.spec
+    kinds = [
+        spec.output_key if one.is_output_embedding else spec.embedding_keys
+        for one in c.embeddings()
+        if one.train
+    ]
+    if kinds and all(kinds) and not c.trains_words():
         yield ConfigError(
             "embeddings are to be trained, and train_embedding is off for every text encoder",
-            f"{c.model_type.text_encoders[0]}.train_embedding",
+            f"{spec.text_encoders[0] if spec.embedding_keys else spec.length_of}.train_embedding",
             "switch it on, or set train of the embeddings to false",
         )
 

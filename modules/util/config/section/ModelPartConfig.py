@@ -242,7 +242,7 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
 
     train_embedding: bool = setting(
         True,
-        visible=families_where(lambda spec: bool(spec.embedding_keys)),
+        visible=families_where(lambda spec: bool(spec.embedding_keys or spec.output_key)),
         free=False,
         title="Train embeddings",
         tip=(

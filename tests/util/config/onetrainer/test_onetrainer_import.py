@@ -519,7 +519,12 @@ def test_another_computer_is_found_again_without_what_opens_it(tmp_path: Path) -
     data = {"model_type": "STABLE_DIFFUSION_15", "cloud": {"enabled": True}, "secrets": {"cloud": where}}
     config, notes = load(tmp_path, data)
     remote = config.remote
-    assert (remote.host, remote.port, remote.user, remote.key_file) == ("gpu.example.org", 2222, "me", "keys/gpu")
+    assert (remote.host, remote.port, remote.user, remote.key_file) == (
+        "gpu.example.org",
+        2222,
+        "me",
+        "keys/gpu",
+    )
     assert remote.directory == "/workspace/tastemaker"
     assert "cloud" in about(notes) and "train_remote.py" in str(notes)
     assert not [word for word in ("hunter2", "rp_key") if word in json.dumps(config.to_dict()) + str(notes)]
