@@ -128,8 +128,8 @@ def read_embedding(
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
     if outputs and not model.spec.output_key:
         raise DataError(
-            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which {model.spec.label} does "
-            "not take",
+            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported for "
+            f"{model.spec.label}",
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
