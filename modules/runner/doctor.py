@@ -25,6 +25,13 @@ OLDEST_PYTHON = (3, 11)
 LEAST_FREE_GB, USUAL_FREE_GB = 5, 40
 NVIDIA_SECONDS = 20
 _QUESTION = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_MOST_CARDS, _MOST_CHARACTERS = 64, 200
+"""Cards that are looked at, and characters of each."""
+_OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
+"""The oldest driver that any CUDA of a major version works with (NVIDIA's CUDA release notes, minor version
+compatibility)."""
+_CUDA_OF_TORCH = re.compile(r"""^cuda[^=\n]*=\s*['"](\d+)\.(\d+)['"]""", re.MULTILINE)
+_DRIVER = re.compile(r"driver (\d{1,5})(?:\.\d+)*\Z")
 _PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^\s#;]+)")
 
 
@@ -126,7 +133,36 @@ def _card() -> Finding:
     if "+cpu" in torch:
         cure = "torch is built without CUDA: reinstall it for your driver as https://pytorch.org says"
         return Finding("graphics card", FAULT, found, cure)
-    return Finding("graphics card", GOOD, found)
+    return _driver(cards, found)
+
+
+def _driver(cards: list[str], found: str) -> Finding:
+    """Whether the driver is new enough for the CUDA that torch is built with."""
+    built = _cuda_of_torch()
+    drivers = [match for card in cards if (match := _DRIVER.search(card))]
+    if built is None or not drivers:
+        unknown = "torch says nothing of CUDA" if built is None else "the version of the driver is unknown"
+        cure = "run scripts/setup.sh again" if built is None else "restart, or install the driver again"
+        return Finding("graphics card", WARNING, f"{found}; {unknown}", cure)
+    needed = _OLDEST_DRIVERS.get(built[0], max(_OLDEST_DRIVERS.values()))
+    version = f"{built[0]}.{built[1]}"
+    if min(int(match[1]) for match in drivers) < needed:
+        cure = (
+            f"torch is built for CUDA {version}, which needs driver {needed} or newer: update the NVIDIA driver, or "
+            "install torch for an older CUDA as https://pytorch.org says"
+        )
+        return Finding("graphics card", FAULT, found, cure)
+    return Finding("graphics card", GOOD, f"{found}; CUDA {version}")
+
+
+def _cuda_of_torch() -> tuple[int, int] | None:
+    """The CUDA version that torch is built with, without importing it; ``None`` if it says none."""
+    spec = importlib.util.find_spec("torch")
+    place = None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
+    if place is None or not place.is_file():
+        return None
+    match = _CUDA_OF_TORCH.search(place.read_text(encoding="utf-8", errors="replace"))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _nvidia() -> list[str] | None:
@@ -141,8 +177,10 @@ def _nvidia() -> list[str] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     cards = []
-    for line in done.stdout.splitlines():
-        name, memory, driver = ([part.strip() for part in line.split(",")] + ["?", "?"])[:3]
+    for line in done.stdout.splitlines()[:_MOST_CARDS]:
+        name, memory, driver = ([part.strip() for part in line[:_MOST_CHARACTERS].split(",")] + ["?", "?"])[
+            :3
+        ]
         if name:
             cards.append(f"{name}, {memory} MiB, driver {driver}")
     return cards

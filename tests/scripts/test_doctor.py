@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,7 +43,8 @@ def test_warnings_alone_end_with_0_and_have_cures(capsys: pytest.CaptureFixture[
 def test_a_card_without_a_torch_for_it_is_a_fault(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "_nvidia", lambda: ["RTX 4090, 24564 MiB, driver 560.1"])
+    monkeypatch.setattr(doctor, "_nvidia", lambda: ["RTX 4090, 24564 MiB, driver 580.65"])
+    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: (13, 0))
     for build, ended in (("2.13.0+cpu", 2), ("2.13.0+cu130", 0)):
         monkeypatch.setattr(doctor, "_version", lambda package, build=build: build)
         code, seen = found(capsys)
@@ -92,3 +95,73 @@ def test_packages_are_compared_with_their_pins(monkeypatch: pytest.MonkeyPatch, 
     ):
         (tmp_path / "requirements.txt").write_text(text)
         assert doctor._packages().state == state
+
+
+RECORDED = {
+    "NVIDIA GeForce RTX 4090, 24564, 560.35.03\n": ["NVIDIA GeForce RTX 4090, 24564 MiB, driver 560.35.03"],
+    "NVIDIA H100 80GB HBM3, 81559, 580.82.07\nTesla T4, 15360, 580.82.07\n": [
+        "NVIDIA H100 80GB HBM3, 81559 MiB, driver 580.82.07", "Tesla T4, 15360 MiB, driver 580.82.07",
+    ],
+    "NVIDIA A100-SXM4-40GB, [N/A], 470.57.02\n": ["NVIDIA A100-SXM4-40GB, [N/A] MiB, driver 470.57.02"],
+    "\n": [],
+}  # fmt: skip
+"""What ``nvidia-smi`` writes, and what is read of it."""
+
+
+def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let ``nvidia-smi`` write a text."""
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *given, **named: done)
+
+
+@pytest.mark.parametrize("text", RECORDED)
+def test_what_the_driver_says_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch, text)
+    assert doctor._nvidia() == RECORDED[text]
+
+
+def test_endless_words_of_a_driver_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch, ("x" * 10**5 + "\n") * 1000)
+    cards = doctor._nvidia()
+    assert cards is not None
+    assert len(cards) == 64
+    assert max(map(len, cards)) < 300
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "state", "cure"),
+    [
+        ("560.35.03", (13, 0), "fault", "needs driver 580 or newer"),
+        ("580.65.06", (13, 0), "good", ""),
+        ("524.99", (12, 8), "fault", "needs driver 525 or newer"),
+        ("525.60.13", (12, 8), "good", ""),
+        ("560.35.03", (14, 1), "fault", "CUDA 14.1"),
+        ("[N/A]", (12, 8), "warning", "install the driver again"),
+        ("580.65.06", None, "warning", "scripts/setup.sh"),
+    ],
+)
+def test_the_driver_is_compared_with_the_cuda_of_torch(
+    driver: str, built: tuple[int, int] | None, state: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(monkeypatch, f"NVIDIA GeForce RTX 4090, 24564, {driver}\n")
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
+    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: built)
+    finding = doctor._card()
+    assert finding.state == state
+    assert cure in finding.cure
+    assert bool(finding.cure) is (state != "good")
+
+
+def test_the_cuda_of_torch_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    place = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: place)
+    for text, built in (
+        ("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", (13, 0)),
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", None),
+        ("cuda = '12.8'\n", (12, 8)),
+    ):
+        (tmp_path / "version.py").write_text(text)
+        assert doctor._cuda_of_torch() == built
