@@ -1,4 +1,4 @@
-"""Masks for a folder of images: by a colour, or by words. Every change can be undone.
+"""Masks for a folder of images: by a colour, by words, or without the background. Every change can be undone.
 
 What is written stays after Ctrl+C. --dry-run shows which images would get a mask, without loading a model.
 
@@ -53,8 +53,29 @@ def check_words(options: Options) -> None:
     check(options.prompt, options.threshold)
 
 
-MAKERS: dict[str, Callable[[Options], Select]] = {"color": by_colour, "prompt": by_words}
-CHECKS: dict[str, Callable[[Options], object]] = {"color": by_colour, "prompt": check_words}
+def by_background(options: Options) -> Select:
+    from modules.captioner.Subject import Subject
+    from modules.trainer.distributed import choose_device
+
+    return Subject(str(options.model), options.threshold, choose_device(options.device)).select
+
+
+def check_threshold(options: Options) -> None:
+    from modules.captioner.Segmenter import check_threshold as check
+
+    check(options.threshold)
+
+
+MAKERS: dict[str, Callable[[Options], Select]] = {
+    "color": by_colour,
+    "prompt": by_words,
+    "background": by_background,
+}
+CHECKS: dict[str, Callable[[Options], object]] = {
+    "color": by_colour,
+    "prompt": check_words,
+    "background": check_threshold,
+}
 """What is wrong before anything is read."""
 
 

@@ -14,12 +14,19 @@ PARTS = "a folder of CLIPSeg with config.json, the weights, preprocessor_config.
 KIND = "clipseg"
 
 
+def check_threshold(threshold: float) -> None:
+    """Raises:
+    ConfigError: it is out of range.
+    """
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"{threshold} is not between 0 and 1", "--threshold")
+
+
 def check_words(prompt: str, threshold: float) -> None:
     """Raises:
     ConfigError: the threshold is out of range, or there are no words.
     """
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"{threshold} is not between 0 and 1", "--threshold")
+    check_threshold(threshold)
     if not prompt.strip():
         raise ConfigError("there are no words to look for", "--prompt", "say what is to be white")
 

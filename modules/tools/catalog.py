@@ -258,6 +258,28 @@ MASK_PROMPT = ToolSpec(
     ),
     undoes=True,
 )
+MASK_BACKGROUND = ToolSpec(
+    "mask_background",
+    "Masks without background",
+    "Masks that are white where a segmentation model sees a thing, and black where it sees background.",
+    "mask.py",
+    "background",
+    (
+        _FOLDER,
+        ToolField(
+            "--model",
+            "Model",
+            "A folder of a segmentation model, or its name on the hub. One of its labels is background.",
+            Kind.FOLDER,
+            needed=True,
+        ),
+        ToolField("--threshold", "Least certainty", "Of a pixel, 0 to 1.", Kind.NUMBER, 0.5),
+        *_SHAPE,
+        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
 _ONLY = ToolField("--only", "Only where", "Only captions that contain this text. Empty for all.")
 REPLACE_TEXT = ToolSpec(
     "replace_text",
@@ -470,7 +492,7 @@ UPDATE = ToolSpec(
 
 CAPTION_TOOLS = (DESCRIBE, TAG, ASK)
 CAPTION_EDITS = (REPLACE_TEXT, ADD_TAG, DELETE_TAG, COUNT_TAGS)
-MASK_TOOLS = (MASK_COLOR, MASK_PROMPT)
+MASK_TOOLS = (MASK_COLOR, MASK_PROMPT, MASK_BACKGROUND)
 DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
 MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)
 MODEL_TOOLS = (SAMPLE, LOSSES, *MERGE_TOOLS)

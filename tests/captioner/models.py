@@ -199,3 +199,19 @@ def clipseg(folder: Path) -> Path:
     model.save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
     return folder
+
+
+def segmentation(folder: Path, labels: Sequence[str] = ("Background", "fox", "cat")) -> Path:
+    """A tiny MobileNetV2 with DeepLabV3 of random weights that looks at 32 x 32 pixels, whose processor crops."""
+    from transformers import MobileNetV2Config, MobileNetV2ForSemanticSegmentation, MobileNetV2ImageProcessor
+
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    config = MobileNetV2Config(
+        image_size=32, depth_multiplier=0.25, min_depth=4, id2label=dict(enumerate(labels)), output_stride=16,
+    )  # fmt: skip
+    MobileNetV2ForSemanticSegmentation(config).save_pretrained(folder)
+    MobileNetV2ImageProcessor(
+        size={"height": 32, "width": 32}, crop_size={"height": 16, "width": 16}, do_center_crop=True
+    ).save_pretrained(folder)
+    return folder

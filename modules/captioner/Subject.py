@@ -1,0 +1,94 @@
+"""What of an image is not its background, by a segmentation model of transformers that knows a background."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import torch
+from PIL import Image
+
+from modules.captioner.Segmenter import check_threshold
+from modules.util.errors import DataError, UserError
+from modules.util.files.hub_names import UNREADABLE, fetched
+
+PARTS = "a folder of a semantic segmentation model with config.json, the weights and preprocessor_config.json"
+BACKGROUND = "background"
+"""What such models call what is none of the things they know."""
+
+
+class Subject:
+    """The same image always gets the same part.
+
+    Args:
+        source: a folder, or a repository of the hub.
+        threshold: least probability that a pixel belongs to some thing, 0 to 1.
+        device: where the model works.
+
+    Raises:
+        ConfigError: the threshold is out of range.
+        DataError: there is no such model, or it knows no background.
+    """
+
+    def __init__(self, source: str, threshold: float, device: torch.device) -> None:
+        from safetensors import SafetensorError
+        from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
+
+        check_threshold(threshold)
+        self._source, self._threshold, self._device = source, threshold, device
+        try:
+            # code that comes with a model is not run
+            self._processor = fetched(AutoImageProcessor, source, trust_remote_code=False)
+            model, read = fetched(
+                AutoModelForSemanticSegmentation, source, trust_remote_code=False, output_loading_info=True
+            )
+            # what the files lack would be random
+            if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
+                raise ValueError(f"it has no weights for {lacking[0]} and {len(lacking) - 1} others")
+            self._background = _background_of(model.config.id2label)
+        except (*UNREADABLE, ImportError, SafetensorError) as error:
+            raise self._fault("cannot be loaded", error) from error
+        self._model = model.requires_grad_(False).eval().to(device)
+
+    def select(self, image: Image.Image) -> numpy.ndarray:
+        """Where something other than the background is: booleans (height, width).
+
+        Raises:
+            UserError: the model cannot do it, whatever the image.
+        """
+        try:
+            # the whole image is looked at, not its middle alone
+            whole = {"do_center_crop": False} if getattr(self._processor, "do_center_crop", None) else {}
+            pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt", **whole)[
+                "pixel_values"
+            ]
+            with torch.no_grad():
+                said_1Khw = self._model(pixel_values=pixels.to(self._device)).logits.float()
+            subject_11hw = 1.0 - said_1Khw.softmax(dim=1)[:, self._background : self._background + 1]
+            size = (image.height, image.width)
+            found = torch.nn.functional.interpolate(subject_11hw, size, mode="bilinear", align_corners=False)
+        except UNREADABLE as error:
+            fault = self._fault("cannot look at an image", error)
+            raise UserError(fault.message, fault.field, fault.hint) from error
+        chosen: numpy.ndarray = (found[0, 0] >= self._threshold).cpu().numpy()
+        return chosen
+
+    def _fault(self, what: str, error: Exception) -> DataError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return DataError(
+            f"the model {self._source!r} {what}: {said}",
+            field="--model",
+            hint=f"give {PARTS}, or the name of a repository of the hub, such as google/deeplabv3_mobilenet_v2_1.0_513",
+        )
+
+
+def _background_of(labels: Any) -> int:
+    """The number of the label for the background.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [int(number) for number, name in dict(labels).items() if str(name).casefold() == BACKGROUND]
+    if not found:
+        raise ValueError(f"none of the {len(labels)} things it tells apart is called {BACKGROUND}")
+    return found[0]
