@@ -124,26 +124,9 @@ def read_embedding(
             hint="name a file of one embedding",
         )
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
-    keys = tuple(_encoders(model.spec, model.text_encoders))
-    outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
-    if outputs and not model.spec.output_key:
-        raise DataError(
-            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported for "
-            f"{model.spec.label}",
-            field=field,
-            hint="use an embedding that was trained with this kind of model",
-        )
-    if output is None:
-        output = bool(outputs)
-    if bool(outputs) is not output:
-        kind, other = ("output vectors", "others") if outputs else ("no output vectors", "such vectors")
-        raise DataError(
-            f"{source} holds {kind}, and the embedding is to have {other}",
-            field=field,
-            hint=f"set is_output_embedding to {str(bool(outputs)).lower()}, or use another file",
-        )
-    if output:
+    if _has_outputs(tensors, source, model.spec, field, output):
         return checked(tensors, model, str(source), field)
+    keys = tuple(_encoders(model.spec, model.text_encoders))
     if len(model.spec.embedding_keys) == 1:
         names = (SINGLE, THEIRS) if keys == (CLIP,) else ()
         found = [tensors[name] for name in names if name in tensors]
@@ -162,6 +145,32 @@ def read_embedding(
             hint="use an embedding that was trained with this kind of model",
         )
     return checked(chosen, model, str(source), field)
+
+
+def _has_outputs(
+    tensors: Collection[str], source: Path, spec: FamilySpec, field: str, wanted: bool | None
+) -> bool:
+    """Whether a file holds output vectors.
+
+    Raises:
+        DataError: it holds vectors of another kind than is wanted, or than the family takes.
+    """
+    outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
+    if outputs and not spec.output_key:
+        raise DataError(
+            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported for "
+            f"{spec.label}",
+            field=field,
+            hint="use an embedding that was trained with this kind of model",
+        )
+    if wanted is not None and bool(outputs) is not wanted:
+        kind, other = ("output vectors", "others") if outputs else ("no output vectors", "such vectors")
+        raise DataError(
+            f"{source} holds {kind}, and the embedding is to have {other}",
+            field=field,
+            hint=f"set is_output_embedding to {str(bool(outputs)).lower()}, or use another file",
+        )
+    return bool(outputs)
 
 
 def checked(

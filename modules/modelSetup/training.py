@@ -24,6 +24,7 @@ from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.model.offloaded import offload_trained
+from modules.model.padding import wrap_edges, wrap_model
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.learned_words import add_words, noting_known_words, save_words
@@ -74,6 +75,8 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         model.training_adapter = TrainingAdapter.read(path, model, config.training_adapter.strength)
         model.training_adapter.add_to(model)
     make_compact(model, config, partial(load, PartDtypes(lazy=True)))
+    if config.force_circular_padding:
+        wrap_model(model)
     model.prompt_weighting = config.prompt_weighting
     model.prompt_chunks = config.max_prompt_chunks if spec.chunks_prompts else 1
     read_as_told(model, config)
@@ -202,19 +205,19 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
         compute = torch_dtype(config.train_dtype, "train_dtype")
         module, kind = model.module(name), getattr(config, name).weight_dtype.value
         quantize(module, kind, compute, rounded_names(module, name, config))
-    keep_in_main_memory(model, config)
+    for name in model.modules():
+        keep_in_main_memory(model, config, name)
 
 
-def keep_in_main_memory(model: Model, config: TrainConfig) -> None:
-    """Keep the configured share of the denoiser's layers in main memory, frozen or trained."""
-    denoiser = model.spec.denoiser
-    fraction = getattr(config, denoiser).offload_fraction
-    if denoiser not in model.modules() or fraction == 0.0:
+def keep_in_main_memory(model: Model, config: TrainConfig, part: str) -> None:
+    """Keep the configured share of a part's layers in main memory. Those of the denoiser may be trained."""
+    fraction = getattr(getattr(config, part), "offload_fraction", 0.0)
+    if fraction == 0.0:
         return
-    if config.trains_in_main_memory():
-        offload_trained(model.module(denoiser), fraction)
+    if part == model.spec.denoiser and config.trains_in_main_memory():
+        offload_trained(model.module(part), fraction)
     else:
-        offload_blocks(model.module(denoiser), fraction)
+        offload_blocks(model.module(part), fraction)
 
 
 def prediction_override(config: TrainConfig) -> str | None:
@@ -367,6 +370,8 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
             source = noting_known_words(read_adapter(config.lora_model_name, model), model)
             check_agreement(options, source, model, _unusual(config))
         handle = attach(model, options, source)
+        if config.force_circular_padding:
+            wrap_edges(model.denoiser)
         if config.output_model_format is not ModelFormat.AUTO:
             check_handle(handle, config.output_model_format.value)
         parts = tuple(dict.fromkeys(place.split(".", 1)[0] for place in handle.layers))

@@ -236,8 +236,7 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
                 setattr(parent, child, rounded)
             else:
                 setattr(parent, child, PackedLinear(layer, kind))
-        if name == model.spec.denoiser:
-            training.keep_in_main_memory(model, config)
+        training.keep_in_main_memory(model, config, name)
         for inside in module.modules():
             if isinstance(inside, FrozenLinear):
                 kinds = (

@@ -30,8 +30,7 @@ _SUGGESTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Input(ABC):
-    """An editor of one value. ``widget`` is the one to grid, ``focus_widget`` the one that takes the focus.
-    """
+    """An editor of one value. ``widget`` is the one to grid, ``focus_widget`` the one that takes the focus."""
 
     widget: tk.Widget
     focus_widget: tk.Widget

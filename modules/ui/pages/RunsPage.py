@@ -348,8 +348,7 @@ class RunsPage(Page):
         CompareDialog(self.ui, watch.project, take, saved[-MOST_CHECKPOINTS:], adapters)
 
     def delete(self) -> None:
-        """Move the selected runs to a trash. Those that cannot be deleted are reported; the others are moved.
-        """
+        """Move the selected runs to a trash. Those that cannot be deleted are reported; the others are moved."""
         chosen = self.selected()
         if chosen:
             self.ui.work(lambda: _delete([run.path for run in chosen]), self._gone)

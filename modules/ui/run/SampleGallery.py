@@ -101,8 +101,7 @@ class SampleGallery(ttk.Frame):
         return side, width, max(1, self.canvas.winfo_width() // width)
 
     def _edges(self, side: int, width: int, columns: int) -> list[int]:
-        """The top of each row and the bottom of the last. Captions are shown in full, however long they are.
-        """
+        """The top of each row and the bottom of the last. Captions are shown in full, however long they are."""
         px, made = self._ui.theme.px, [0]
         for start in range(0, len(self._rows), columns):
             members = [sample for _, sample in self._rows[start : start + columns]]

@@ -115,8 +115,7 @@ class FileActions:
             self.import_from(path)
 
     def import_from(self, path: Path) -> None:
-        """Import a config of another program, or a list of concepts or samples, and report what was left out.
-        """
+        """Import a config of another program, or a list of concepts or samples, and report what was left out."""
         from modules.util.config.foreign.importing import import_file
 
         try:

@@ -17,8 +17,7 @@ from modules.util.errors import UserError
 
 
 class ForecastLine(ttk.Frame):
-    """A line of text, and a button that applies a saving or measures a step. Hidden while a run is training.
-    """
+    """A line of text, and a button that applies a saving or measures a step. Hidden while a run is training."""
 
     def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         super().__init__(parent)

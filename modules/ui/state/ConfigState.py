@@ -164,8 +164,7 @@ class ConfigState:
                 self.seal()
 
     def seal(self) -> None:
-        """End the current undo step, because the person left the field. The next typing is a step of its own.
-        """
+        """End the current undo step, because the person left the field. The next typing is a step of its own."""
         if self._undo:
             self._undo[-1].when = 0.0
 

@@ -130,7 +130,9 @@ class RunControl:
             self._trainer = attach(self._follower.run) or self._trainer
             return
         self._trainer, self.outcome = None, outcome
-        self.history.take(self._follower.poll(POLL_BYTES))  # last messages, perhaps written just before it ended
+        self.history.take(
+            self._follower.poll(POLL_BYTES)
+        )  # last messages, perhaps written just before it ended
 
     @property
     def status(self) -> RunStatus:

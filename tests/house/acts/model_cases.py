@@ -65,6 +65,7 @@ BASE = [
     Case("text_encoder_2.layer_skip", stable_diffusion_xl, 1, see.weights),
     Case("prompt_weighting", pictures, True, see.weights, {"concepts": _emphasis}),
     Case("max_prompt_chunks", pictures, 1, see.weights, {"concepts": _long_caption}),
+    Case("force_circular_padding", pictures, True, see.weights),
     Case("force_v_prediction", pictures, True, see.weights),
     Case("force_epsilon_prediction", pictures, True, see.weights, {
         "base_model_name": lambda folder: str(tiny_folder(prediction="v_prediction"))}),
@@ -123,6 +124,10 @@ PARTS = [
     Case("quantization.layer_filter", pictures, "attn2", see.weights, SOME_IN_FEW_BITS),
     Case("quantization.layer_filter_regex", pictures, True, see.weights,
          {**SOME_IN_FEW_BITS, "quantization.layer_filter": "t."}),
+    Case("text_encoder.offload_fraction", pictures, 1.0, see.gpu_memory),
+    Case("text_encoder_2.offload_fraction", stable_diffusion_xl, 1.0, see.gpu_memory),
+    Case("text_encoder_3.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory),
+    Case("text_encoder_4.offload_fraction", hidream, 1.0, see.gpu_memory),
     Case("text_encoder.sequence_length", chroma, 2, see.weights),
     Case("text_encoder_2.sequence_length", flux, 2, see.weights),
     Case("text_encoder_3.sequence_length", stable_diffusion_3, 2, see.weights),

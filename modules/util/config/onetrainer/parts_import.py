@@ -27,7 +27,6 @@ _NEAREST = {
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
 _NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
 _INSTEAD = {
-    "offload_fraction": "encoders are moved as a whole: to the device to encode, then back",
     "activation_offloading": "activations stay on the device, more of it is needed",
 }
 """Memory-saving options that are not supported per part, and what happens instead."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from modules.spec.registry import TEXT_ENCODERS
 from modules.util.config.rules.rules import STEP_ALONE, ConfigWarning, Finding, rule
 from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.config.section.ModelPartConfig import BLOCKS, CUSTOM
-from modules.util.enum.choices import EMAMode, WeightDtype
+from modules.util.enum.choices import EMAMode, TrainingMethod, WeightDtype
 from modules.util.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -17,9 +18,21 @@ if TYPE_CHECKING:
 COMPILES = "torch_compile"
 
 
-@rule("model_type", "unet", "transformer")
+@rule("model_type", "training_method", "unet", "transformer", *TEXT_ENCODERS)
 def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
-    name = c.model_type.denoiser
+    yield from _kept_elsewhere(c, c.model_type.denoiser)
+    trained = c.trained_parts() if c.training_method is TrainingMethod.FINE_TUNE else ()
+    for name in c.model_type.text_encoders:
+        yield from _kept_elsewhere(c, name)
+        if name in trained and getattr(c, name).offload_fraction > 0:
+            yield UnsupportedError(
+                "weights of text encoders that are fine-tuned cannot stay in main memory",
+                f"{name}.offload_fraction",
+                f"set it to 0, or {name}.train to false",
+            )
+
+
+def _kept_elsewhere(c: TrainConfig, name: str) -> Iterator[Finding]:
     part = getattr(c, name)
     if part.offload_fraction > 0 and part.train and not part.gradient_checkpointing:
         yield ConfigError(

@@ -222,6 +222,18 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         title="Train",
         tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
     )
+    offload_fraction: Float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        cost="value",
+        free=False,
+        title="Keep in main memory",
+        tip=(
+            "Share of this text encoder's block layers whose weights stay in main memory and are copied to the GPU "
+            "in every pass, for encoders that do not fit. Slower. Its own weights cannot be trained then."
+        ),
+    )
     sequence_length: int | None = setting(
         None,
         ge=1,

@@ -153,6 +153,16 @@ class ModelSection(BaseConfig):
             "truncate longer prompts."
         ),
     )
+    force_circular_padding: bool = setting(
+        False,
+        free=False,
+        title="Wrap edges around",
+        group="Tiles",
+        tip=(
+            "Train for images that can be tiled: at each edge, the convolutions of UNet and VAE see the opposite edge. "
+            "Use the trained model in a program that does the same."
+        ),
+    )
     force_v_prediction: bool = setting(
         False,
         visible=_NOISE_SCHEDULE,

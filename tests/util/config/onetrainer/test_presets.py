@@ -20,7 +20,6 @@ EXPLAINED = {
     r"transformer\.weight_dtype = INT_W8A8": "instead",
     r"vb_loss_strength = 1\.0": "variance is not trained",
     r"transformer\.activation_offloading = true": "activations stay on the device",
-    r"text_encoder\.offload_fraction = ": "encoders are moved as a whole",
     r"compile = true": "trained in main memory",
 }
 """Notes that the presets may have, each with the words that say what follows."""
@@ -61,6 +60,9 @@ def test_a_preset_of_a_family_that_is_trained(name: str, tmp_path: Path) -> None
     part = getattr(config, config.model_type.denoiser)
     asked = data.get(config.model_type.denoiser, {})
     assert part.offload_fraction == asked.get("offload_fraction", data.get("layer_offload_fraction", 0.0))
+    for encoder in config.model_type.text_encoders:
+        there = data.get(encoder, {}).get("offload_fraction", data.get("layer_offload_fraction", 0.0))
+        assert getattr(config, encoder).offload_fraction == there
     given = asked.get("weight_dtype", data.get("weight_dtype", "FLOAT_32"))
     assert bits(part.weight_dtype) <= bits(given)
     few = data.get("quantization", {})
