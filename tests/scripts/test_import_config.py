@@ -47,8 +47,8 @@ def test_an_import_that_loses_nothing_ends_with_0_and_leaves_no_notes(tmp_path: 
 def test_notes_that_are_no_longer_true_are_replaced(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     notes = tmp_path / "out.json.notes.txt"
-    assert main([str(given(tmp_path / "in.json", force_circular_padding=True)), str(target)]) == 3
-    assert "force_circular_padding" in notes.read_text()
+    assert main([str(given(tmp_path / "in.json", future_loss=True)), str(target)]) == 3
+    assert "future_loss" in notes.read_text()
     assert main([str(given(tmp_path / "in.json")), str(target)]) == 0
     assert notes.read_text() == "everything is carried over\n"
 
@@ -56,7 +56,7 @@ def test_notes_that_are_no_longer_true_are_replaced(tmp_path: Path) -> None:
 def test_only_what_changes_the_training_ends_with_3(tmp_path: Path) -> None:
     target = str(tmp_path / "out.json")
     assert main([str(given(tmp_path / "in.json", huggingface_cache_dir="x")), target]) == 0
-    assert main([str(given(tmp_path / "in.json", force_circular_padding=True)), target]) == 3
+    assert main([str(given(tmp_path / "in.json", future_loss=True)), target]) == 3
 
 
 def test_notes_are_short_joined_and_without_lists_of_choices(
@@ -135,7 +135,7 @@ def test_a_gguf_file_of_a_transformer_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_strict_refuses_unknown_settings_and_values_of_the_wrong_kind(tmp_path: Path) -> None:
-    for data in ({"sample_made_up": 1}, {"backup_after_unit": "FORTNIGHT"}, {"force_circular_padding": True}):
+    for data in ({"sample_made_up": 1}, {"backup_after_unit": "FORTNIGHT"}, {"future_loss": True}):
         source = str(given(tmp_path / "in.json", **data))
         assert main([source, str(tmp_path / "out.json"), "--strict"]) == 2
         assert not (tmp_path / "out.json").exists()
@@ -147,7 +147,7 @@ def test_a_comparison_writes_nothing_and_shows_both_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = given(
-        tmp_path / "in.json", unet={"weight_dtype": "FLOAT_W8A8"}, force_circular_padding=True, compile=True,
+        tmp_path / "in.json", unet={"weight_dtype": "FLOAT_W8A8"}, future_loss=True, compile=True,
         learning_rate_warmup_steps=200, gradient_accumulation_steps=8,
     )  # fmt: skip
     assert main([str(source), "--diff"]) == 3
@@ -155,7 +155,7 @@ def test_a_comparison_writes_nothing_and_shows_both_values(
         "changed:",
         "  unet.weight_dtype: FLOAT_W8A8 -> FLOAT_8  (FLOAT_8 instead; computation uses more bits)",
         "lost:",
-        "  force_circular_padding: true -> -  (not supported)",
+        "  future_loss: true -> -  (unknown setting)",
         "same meaning elsewhere:",
         "  compile: true -> acceleration.shared  (an accelerator)",
         "  learning_rate_warmup_steps: 200 -> 25  (there batches, here optimizer steps)",
@@ -185,7 +185,7 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "there" / "ours"
     given(there / "mine.json")
-    given(there / "deep" / "lost.json", force_circular_padding=True)
+    given(there / "deep" / "lost.json", future_loss=True)
     given(there / "#built in.json", model_type="HUNYUAN_VIDEO")
     (there / "concepts.json").write_text('[{"path": "a"}]')
     (there / "samples.json").write_text('[{"prompt": "a"}]')

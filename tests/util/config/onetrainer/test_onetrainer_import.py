@@ -269,7 +269,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     data = {
         "__version": 11,
         "training_method": "LORA",
-        "force_circular_padding": True,
+        "future_loss": True,
         "compile": False,
         "learning_rate_scheduler": "CUSTOM",
         "resolution": "512x768",
@@ -299,7 +299,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     config, notes = load(tmp_path, data)
     assert about(notes) == sorted(
         [
-            "force_circular_padding",
+            "future_loss",
             "custom_learning_rate_scheduler",
             "resolution",
             "output_model_format",
@@ -381,9 +381,9 @@ def test_what_is_no_onetrainer_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "force_circular_padding": True, **LISTS}))
+    (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "future_loss": True, **LISTS}))
     assert script.main([str(tmp_path / "in.json"), str(tmp_path / "out.json")]) == 3
-    assert "force_circular_padding = true: not supported" in capsys.readouterr().out
+    assert "future_loss = true: unknown setting" in capsys.readouterr().out
     assert load_config(tmp_path / "out.json").learning_rate == 3e-6
     assert script.main([str(tmp_path / "none.json"), str(tmp_path / "out.json")]) == 2
 

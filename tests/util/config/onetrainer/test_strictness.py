@@ -306,7 +306,7 @@ def test_the_offset_by_noise_level_is_carried_where_it_acts(tmp_path: Path) -> N
 
 LOST = {
     "tensorboard_port": 7007,
-    "force_circular_padding": True,
+    "future_loss": True,
     "sample_image_format": "PNG",
     "debug_mode": True,
     "made_up": 1,
@@ -320,7 +320,7 @@ def test_what_changes_the_weights_comes_first(tmp_path: Path) -> None:
     flags = [note.changes_weights for note in notes]
     assert flags == sorted(flags, reverse=True)
     assert {note.partition(" ")[0]: note.changes_weights for note in notes} == {
-        "force_circular_padding": True,
+        "future_loss": True,
         "made_up": True,
         "huggingface_cache_dir": False,
     }
@@ -330,21 +330,21 @@ def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without = {
-        name: value for name, value in LOST.items() if name not in ("force_circular_padding", "made_up")
+        name: value for name, value in LOST.items() if name not in ("future_loss", "made_up")
     }
     without["text_encoder"] = {"train": False}
     assert run(tmp_path, "--strict", **without) == 0
     (tmp_path / "out.json").unlink()
-    assert run(tmp_path, "--strict", **without, force_circular_padding=True) == 2
+    assert run(tmp_path, "--strict", **without, future_loss=True) == 2
     captured = capsys.readouterr()
-    assert "force_circular_padding = true" in captured.err
+    assert "future_loss = true" in captured.err
     assert "huggingface" not in captured.err
     assert not (tmp_path / "out.json").exists()
-    assert run(tmp_path, **without, force_circular_padding=True) == 3
+    assert run(tmp_path, **without, future_loss=True) == 3
     out = capsys.readouterr().out.splitlines()
     noted = [
         "changes training:",
-        "  force_circular_padding = true: not supported",
+        "  future_loss = true: unknown setting",
         "no effect here:",
         "  huggingface_cache_dir = hub: not supported",
     ]
