@@ -30,7 +30,7 @@ from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import dynamic_shift
-from modules.model.noising.schedule import Prediction
+from modules.model.noising.schedule import DiscreteSchedule, Prediction
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts, tokenize
 from modules.model.text.LearnedWords import PLACES, AddedRows
@@ -39,9 +39,11 @@ from modules.objective.supervised import (
     LossOptions,
     combined_loss,
     mask_weight,
+    mean_per_sample,
     mse_per_sample,
     noise_level_weight,
 )
+from modules.objective.variational import variational_bits
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import Key
 
@@ -337,11 +339,18 @@ class BaseModelSetup(ModelFamily):
             noise_BChw = noise_BChw + draw.perturbation_BChw
         noisy_BChw = model.schedule.add_noise(latents_BChw, noise_BChw, draw.timestep_B)
         with model.autocast():
-            predicted_BChw = self.denoise(
+            predicted_BChw, variance_BChw = self.denoise_with_variance(
                 model, noisy_BChw.to(model.input_dtype()), draw.timestep_B, cond, size
             )
         target_BChw = model.schedule.target(latents_BChw, draw.noise_BChw, draw.timestep_B)
-        return Prediction(to_float32(predicted_BChw), target_BChw)
+        variance_BChw = None if variance_BChw is None else to_float32(variance_BChw)
+        return Prediction(to_float32(predicted_BChw), target_BChw, variance_BChw)
+
+    def denoise_with_variance(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``denoise``, and what the model says about the variance, -1 to 1, if it predicts one."""
+        return self.denoise(model, x_BChw, t_B, cond, size), None
 
     def score(
         self,
@@ -376,6 +385,10 @@ class BaseModelSetup(ModelFamily):
         loss_B = combined_loss(
             prediction.predicted, prediction.target, options.distances, weight_B1hw, options.masks.normalize
         )
+        if options.variational_strength and prediction.variance is not None and not outside:
+            bits_BChw = self._variational_bits(model, prediction, draw, batch)
+            bits_B = mean_per_sample(bits_BChw, weight_B1hw, options.masks.normalize)
+            loss_B = loss_B + options.variational_strength * bits_B
         weight = noise_level_weight(
             options.weight_function,
             model.schedule.snr(draw.timestep_B).to(loss_B.device),
@@ -384,6 +397,23 @@ class BaseModelSetup(ModelFamily):
             model.schedule.coefficients(draw.timestep_B)[1].float().to(loss_B.device),
         )
         return loss_B * weight * to_device(batch.loss_weight_B, loss_B.device, loss_B.dtype)
+
+    @staticmethod
+    def _variational_bits(
+        model: Model, prediction: Prediction, draw: NoiseDraw, batch: ImageBatch
+    ) -> torch.Tensor:
+        assert prediction.variance is not None
+        assert isinstance(model.schedule, DiscreteSchedule)
+        device = prediction.predicted.device
+        clean_BChw = to_float32(to_device(batch.latents_BChw, device))
+        noise_BChw = (
+            draw.noise_BChw if draw.perturbation_BChw is None else draw.noise_BChw + draw.perturbation_BChw
+        )
+        noisy_BChw = model.schedule.add_noise(clean_BChw, noise_BChw.to(device), draw.timestep_B)
+        return variational_bits(
+            clean_BChw, noisy_BChw, prediction.predicted, prediction.variance, model.schedule.alphas_cumprod_T,
+            draw.timestep_B,
+        )  # fmt: skip
 
     def calculate_loss(
         self, model: Model, batch: ImageBatch, draw: NoiseDraw, options: LossOptions | None = None

@@ -91,7 +91,8 @@ class ModelPairScorer:
             count, batch, draw = len(rows), batch.select(rows), draw.select(rows)
             if not count:
                 return prediction.predicted.new_zeros(len(self))
-        chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
+        variance = None if prediction.variance is None else prediction.variance[:count]
+        chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count], variance)
         loss_B = self.setup.supervised_loss(self.model, chosen, draw, batch, self.options)
         return loss_B if rows is None else _placed(loss_B, rows, len(self))
 

@@ -271,6 +271,7 @@ def loss_options(config: TrainConfig) -> LossOptions:
         weight_function=config.loss_weight_fn.value,
         weight_strength=config.loss_weight_strength,
         masks=MaskOptions(config.unmasked_weight, config.normalize_masked_area_loss),
+        variational_strength=config.vb_loss_strength,
     )
 
 

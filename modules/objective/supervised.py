@@ -48,6 +48,7 @@ class LossOptions:
     weight_function: str = "CONSTANT"
     weight_strength: float = 5.0
     masks: MaskOptions = field(default_factory=MaskOptions)
+    variational_strength: float = 0.0
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,7 +56,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _mean_per_sample(
+def mean_per_sample(
     values: torch.Tensor, weight_B1hw: torch.Tensor | None = None, normalize: bool = False
 ) -> torch.Tensor:
     """(B,) means over all but the batch dimension, of ``values * weight``; normalised, over the mean weight."""
@@ -87,7 +88,7 @@ def mse_per_sample(
         weight_B1hw: weight of each cell, by which the errors are multiplied.
         normalize: average over the weights instead of all cells.
     """
-    return _mean_per_sample((_wide(predicted) - _wide(target)).square(), weight_B1hw, normalize)
+    return mean_per_sample((_wide(predicted) - _wide(target)).square(), weight_B1hw, normalize)
 
 
 def combined_loss(
@@ -113,7 +114,7 @@ def combined_loss(
     terms: list[torch.Tensor] = []
 
     def mean(values: torch.Tensor) -> torch.Tensor:
-        return _mean_per_sample(values, weight_B1hw, normalize)
+        return mean_per_sample(values, weight_B1hw, normalize)
 
     if options.mse_strength:
         terms.append(options.mse_strength * mean(difference.square()))

@@ -181,6 +181,7 @@ class FamilySpec:
         output_key: what files of embeddings call the encoder ``length_of`` (with ``_out``) when they hold vectors for
             its output; empty where such vectors cannot be used.
         output_layers: how many layers that output is made of, one after the other.
+        predicts_variance: whether the denoiser also predicts the variance of a step.
         shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
@@ -230,6 +231,7 @@ class FamilySpec:
     embedding_keys: tuple[str, ...] = ()
     output_key: str = ""
     output_layers: int = 1
+    predicts_variance: bool = False
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

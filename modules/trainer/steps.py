@@ -100,7 +100,7 @@ class SupervisedStep:
         if some_prior and batch.prior_B is not None:
             prior_B = batch.prior_B.to(target.device).view(-1, *[1] * (target.dim() - 1))
             target = torch.where(prior_B, prior, target)
-        loss_B = setup.supervised_loss(model, Prediction(made.predicted, target), draw, batch, self._loss)
+        loss_B = setup.supervised_loss(model, replace(made, target=target), draw, batch, self._loss)
         if keeps_outside:
             outside = Prediction(made.predicted, prior)
             kept_B = setup.supervised_loss(model, outside, draw, batch, self._loss, outside=True)

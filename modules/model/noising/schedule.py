@@ -25,6 +25,7 @@ class Prediction:
 
     predicted: torch.Tensor
     target: torch.Tensor
+    variance: torch.Tensor | None = None
 
 
 def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,12 @@ class PixArtAlphaSetup(BaseModelSetup):
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
+        # the other half is the variance, which the samplers do not use
+        return self.denoise_with_variance(model, x_BChw, t_B, cond, size)[0]
+
+    def denoise_with_variance(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         config: Any = model.denoiser.config
         known: dict[str, torch.Tensor | None] = {"resolution": None, "aspect_ratio": None}
         if config.sample_size == SIZE_AWARE_SAMPLE:
@@ -60,8 +66,9 @@ class PixArtAlphaSetup(BaseModelSetup):
             added_cond_kwargs=known,
             return_dict=False,
         )[0]
-        # the other half is the variance, which is used neither in training here nor by the samplers
-        return out_BChw[:, : x_BChw.shape[1]]  # type: ignore[no-any-return]
+        channels = x_BChw.shape[1]
+        variance_BChw = out_BChw[:, channels:] if out_BChw.shape[1] == 2 * channels else None
+        return out_BChw[:, :channels], variance_BChw
 
 
 @model_setup

@@ -26,6 +26,7 @@ PIXART_ALPHA = FamilySpec(
     size_multiple=16,
     key_map="pixart",
     output_key="t5",
+    predicts_variance=True,
     embedding_keys=("t5",),
     prompt_tokens=120,
     length_of="text_encoder",

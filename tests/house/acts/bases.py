@@ -283,6 +283,10 @@ def hidream(folder: Path) -> dict[str, Any]:
     return _family("HI_DREAM_FULL", "transformer")
 
 
+def pixart(folder: Path) -> dict[str, Any]:
+    return _family("PIXART_ALPHA", "transformer")
+
+
 def chroma(folder: Path) -> dict[str, Any]:
     return _family("CHROMA_1", "transformer")
 

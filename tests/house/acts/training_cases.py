@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import flux, pictures
+from tests.house.acts.bases import flux, pictures, pixart
 from tests.house.acts.case import Case, shared_folder, write
 
 ADAMW = {"optimizer.optimizer": "ADAMW", "learning_rate": 1e-3}
@@ -84,6 +84,9 @@ LOSS = [
     Case("mae_strength", pictures, 1.0, see.weights),
     Case("log_cosh_strength", pictures, 1.0, see.weights),
     Case("huber_strength", pictures, 1.0, see.weights),
+    # the variance is nearly fixed but at the last steps
+    Case("vb_loss_strength", pixart, 100.0, see.weights, {
+        **CUSTOM, "layer_filter": "proj_out", "max_noising_strength": 0.02}),
     Case("huber_delta", pictures, 0.1, see.weights),
     Case("loss_weight_fn", pictures, "P2", see.weights),
     Case("loss_weight_strength", pictures, 0.5, see.weights),

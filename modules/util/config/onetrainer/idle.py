@@ -72,7 +72,6 @@ _ELSEWHERE = (
     "compile",
     "quantization",
     "cloud",
-    "vb_loss_strength",
     "oft_block_size",
     "lokr_dim",
 )
@@ -82,7 +81,6 @@ _SIZES = ("oft_block_size", "lokr_dim")
 _THEIR_TOKENS = 512
 """Number of tokens that OneTrainer's first text encoder reads unless the file sets it."""
 _LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
-_PREDICTS_VARIANCE = ("PixArtAlphaPipeline",)
 
 
 def note_rest(
@@ -105,7 +103,6 @@ def note_rest(
     known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS, *skips}
     notes.differences(given, defaults, known, "")
     _lengths(full, family, defaults, notes)
-    _variational(full, family, notes)
     if family.spec.guide in given:
         notes.say(family.spec.guide, "not loaded in training, so samples of a run have no guidance")
     secrets = given.get("secrets")
@@ -141,9 +138,3 @@ def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, 
 def fits_prompts(length: Any, family: ModelType) -> bool:
     """Whether prompts of this family can have this many tokens."""
     return type(length) is int and family.spec.template_tokens < length <= family.spec.most_tokens
-
-
-def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> None:
-    strength = full["vb_loss_strength"]
-    if family.spec.pipeline_class in _PREDICTS_VARIANCE and strength != 0:
-        notes.add("vb_loss_strength", strength, "not supported; the predicted variance is not trained")

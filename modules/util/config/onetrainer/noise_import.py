@@ -10,6 +10,8 @@ from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
 _REX_D = 0.9
+_TRAINS_VARIANCE = ("PixArtAlphaPipeline",)
+"""Models whose variance is trained there."""
 
 
 def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
@@ -28,6 +30,8 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
         notes.moved(
             "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "whole waves there"
         )
+    trains_variance = family.spec.pipeline_class in _TRAINS_VARIANCE
+    made["vb_loss_strength"] = full["vb_loss_strength"] if trains_variance else 0.0
     made["custom_learning_rate_scheduler"] = full["custom_learning_rate_scheduler"] or ""
     made["scheduler_params"] = _arguments(full["scheduler_params"], notes)
     if full["perturbation_noise_weight"]:

@@ -247,6 +247,12 @@ def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule("model_type", "vb_loss_strength")
+def _variance_is_predicted(c: TrainConfig) -> Iterator[Finding]:
+    if c.vb_loss_strength > 0 and not c.model_type.spec.predicts_variance:
+        yield UnsupportedError(f"{c.model_type.label} predicts no variance", "vb_loss_strength", "set it to 0")
+
+
 @rule(
     *("model_type", "generalized_offset_noise", "offset_noise_weight"),
     "rescale_noise_scheduler_to_zero_terminal_snr",

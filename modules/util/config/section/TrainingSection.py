@@ -293,6 +293,19 @@ class TrainingSection(BaseConfig):
         group="Loss",
         tip="Distance at which the Huber loss turns from squared to absolute.",
     )
+    vb_loss_strength: Float = setting(
+        0.0,
+        ge=0,
+        le=1000,
+        visible=families_where(lambda spec: spec.predicts_variance),
+        free=False,
+        title="Variance strength",
+        group="Loss",
+        tip=(
+            "Weight of the variational bound in supervised training. It trains the variance that PixArt predicts, "
+            "which the samplers of this program do not use. 1 is usual for other programs; 0 leaves it alone."
+        ),
+    )
     loss_weight_fn: LossWeight = setting(
         LossWeight.CONSTANT,
         free=False,
