@@ -163,6 +163,12 @@ def _has_outputs(
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
+    if not outputs and spec.output_key and not spec.embedding_keys:
+        raise DataError(
+            f"{source} holds no output vectors ({spec.output_key}{OUTPUT}), and {spec.label} takes no others",
+            field=field,
+            hint="use an embedding that was trained with this kind of model",
+        )
     if wanted is not None and bool(outputs) is not wanted:
         kind, other = ("output vectors", "others") if outputs else ("no output vectors", "such vectors")
         raise DataError(

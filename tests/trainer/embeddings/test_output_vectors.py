@@ -153,6 +153,8 @@ def test_files_of_the_other_kind_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
             read_embedding(tmp_path / f"{name}.safetensors", model, "embedding.model_name", output)
         assert text in str(error.value.hint)
+    with pytest.raises(DataError, match="takes no others"):
+        read_embedding(tmp_path / "in.safetensors", tiny_model("Z_IMAGE"), "embedding.model_name", None)
     with pytest.raises(DataError, match="not supported for Stable Diffusion 1.5"):
         read_embedding(tmp_path / "out.safetensors", tiny_model(), "embedding.model_name", None)
 
