@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.agreement import check_agreement
 from modules.adapter.embedding_files import save_embedding
 from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
-from modules.adapter.layers import filter_patterns
+from modules.adapter.layers import filter_patterns, select_layers
 from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.TrainingAdapter import FIELD as ADAPTER_FIELD
 from modules.adapter.TrainingAdapter import TrainingAdapter
-from modules.model.compact import offload_blocks, quantize
+from modules.model.compact import offload_blocks, quantize, roundable_names
 from modules.model.dtypes import QUANTIZED, PartDtypes, torch_dtype
-from modules.model.gguf_layers import GgufLinear
+from modules.model.gguf_layers import GgufLinear, holds_blocks
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
@@ -29,9 +30,9 @@ from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.learned_words import add_words, noting_known_words, save_words
 from modules.modelSetup.ModelFamily import LoadOptions
-from modules.modelSetup.rounding import check_rounding, rounded_names
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.section.ModelPartConfig import BLOCKS, CUSTOM
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, PairMaskNorm, TrainingMethod
 from modules.util.errors import ConfigError, DataError, UnsupportedError
@@ -42,6 +43,7 @@ from modules.weights.part_sources import find_sources
 from modules.weights.saving import save_folder
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
+_ROUNDED = "quantization.layer_filter"
 _LOOKED_AT = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 PlaceOfWords = Literal["bundled", "apart", "alone"]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
@@ -218,6 +220,36 @@ def keep_in_main_memory(model: Model, config: TrainConfig, part: str) -> None:
         offload_trained(model.module(part), fraction)
     else:
         offload_blocks(model.module(part), fraction)
+
+
+def check_rounding(module: nn.Module, part: str, kind: str) -> None:
+    """Refuse to round weights again that came from a GGUF file in fewer bits.
+
+    Raises:
+        UnsupportedError: names the setting.
+    """
+    if kind in QUANTIZED and holds_blocks(module):
+        raise UnsupportedError(
+            f"weights of a GGUF file stay in their blocks and are not rounded to {kind}",
+            f"{part}.weight_dtype",
+            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
+        )
+
+
+def rounded_names(module: nn.Module, part: str, config: TrainConfig) -> Collection[str] | None:
+    """The paths of the layers of a part that are kept in few bits; ``None`` for all of those in its blocks.
+
+    The filter is about the denoiser; text encoders have all their blocks in few bits.
+
+    Raises:
+        ConfigError: a preset that the family has not, or an entry of the filter that matches no linear layer.
+    """
+    own, spec = config.quantization, config.model_type.spec
+    if part != spec.denoiser or own.layer_filter_preset == BLOCKS:
+        return None
+    patterns = filter_patterns(own.layer_filter_preset, own.layer_filter, spec.layer_presets, _ROUNDED)
+    regex = own.layer_filter_regex and own.layer_filter_preset == CUSTOM
+    return frozenset(select_layers(roundable_names(module), patterns, regex, _ROUNDED))
 
 
 def prediction_override(config: TrainConfig) -> str | None:

@@ -11,7 +11,6 @@ from modules.model.compact import FrozenLinear, quantize, roundable_layers, roun
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup import training
-from modules.modelSetup.rounding import rounded_names
 from modules.spec.registry import FAMILIES
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.load import find_problems
@@ -107,7 +106,7 @@ def test_a_filter_may_be_a_regular_expression() -> None:
 )
 def test_all_layers_of_every_family_can_be_in_few_bits(key: str) -> None:
     model, config = tiny_model(key), config_of(key, layer_filter_preset="full")
-    names = rounded_names(model.denoiser, FAMILIES[key].denoiser, config)
+    names = training.rounded_names(model.denoiser, FAMILIES[key].denoiser, config)
     assert names is not None
     assert len(names) >= len(list(roundable_layers(model.denoiser)))
     exact = score(key, model)
@@ -119,7 +118,9 @@ def test_all_layers_of_every_family_can_be_in_few_bits(key: str) -> None:
 
 def test_text_encoders_have_all_their_blocks_in_few_bits() -> None:
     encoder = tiny_model(KEY).module("text_encoder_2")
-    assert rounded_names(encoder, "text_encoder_2", config_of(layer_filter_preset="attn-only")) is None
+    assert (
+        training.rounded_names(encoder, "text_encoder_2", config_of(layer_filter_preset="attn-only")) is None
+    )
 
 
 @pytest.mark.parametrize("preset", ["blocks", "attn-only", "full"])

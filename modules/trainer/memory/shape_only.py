@@ -20,7 +20,6 @@ from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.SampleDenoiser import FIELD as SAMPLES_FIELD
 from modules.modelSetup.SampleDenoiser import SampleDenoiser
-from modules.modelSetup.rounding import check_rounding, rounded_names
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
@@ -227,8 +226,8 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
         part = getattr(config, name)
         kind = part.weight_dtype.value
         keep_packed(module, lazy_base_tensors(module))
-        check_rounding(module, name, kind)
-        names = rounded_names(module, name, config) if kind in QUANTIZED else ()
+        training.check_rounding(module, name, kind)
+        names = training.rounded_names(module, name, config) if kind in QUANTIZED else ()
         for parent, child, layer in list(roundable_layers(module, names)):
             if kind == FLOAT_8:
                 rounded = FrozenLinear(layer)
