@@ -25,7 +25,7 @@ from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.model.offloaded import offload_trained
-from modules.model.padding import wrap_edges, wrap_model
+from modules.model.patches import wrap_edges, wrap_model
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.learned_words import add_words, noting_known_words, save_words

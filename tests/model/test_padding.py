@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.model.padding import wrap_edges
+from modules.model.patches import wrap_edges
 from modules.modelSetup import training
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
