@@ -26,7 +26,7 @@ VERSIONS = ("torch", "diffusers", "transformers", "peft", "numpy", "pillow")
 
 
 def discover() -> dict[str, str]:
-    """Names of the benchmarks and the first line of what each says about itself, without importing any."""
+    """Names of the benchmarks with the first line of their docstrings, without importing them."""
     found = {}
     for path in sorted((ROOT / "scripts" / "benchmarks").glob("[!_]*.py")):
         summary = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -51,7 +51,7 @@ def parser_of(known: dict[str, str]) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on: processor, system, versions, date."""
+    """What the figures depend on: processor, system, versions, date."""
     versions: dict[str, str | None] = {}
     for name in VERSIONS:
         try:

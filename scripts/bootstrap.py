@@ -28,12 +28,12 @@ MINIMUM = (3, 11)
 STAMP = ".tastemaker-install"
 LOCK_SECONDS = 1800
 
-if TYPE_CHECKING:  # old Pythons, which are to be told that they are too old, cannot evaluate this
+if TYPE_CHECKING:  # old Pythons, which should get the message that they are too old, cannot evaluate this
     Run = Callable[[Sequence[str]], int]
 
 
 class SetupError(Exception):
-    """Something the user has to do first."""
+    """Something that the user has to do first."""
 
 
 def say(text: str) -> None:
@@ -80,7 +80,7 @@ def requirement_files(root: Path, dev: bool, gpu: bool = False) -> list[Path]:
 
 
 def wanted_hash(root: Path, dev: bool, gpu: bool = False) -> str:
-    """Digest of everything an install depends on."""
+    """Digest of everything an installation depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.platform}".encode())
     for path in [*requirement_files(root, dev, gpu), root / "constraints.txt"]:
         if not path.is_file():
@@ -95,19 +95,19 @@ def venv_python(venv: Path) -> Path:
 
 
 def is_installed(venv: Path, wanted: str) -> bool:
-    """Whether a complete install of ``wanted`` (or of a larger set that contains it) is there."""
+    """Whether a complete installation of ``wanted`` (or of a larger set that contains it) is present."""
     stamp = venv / STAMP
     return venv_python(venv).is_file() and stamp.is_file() and wanted in stamp.read_text().split()
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command, its output going to ours."""
+    """Run a command with its output passed through."""
     return subprocess.run(list(command), check=False).returncode
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Two set-ups at once would tread on each other: the second waits for the first."""
+    """Take a lock; a second setup waits until it is free."""
     path = root / ".venv.lock"
     handle = path.open("a+")
     try:
@@ -144,7 +144,7 @@ def _try_lock(handle: object) -> bool:
 
 
 def make_venv(venv: Path, runner: Run) -> None:
-    """Create the environment; one that is incomplete or of another Python is replaced."""
+    """Create the environment; replace one that is incomplete or belongs to another Python."""
     python = venv_python(venv)
     works = f"import pip, sys; sys.exit(sys.version_info < {MINIMUM})"
     if python.is_file() and runner([str(python), "-c", works]) == 0:
@@ -155,7 +155,7 @@ def make_venv(venv: Path, runner: Run) -> None:
 
 
 def install(root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False) -> None:
-    """Install the requirements under the constraints, and leave a stamp when that is complete."""
+    """Install the requirements under the constraints, and write a stamp when the installation is complete."""
     stamp = venv / STAMP
     if stamp.is_file():
         stamp.write_text("")
@@ -168,7 +168,7 @@ def install(root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False) -
             "packages could not be installed; the lines above say why. Run this again to continue"
         )
     hashes = {wanted_hash(root, False), wanted_hash(root, dev), wanted_hash(root, dev, gpu)}
-    # a hash that is cut off equals none, so half a stamp means one more installation and no harm
+    # a truncated hash matches nothing, so half a stamp only means one more installation
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 

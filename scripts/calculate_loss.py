@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

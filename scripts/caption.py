@@ -198,7 +198,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
 

@@ -67,7 +67,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def check(options: argparse.Namespace) -> None:
-    """What can be found wrong before anything is read."""
+    """Check everything that can be checked before anything is read."""
     if options.command == "pickle":
         return
     formats = ADAPTERS if options.command == "adapter" else MODELS

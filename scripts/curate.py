@@ -36,12 +36,12 @@ Options = argparse.Namespace
 
 
 def tell(line: str) -> None:
-    """A line on stderr that stays."""
+    """Print a permanent line on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 class ProgressLine:
-    """Progress on stderr: one changing line on a terminal, elsewhere a new line now and then."""
+    """Progress on stderr: one changing line on a terminal, otherwise a new line from time to time."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -58,7 +58,7 @@ class ProgressLine:
             print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
 
     def end(self, text: str = "") -> None:
-        """Leave the line, with a last word."""
+        """Finish the line with a final text."""
         if self._open:
             print(file=sys.stderr)
             self._open = False
@@ -308,7 +308,7 @@ def add_resolution(command: argparse.ArgumentParser) -> None:
 
 
 def describe(error: OSError | sqlite3.DatabaseError) -> str:
-    """What the system refused, and where."""
+    """Describe what the system refused, and for which path."""
     if isinstance(error, OSError):
         place = error.filename2 or error.filename
         return f"{f'{place}: ' if place else ''}{error.strerror or error}"
@@ -316,7 +316,7 @@ def describe(error: OSError | sqlite3.DatabaseError) -> str:
 
 
 def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = None) -> int:
-    """What ``work`` returns (0 for nothing), or the status of the error that ended it, which is printed."""
+    """Run ``work`` and return its status (0 for ``None``), or that of the error that ended it, which is printed."""
     progress = progress or ProgressLine()
     try:
         return work() or 0
@@ -337,7 +337,7 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
 

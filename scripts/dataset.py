@@ -151,7 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """The end that a window asks for is Ctrl+C: the folder is put in order first."""
+    """Treat a window's request to stop like Ctrl+C, so that the folder is put in order first."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -164,13 +164,13 @@ def stoppable() -> Iterator[None]:
 
 
 def put_in_order(options: Options) -> None:
-    """What a killed command left half done is rolled back before anything is planned."""
+    """Roll back what a killed command left unfinished, before anything is planned."""
     if options.verb in ("rename", "rewrite", "duplicates") and not options.dry_run:
         Journal(options.folder).put_in_order()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
 

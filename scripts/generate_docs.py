@@ -35,7 +35,7 @@ def catalog() -> str:
     for name, kind in ACCELERATORS.items():
         slot = "shared" if kind.stage == "both" else "rollout"
         accelerators.append(_entry(name, kind, *asked_parameters(kind)) | {"slot": slot})
-    # the window offers the first one, so those that work at once come first
+    # the window offers the first one, so those that work immediately come first
     rewards.sort(key=lambda entry: bool(entry["needs"]))
     accelerators.sort(key=lambda entry: bool(entry["required"]))
     return json.dumps({"rewards": rewards, "accelerators": accelerators}, indent=2) + "\n"
@@ -60,7 +60,7 @@ DOCUMENTS = {
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Write the documents below ``root``; with ``--check`` name the stale ones and return 1 if there are."""
+    """Write the documents below ``root``; with ``--check``, print the stale ones and return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing, fail when a document is stale")
     check = parser.parse_args(arguments).check

@@ -60,7 +60,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0, 2 or 3, as the description of the command says."""
+    """Run the command; return 0, 2 or 3 as described in the module's docstring."""
     options = arguments(argv)
     try:
         return _folder(options) if Path(options.source).is_dir() else _file(options)

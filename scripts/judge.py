@@ -39,7 +39,7 @@ Told = Mapping[str, Any]
 
 
 def is_installed(source: str) -> bool:
-    """Whether a model is in a folder, or was downloaded before."""
+    """Whether a model is in a local folder or in the download cache."""
     from huggingface_hub import try_to_load_from_cache
 
     if Path(source).is_dir():
@@ -48,7 +48,7 @@ def is_installed(source: str) -> bool:
 
 
 def judges(told: Told, missing: dict[str, str]) -> Iterator[tuple[str, Reward]]:
-    """The judges that can be had, by name; why not for the others."""
+    """Load the available judges by name; record the reason for the others in ``missing``."""
     if told.get("taste"):
         yield "taste", PreferenceReward(str(told["taste"]), str(told.get("base", "")))
     else:
@@ -84,7 +84,7 @@ def batches(images: Sequence[Told]) -> Iterator[tuple[torch.Tensor, list[str]]]:
 def over_all(
     images: Sequence[Told], what: str, call: Callable[[torch.Tensor, list[str]], torch.Tensor]
 ) -> torch.Tensor:
-    """What ``call`` says of all images, one row for each."""
+    """Results of ``call`` for all images, one row for each."""
     rows, done = [], 0
     for pixels_BCHW, prompts in batches(images):
         rows.append(call(pixels_BCHW, prompts))
@@ -94,7 +94,7 @@ def over_all(
 
 
 def features(told: Told, missing: dict[str, str]) -> FrozenFeatures | None:
-    """What tells images apart: CLIP, else the VAE of the base model."""
+    """Features that tell images apart: CLIP, otherwise the VAE of the base model."""
     if "clip" not in missing:
         return FrozenFeatures(FeatureOptions("clip", told.get("clip") or CLIP_L14))
     if (Path(str(told.get("base", ""))) / "vae").is_dir():
@@ -106,7 +106,7 @@ def features(told: Told, missing: dict[str, str]) -> FrozenFeatures | None:
 
 
 def spread(images: Sequence[Told], features_ND: torch.Tensor) -> dict[str, float]:
-    """Mean distance between two images of a group, for groups of two and more."""
+    """Mean distance between two images of a group, for groups of at least two."""
     members = defaultdict(list)
     for number, one in enumerate(images):
         members[str(one["group"])].append(number)
@@ -118,7 +118,7 @@ def spread(images: Sequence[Told], features_ND: torch.Tensor) -> dict[str, float
 
 
 def judge(told: Told, place: torch.device) -> dict[str, Any]:
-    """Everything that is printed."""
+    """Compute the output of the command."""
     images = told.get("images")
     if not isinstance(images, list) or not images:
         raise DataError("there are no images to judge", "images")

@@ -32,7 +32,7 @@ Told = Mapping[str, Any]
 
 
 def choose(told: Told, place: torch.device) -> dict[str, Any]:
-    """Everything that is printed."""
+    """Compute the output of the command."""
     groups = told.get("groups")
     if not isinstance(groups, list) or not groups:
         raise DataError("there are no images to choose from", "groups")

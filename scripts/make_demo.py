@@ -21,13 +21,13 @@ from scripts.demo.taste import TASTES  # noqa: E402
 
 DEMO_MODEL = ROOT / "resources" / "demo_model"
 SMALL: dict[str, Any] = {"judged": 24, "base_per_prompt": 6, "judging_prompts": 8}
-"""What ``--quick`` judges of rounds."""
+"""Sizes of the judging with ``--quick`` in journeys with rounds."""
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
     "FEW": {"answers": 50},
     "LOOP": {"answers": 50, "rounds": 3, "method": "taste"},
     "LIVE": {"votes": 80},
 }
-"""Options that a mode has, and their usual values; all other modes have ``--reward``."""
+"""Options specific to a mode, with their defaults; all other modes have ``--reward``."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a positive integer."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -100,10 +100,10 @@ def say(text: str) -> None:
 
 
 def fill_in(options: argparse.Namespace) -> None:
-    """Give a journey the usual values of its mode's own options.
+    """Fill in the defaults of the options specific to a journey's mode.
 
     Raises:
-        ConfigError: an option of another mode was given, which would change nothing.
+        ConfigError: an option of another mode was given, which would have no effect.
     """
     own = OWN_OPTIONS.get(options.mode, {"reward": "judge"})
     for name in ("answers", "rounds", "method", "votes", "reward"):
@@ -204,7 +204,7 @@ def run_votes(options: argparse.Namespace, out: Path) -> None:
 
 
 def summary(made: dict[str, Any]) -> str:
-    """A report in sentences."""
+    """Describe the report in sentences."""
     lines = [
         f"Of the adapter's images {made['win_rate']:.0%} are liked more than the base model's from the same prompt and "
         "seed.",
@@ -317,7 +317,7 @@ def main(argv: list[str] | None = None) -> int:
 
             torch.set_num_threads(options.threads or threads())
             if options.threads:
-                os.environ["OMP_NUM_THREADS"] = str(options.threads)  # of the programs that it starts
+                os.environ["OMP_NUM_THREADS"] = str(options.threads)  # of its child processes
         what[options.what](options, out.resolve())
 
     return exit_status(work)

@@ -26,12 +26,12 @@ MAX_RANK = 4096
 
 
 def adapters_of(options: Options) -> list[tuple[Path, float]]:
-    """Files and strengths: ``a.safetensors=0.5; b.safetensors``."""
+    """Parse files and strengths such as ``a.safetensors=0.5; b.safetensors``."""
     return named_adapters(options.adapters, "--adapters")
 
 
 def check(options: Options) -> None:
-    """What can be found wrong before a model is read."""
+    """Check everything that can be checked before a model is read."""
     from modules.modelSetup import converting
 
     rank = getattr(options, "rank", None)
@@ -121,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
 

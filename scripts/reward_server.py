@@ -56,16 +56,16 @@ MAX_PROMPT = 10_000
 MOST_SOURCES = 9
 """Source images of one image."""
 WAITING = 8
-"""Complete requests held at once; more are told to come again (503)."""
+"""Complete requests held at once; further ones are told to come again (503)."""
 CONNECTIONS = 64
-"""Connections held at once; the oldest one without a complete request makes room for a new one."""
+"""Connections held at once; the oldest one without a complete request is closed for a new one."""
 HEAD_SECONDS = 5.0
-"""How long a connection may take to send the head of a request."""
+"""Time limit in seconds for a connection to send the head of a request."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may hold."""
+    """Limits of one request."""
 
     body_bytes: int = 64 * 1024 * 1024
     images: int = 64
@@ -98,10 +98,10 @@ class Refused(Exception):
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP for one connection, which must get to its request: idle and dripping clients keep nobody else out.
+    """HTTP for one connection with time limits, so that idle and slow clients do not block others.
 
-    A connection that has not sent the head of a request after ``HEAD_SECONDS`` is closed. Where ``CONNECTIONS`` are
-    open, the one that has been incomplete for longest is closed for each new one.
+    A connection that has not sent the head of a request after ``HEAD_SECONDS`` is closed. Where
+    ``CONNECTIONS`` are open, the one that has been incomplete for longest is closed for each new one.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -132,7 +132,7 @@ class PatientProtocol(H11Protocol):
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether its request, with the body, has not arrived yet."""
+        """Whether the request, including its body, has not arrived completely."""
         return not self._request_in_progress or bool(self.cycle.more_body)
 
     @property
@@ -173,7 +173,7 @@ class AnnouncingServer(uvicorn.Server):
 
 @dataclass
 class Load:
-    """What the server holds at the moment: complete requests, and bytes of incomplete ones."""
+    """Current load of the server: complete requests, and bytes of incomplete ones."""
 
     requests: int = 0
     incomplete_bytes: int = 0
@@ -183,7 +183,7 @@ def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
     """The server for a loaded reward.
 
     Args:
-        token: what requests must carry; ``None`` lets everybody in who reaches the port.
+        token: token that requests must carry; ``None`` accepts every request that reaches the port.
     """
     app = FastAPI(title="reward server", docs_url=None, redoc_url=None, openapi_url=None)
     one_at_a_time = asyncio.Lock()
@@ -236,7 +236,7 @@ def check_token(request: Request, token: str | None) -> None:
 
 
 async def read_body(request: Request, limits: Limits, load: Load) -> bytes:
-    """The body, not a byte longer than allowed. A web page cannot send this type to us unasked."""
+    """Read the body up to the allowed size. A web page cannot send this content type without permission."""
     most = limits.body_bytes
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise Refused(415, "the body must be application/json")
@@ -258,7 +258,7 @@ async def read_body(request: Request, limits: Limits, load: Load) -> bytes:
 
 
 def answer(reward: Reward, body: bytes, limits: Limits) -> dict[str, Any]:
-    """Score the images of one request; what is wrong with it becomes ``Refused``."""
+    """Score the images of one request; errors in the request become ``Refused``."""
     try:
         batch = read_batch(body, reward, limits)
         return {"rewards": reward.score(batch).tolist(), "extra": {}}
@@ -273,7 +273,7 @@ def answer(reward: Reward, body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
-    """The batch of a request; ``RewardError`` or ``UserError`` for anything that is not one."""
+    """Parse the batch of a request; ``RewardError`` or ``UserError`` if the body is invalid."""
     try:
         asked = RewardRequest.model_validate(parse_json(body, "request"))
     except ValidationError as error:
@@ -336,7 +336,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def checked_token(host: str) -> str | None:
-    """The token to ask for; other computers are not let in without one."""
+    """The required token; without one, only this computer may connect."""
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and not is_loopback(host):
         raise ConfigError(

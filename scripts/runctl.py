@@ -76,7 +76,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def open_run(path: str) -> RunDirectory:
-    """The run in a folder; ``UserError`` when there never was one."""
+    """Open the run in a folder; ``UserError`` if there never was one."""
     run = RunDirectory(path)
     if not any(p.exists() for p in (run.events_path, run.config_path, run.launch_path, run.process_path)):
         raise UserError(f"{run.path} is not the folder of a run", hint="give the run's workspace_dir")
@@ -113,7 +113,7 @@ def give_order(run: RunDirectory, options: argparse.Namespace) -> int:
 
 
 def sleep_until(until: float, timeout: float) -> None:
-    """A moment, or ``UserError`` when there is none left."""
+    """Sleep for a moment; ``UserError`` if the time is up."""
     if time.monotonic() >= until:
         raise UserError(
             f"no answer within {timeout:g} s", hint="commands wait for the current optimizer step to end"
@@ -131,7 +131,7 @@ def show_status(run: RunDirectory, options: argparse.Namespace) -> int:
 
 
 def status_lines(status: RunStatus) -> list[str]:
-    """A status for people."""
+    """Format a status for people."""
     lines = [f"{status.path}: {status.state}" + (f" (process {status.pid})" if status.pid else "")]
     events = [event for event in (status.phase, status.step, status.validation, status.error) if event]
     lines += [f"  {event_line(event)}" for event in sorted(events, key=lambda event: event["seq"])]
@@ -166,7 +166,7 @@ def follow(run: RunDirectory, options: argparse.Namespace) -> int:
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """An event in one line."""
+    """Format an event as one line."""
     fields = {name: value for name, value in event.items() if name not in ("t", "seq", "kind", "traceback")}
     progress, metrics = fields.pop("progress", None), fields.pop("metrics", None)
     words = [str(event["kind"])]
@@ -215,7 +215,7 @@ def vote(run: RunDirectory, options: argparse.Namespace) -> int:
 
 
 def read_votes(path: Path) -> list[tuple[str, Vote]]:
-    """Answers in a file; all of them are read before the first is given."""
+    """Read all answers of a file before the first is given."""
     made = []
     for number, line in enumerate(read_bytes(path, "file of votes", MOST_BYTES).split(b"\n"), start=1):
         if not line.strip():

@@ -78,12 +78,12 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
 
 
 def prompts_of(options: Options, found: Proposal | None) -> Path | str:
-    """The file that is named, else the prompts of the images."""
+    """The given prompts file, otherwise the prompts of the images."""
     return "\n".join(found.prompts) if options.prompts is None and found is not None else options.prompts
 
 
 def settings_of(options: Options, generator: Json, found: Proposal | None) -> Json:
-    """What is said on the command line, and where it is silent what the images propose."""
+    """The settings of the command line; missing ones come from the images."""
     base = options.base_model or (found.base if found else "")
     if not base:
         said = f"the images name {found.model!r}, which is not found here" if found and found.model else ""
@@ -113,7 +113,7 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
 
 
 def generator_of(options: Options) -> Json:
-    """What is said of the generator."""
+    """The generator settings of the command line."""
     made = {name: value for name in GENERATOR_OPTIONS if (value := getattr(options, name))}
     if options.workflow is not None:
         made["workflow"] = read_json(options.workflow, "workflow")
@@ -122,7 +122,7 @@ def generator_of(options: Options) -> Json:
 
 
 def move(options: Options, generator: Json) -> Json:
-    """Of a project that exists only what differs from computer to computer may be given again."""
+    """Change an existing project; only settings that differ between computers are allowed."""
     if any(
         (
             options.prompts,
@@ -227,7 +227,7 @@ def run_publish(options: Options, progress: ProgressLine) -> Json:
 
 
 def folders_between(text: str) -> list[Contestant]:
-    """``[NAME=]FOLDER,[NAME=]FOLDER`` as those who are compared."""
+    """Parse ``[NAME=]FOLDER,[NAME=]FOLDER`` into contestants."""
     found = []
     for part in text.split(","):
         name, equals, folder = part.strip().rpartition("=")
@@ -243,7 +243,7 @@ def folders_between(text: str) -> list[Contestant]:
 
 @contextmanager
 def arena_of(options: Options, progress: ProgressLine) -> Iterator[Arena]:
-    """With the adapters of a project, or with images of folders where there is no project."""
+    """Open the arena with the adapters of a project, or with folders of images if there is no project."""
     if (options.dir / NAME).is_file():
         project = Project(options.dir)
         adapters = adapters_between(project, options.between)
@@ -267,7 +267,7 @@ def run_compare(options: Options, progress: ProgressLine) -> Json | None:
 
 
 def automatic(options: Options) -> Json:
-    """What automatic judges found about these contestants, where they were asked."""
+    """Verdicts of automatic judges on these contestants, if they were asked."""
     if not (options.dir / NAME).is_file():
         return {}
     project = Project(options.dir)
@@ -283,7 +283,7 @@ def run_judge(options: Options, progress: ProgressLine) -> Json:
 
 
 def vote_at_terminal(arena: Arena) -> None:
-    """Ask until there is no further question, the person stops or the input ends."""
+    """Ask until there are no more questions, the person stops or the input ends."""
     acts: dict[str, Callable[[], None]] = {
         "1": lambda: arena.answer(0),
         "2": lambda: arena.answer(1),
@@ -304,7 +304,7 @@ def vote_at_terminal(arena: Arena) -> None:
 
 
 def ask(ballot: Ballot, votes: int) -> str:
-    """One question on stderr; what was typed, empty at the end of the input."""
+    """Print one question on stderr; return the typed answer, empty at the end of the input."""
     print(f"\n{votes + 1}. {ballot.prompt}", file=sys.stderr)
     for number, path in enumerate(ballot.show, start=1):
         print(f"  {number}  {path}", file=sys.stderr)
@@ -314,7 +314,7 @@ def ask(ballot: Ballot, votes: int) -> str:
 
 
 def lines(result: Json) -> str:
-    """A result for people."""
+    """Format a result for people."""
     if "sentence" in result or "automatic" in result:
         said = [str(result["sentence"])] if "sentence" in result else []
         judged = result.get("automatic", [])
@@ -332,7 +332,7 @@ def lines(result: Json) -> str:
 
 
 def _line(value: Any, margin: str = "\n  ") -> str:
-    """A value of a result; what belongs together is indented below its name."""
+    """Format a value of a result; nested values are indented below its name."""
     if isinstance(value, dict):
         said = {name: one for name, one in value.items() if one not in ("", [], {})}
         return "".join(f"{margin}{name}: {_line(one, margin + '  ')}" for name, one in said.items())
@@ -532,7 +532,7 @@ def add_compare(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
+    """Run the command and return its exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
 

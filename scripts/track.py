@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 done, 2 something to fix first, 130 stopped."""
+    """Run the command; the exit status is 0 when done, 2 if something has to be fixed first, 130 if stopped."""
     options = make_parser().parse_args(arguments)
 
     def work() -> None:

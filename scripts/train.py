@@ -76,7 +76,7 @@ def _steps(text: str) -> int:
 
 
 def load_config(options: argparse.Namespace, notes: list[str]) -> TrainConfig:
-    """The config of the arguments; ``notes`` gets what is in it without effect."""
+    """Load the config of the arguments; ``notes`` collects settings without effect."""
     layers = (options.preset_path, options.config_path, options.overrides)
     config: TrainConfig = load_layered(*layers, notes=notes)
     if options.run_dir:
@@ -85,12 +85,12 @@ def load_config(options: argparse.Namespace, notes: list[str]) -> TrainConfig:
 
 
 def check(config: TrainConfig, world_size: int) -> list[str]:
-    """Everything that can be found wrong without a model; lines that say what the run will do."""
+    """Check everything that can be checked without a model; return lines that describe the run."""
     return look(config, world_size)[0]
 
 
 def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
-    """As ``check``, with the number of optimizer steps of the run."""
+    """Like ``check``, but also return the number of optimizer steps."""
     from modules.dataLoader.preflight import preflight
     from modules.trainer.assembly import check_settings
     from modules.trainer.online.prompts import online_summary
@@ -107,10 +107,10 @@ def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
 
 
 def memory(config: TrainConfig) -> list[str]:
-    """Lines about the memory the run will take, and whether this machine's card has it.
+    """Lines about the memory the run needs, and whether this machine's graphics card has it.
 
     Raises:
-        UserError: the model is not there, or does not fit the config.
+        UserError: the model is missing, or does not fit the config.
     """
     from modules.trainer.memory.memory_advice import advise
     from modules.trainer.memory.shape_only import ModelNotLocal
@@ -179,10 +179,10 @@ def _progress(what: str, done: int, total: int) -> None:
 
 
 def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) -> str:
-    """Run the training in this process; the status it ended with.
+    """Run the training in this process; return its final status.
 
     Args:
-        profiled: how many steps the first process times and how many it traces.
+        profiled: numbers of steps that the first process times and traces.
     """
     from modules.trainer.callbacks import Callbacks, Console, EventLog, TensorBoardLog
     from modules.trainer.distributed import Processes
@@ -213,7 +213,7 @@ def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) 
 def profile(
     config: TrainConfig, run: RunDirectory, callback: Callback, processes: Processes, steps: int
 ) -> str:
-    """As ``train``, with the table of times printed at the end."""
+    """Like ``train``, but print a table of times at the end."""
     from modules.trainer.profile.ProfiledTrainer import ProfiledTrainer
 
     trainer = ProfiledTrainer(config, run, callback, processes, steps)
@@ -249,7 +249,7 @@ def tidy(config: TrainConfig, run: RunDirectory) -> None:
 
 
 def leave_at_once() -> None:
-    """End without tidying up: it would wait for messages to the process that is gone."""
+    """Exit without cleanup, which would wait for messages to a process that is gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(EXIT_STATUS)

@@ -108,7 +108,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def load(options: argparse.Namespace) -> TrainConfig:
-    """The config of the arguments."""
+    """Load the config of the arguments."""
     given = {one.path: getattr(options, one.path) for one in iter_settings(RemoteConfig)}
     overrides = [f"remote.{name}={value}" for name, value in given.items() if value is not None]
     made: TrainConfig = load_layered(
@@ -118,12 +118,12 @@ def load(options: argparse.Namespace) -> TrainConfig:
 
 
 def say(text: str) -> None:
-    """Print a text without what would control the terminal; much of it comes from another computer."""
+    """Print text without terminal control characters, because much of it comes from another computer."""
     print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 
 def ask(question: str) -> str | None:
-    """A password typed by the person; it is not kept."""
+    """Ask for a password, which is not stored."""
     return getpass.getpass(question) if sys.stdin.isatty() else None
 
 
@@ -135,7 +135,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 def look_at_data(config: TrainConfig) -> list[str]:
-    """What a dry run says of settings and data; errors before anything is copied."""
+    """Check settings and data in a dry run; errors are found before anything is copied."""
     from scripts.train import check
 
     return check(config, 1)
@@ -151,7 +151,7 @@ def start(options: argparse.Namespace) -> int:
     before = records.find(run).folder if run in records.known() else None
     folder = (options.to or before or Path(config.workspace_dir).absolute().parent / run).absolute()
     there = dict(_assigned(text) for text in options.there)
-    if not there:  # the data are looked at here, before anything is copied
+    if not there:  # the data are checked here, before anything is copied
         for line in look_at_data(config):
             say(line)
     wanted = starting.Wanted(config.remote, config, run, there, options.alongside)
@@ -177,7 +177,7 @@ def follow(options: argparse.Namespace) -> int:
 
 
 def watch(run: str, earlier: bool) -> int:
-    """Print events until the run has ended; 0 if it ended well."""
+    """Print events until the run has ended; return 0 if it succeeded."""
     follower = Following(records.find(run), lambda event: say(event_line(event)), say, earlier)
     state = run_async(follower.run(ask))
     say(f"{run}: {state}")

@@ -55,18 +55,18 @@ from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E40
 from scripts.curate import exit_status, tell  # noqa: E402
 
 OF_TASTE = ("denoiser", "picture")
-"""Features in parts, on which the head is a ``TasteHead``."""
+"""Features with parts, on which the head is a ``TasteHead``."""
 MAX_PIXELS = 64 * 1024 * 1024
 MOST_WEIGHT = 1000
 MOST_FITS = 100
-"""Images whose fit is looked at, which costs eight predictions each; the tenth that fits least needs no more."""
+"""Number of images whose fit is measured, at eight predictions each; the lowest tenth needs no more."""
 TOLD_EVERY = 10
-"""Images between two lines of progress."""
+"""Number of images between two progress messages."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One image preferred to another, and the prompt or group they belong to."""
+    """One image preferred to another, with their prompt or group."""
 
     better: Path
     worse: Path
@@ -74,9 +74,9 @@ class Comparison:
     validation: bool = False
     tie: bool = False
     worse_group: str = ""
-    """Where the worse image belongs to another prompt."""
+    """Group of the worse image, if its prompt differs."""
     weight: float = 1.0
-    """How many answers it stands for."""
+    """Number of answers it stands for."""
 
     @property
     def prompts(self) -> dict[Path, str]:
@@ -85,7 +85,7 @@ class Comparison:
 
 
 def pair_comparisons(folder: Path) -> list[Comparison]:
-    """The pairs of an output folder; those that were finalised into ``val`` are kept for measuring."""
+    """The pairs of an output folder; those finalised into ``val`` are held out."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder", "--pairs")
     found = []
@@ -210,7 +210,7 @@ def listed_images(file: Path) -> set[Path]:
 
 
 def _prompt_of(image: Path) -> str:
-    """The prompt a prompt without pairs was grouped by; empty where the image does not say it any more."""
+    """The prompt that groups an image without pairs; empty if the image no longer contains one."""
     return normalise_prompt(read_metadata(image).prompt or "")
 
 
@@ -234,7 +234,7 @@ def _answer_pairs(event: Event) -> Iterator[tuple[str, str, bool]]:
 
 
 def load_image(path: Path) -> torch.Tensor:
-    """(3, H, W) float32 in [0, 1], turned as its file says, on white where it is transparent."""
+    """Load an image as (3, H, W) float32 in [0, 1], rotated by its EXIF orientation, on white if transparent."""
     try:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
@@ -250,7 +250,7 @@ def load_image(path: Path) -> torch.Tensor:
 
 
 def features_of(images: dict[Path, str], extract: FrozenFeatures, cache: Path | None = None) -> torch.Tensor:
-    """(N, D), one image after another, with its prompt; those known to ``cache`` are not computed again."""
+    """Features (N, D) of images with their prompts, computed one at a time; known ones come from ``cache``."""
     rows = []
     for number, (path, prompt) in enumerate(images.items(), 1):
         image_BCHW = load_image(path)[None]
@@ -262,7 +262,7 @@ def features_of(images: dict[Path, str], extract: FrozenFeatures, cache: Path | 
 
 
 def fit_of(images: dict[Path, str], extract: FrozenFeatures) -> torch.Tensor:
-    """How well images fit their prompts, (N,): of all, or of ``MOST_FITS`` of them at equal distances."""
+    """Prompt fit (N,) of all images, or of ``MOST_FITS`` evenly spaced ones."""
     paths, count = list(images), min(len(images), MOST_FITS)
     chosen = [paths[place * len(paths) // count] for place in range(count)]
     rows = []
@@ -303,7 +303,7 @@ def usual_fit(
 def _cached(
     image_BCHW: torch.Tensor, prompt: str, extract: FrozenFeatures, cache: Path | None
 ) -> torch.Tensor:
-    """A row of features (1, D), kept under what it follows from: pixels, prompt, settings and the model itself."""
+    """One row of features (1, D), cached by pixels, prompt, settings and the model itself."""
     if cache is None:
         return extract(image_BCHW, [prompt])
     told = repr((asdict(extract.options), prompt, tuple(image_BCHW.shape)))
@@ -410,7 +410,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def choose_features(options: argparse.Namespace) -> FeatureOptions:
-    """Those asked for; otherwise the denoiser's where it is a UNet, and the picture's for other models.
+    """The requested features; by default the denoiser's if it is a UNet, otherwise the picture's.
 
     Raises:
         ConfigError: an option that the features do not have.
@@ -447,14 +447,14 @@ def _has_known_unet(options: argparse.Namespace) -> bool:
 
 
 def _give_way() -> None:
-    """Somebody is working at the same time: one thread, and the processor when nobody else wants it."""
+    """Use one thread at low priority, because somebody is working at the same time."""
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)
 
 
 def train(options: argparse.Namespace) -> dict[str, object]:
-    """Read, compute features, fit, write; returns what is printed."""
+    """Read comparisons, compute features, fit the head and write it; return the summary to print."""
     head_options = HeadOptions(options.hidden, options.strength, options.holdout, options.seed)
     if options.measure_only == (options.out is not None):
         raise ConfigError("give either --out or --measure-only", "--out")
@@ -493,7 +493,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_head(data, head_options)
     fit, why_none = None, ""
     if options.out is not None:
-        # first without, so that what was learned is not lost if the rest fails
+        # save first without the fit, so that the learned head is not lost if the rest fails
         save_head(options.out, head, described, probe_D, report)
         fit, why_none = usual_fit(images, untrained, extract)
         if fit is not None:

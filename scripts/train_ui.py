@@ -16,7 +16,7 @@ if str(ROOT) not in sys.path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Open the window; returns when it is closed."""
+    """Open the window; return when it is closed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(argument.split("=")[0] == "--pair-tool" for argument in given):
         from modules.ui.curation.windows import main as pair_tool
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return pair_tool(given)
     from modules.ui.options import parser
 
-    parser().parse_args(given)  # --help and mistakes end here, before the window is loaded
+    parser().parse_args(given)  # --help and errors end here, before the window is loaded
     from modules.ui.MainWindow import main as main_window
 
     return main_window(given)

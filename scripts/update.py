@@ -39,7 +39,7 @@ BY_HAND = (
 
 
 class Update(NamedTuple):
-    """What is new upstream."""
+    """New changes upstream."""
 
     branch: str
     here: str
@@ -61,7 +61,7 @@ class Checkout:
         self._git = shutil.which("git") or ""
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run git here, in English, without questions and without changes that its settings would add."""
+        """Run git here, in English, without prompts and without changes that the user's git settings would add."""
         environment = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
         for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
             environment.pop(name, None)
@@ -72,7 +72,7 @@ class Checkout:
         )  # fmt: skip
 
     def tell(self, *arguments: str) -> str:
-        """What git answers.
+        """Output of git.
 
         Raises:
             SetupError: it fails.
@@ -83,7 +83,7 @@ class Checkout:
         return done.stdout.rstrip("\n")
 
     def check(self) -> str:
-        """The branch that is checked out.
+        """The current branch.
 
         Raises:
             SetupError: it cannot be updated; the message says what to do.
@@ -116,11 +116,11 @@ class Checkout:
         return branch
 
     def lines(self, *arguments: str) -> list[str]:
-        """What git answers, cut at NUL."""
+        """Output of git, split at NUL."""
         return [part for part in self.tell(*arguments).split("\0") if part]
 
     def look(self, branch: str) -> Update:
-        """Ask the remote what is new. Only git's own notes of the remote change.
+        """Ask the remote for new commits. Only the remote-tracking branches change.
 
         Raises:
             SetupError: it does not answer, or has another history.
@@ -145,7 +145,7 @@ class Checkout:
         return Update(branch, here, there, commits, files)
 
     def in_the_way(self, update: Update) -> list[str]:
-        """Files of yours that have the name of a new file of the program, ignored ones too."""
+        """The user's files, including ignored ones, with the name of a new file of the program."""
         removed = {path for kind, path in update.files if kind == "D"}
         return sorted({
             taken
@@ -156,7 +156,7 @@ class Checkout:
         })  # fmt: skip
 
     def _taken(self, path: str) -> list[str]:
-        """Files where a new file, or a folder of it, is to be."""
+        """Existing files in the place of a new file or of one of its folders."""
         place = self.root / path
         if place.is_dir() and not place.is_symlink():
             return [
@@ -169,7 +169,7 @@ class Checkout:
         return [name for name, at in places if os.path.lexists(at) and (at.is_symlink() or not at.is_dir())]
 
     def forward(self, update: Update) -> None:
-        """Take over the new commits; git itself refuses what is not a fast-forward, or a file in the way."""
+        """Fast-forward to the new commits; git itself refuses anything else, or if a file is in the way."""
         self.tell(
             "-c", "merge.autoStash=false", "-c", "submodule.recurse=false",
             "merge", "--ff-only", "--no-overwrite-ignore", "--quiet", update.there,
@@ -182,7 +182,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def describe(update: Update) -> None:
-    """Say what is new."""
+    """Print the changes."""
     say(f"{update.branch}: {update.here} -> {update.there}, new commits: {len(update.commits)}")
     say(listed(update.commits))
     kinds = {"A": "added", "D": "removed"}
@@ -196,10 +196,10 @@ def describe(update: Update) -> None:
 
 
 def had_dev(root: Path) -> bool:
-    """Whether the environment was made for tests too."""
+    """Whether the environment was created with the test requirements."""
     try:
         return bootstrap.is_installed(root / ".venv", bootstrap.wanted_hash(root, True))
-    except SetupError:  # a requirement file is missing; the update may bring it
+    except SetupError:  # a requirement file is missing; the update may add it
         return False
 
 

@@ -22,7 +22,7 @@ class Quartiles:
 
     @staticmethod
     def of(values: Sequence[float]) -> Quartiles:
-        """Of at least one value; quartiles by linear interpolation."""
+        """Quartiles of at least one value, by linear interpolation."""
         ordered = sorted(values)
 
         def at(share: float) -> float:
@@ -39,12 +39,12 @@ class Result:
     """One line of a benchmark.
 
     Args:
-        model: what was measured on.
+        model: the model that was measured.
         case: what was done.
         ratio: its cost as a multiple of the benchmark's baseline (1.0 for the baseline itself).
-        limit: what ``ratio`` may be at most; ``None`` without a goal.
+        limit: highest allowed ``ratio``; ``None`` without a goal.
         memory_ratio: memory as a multiple of the baseline's, if it was measured.
-        memory_limit: what that may be at most.
+        memory_limit: highest allowed ``memory_ratio``.
         extra: further figures for the JSON file; those named in ``columns`` of the table are shown.
     """
 
@@ -87,7 +87,7 @@ def interleave(
     prepare: Work = lambda: None,
     settle: Work = lambda: None,
 ) -> dict[str, list[float]]:
-    """Time every case once a round, so that drift of the machine touches all alike.
+    """Time every case once per round, so that drift of the machine affects all cases equally.
 
     The order is shuffled in every round: what runs before a case leaves its traces in caches and
         allocators.
@@ -98,7 +98,7 @@ def interleave(
         warmup: rounds before them that are not measured.
         clock: seconds; processor time by default, which a busy machine disturbs less than wall time.
         prepare: run before each case, outside the time.
-        settle: run before every clock reading (to wait for a device).
+        settle: run before every clock reading, to synchronise with a device.
 
     Returns:
         Seconds of each case by round.

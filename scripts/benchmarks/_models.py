@@ -23,7 +23,7 @@ SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_
 
 
 class SmallFluxSetup(BaseModelSetup):
-    """What a training step sees of FLUX.1: packed latents, position ids, velocity."""
+    """FLUX.1 as a training step sees it: packed latents, position ids, velocity."""
 
     spec = FamilySpec(
         key="BENCHMARK_FLUX",

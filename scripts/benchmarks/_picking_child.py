@@ -20,7 +20,7 @@ from modules.ui.state.SessionStore import SessionStore  # noqa: E402
 
 PATIENCE = 60.0
 THINKING = 0.15
-"""Seconds between two keys: a quick person, and time to decode ahead as there is in use."""
+"""Seconds between two keys: those of a quick person, with time to decode ahead as in real use."""
 
 
 def live_until(root: tk.Tk, done: Callable[[], object]) -> None:

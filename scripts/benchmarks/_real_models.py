@@ -118,7 +118,7 @@ def _flux() -> Parts:
 
 
 def _shipped(key: str, stem: str = "config", part: str = "") -> nn.Module:
-    """A part from the config that comes with the program: the denoiser if none is named."""
+    """Build a part from the config that comes with the program; by default the denoiser."""
     spec = create_model_setup(key).spec
     described = spec.part(part or spec.denoiser)
     place = next(place for place in shipped(key, described.name) if place.stem == stem)
@@ -135,7 +135,7 @@ def _qwen3(width: int, inner: int, head: bool) -> nn.Module:
         num_attention_heads=32,
         num_key_value_heads=8,
         head_dim=128,
-        # the smaller one has one table for both of its ends
+        # the smaller one shares one table between input and output
         tie_word_embeddings=width < 4096,
     )
     return Qwen3ForCausalLM(config) if head else Qwen3Model(config)
@@ -268,12 +268,12 @@ def _anima() -> Parts:
 
 
 def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
-    """The parts of a model from the configs that come with the program.
+    """Build the parts of a model from the configs that come with the program.
 
     Args:
         key: the family whose configs they are.
         denoiser: one of its sizes, the usual one by default.
-        channels: what is another number in its denoiser's config.
+        channels: values that differ in the config of its denoiser.
     """
     spec = create_model_setup(key).spec
     parts: Parts = {
@@ -387,7 +387,7 @@ ALSO_READ: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 
 
 def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
-    """A model of real size, ready to be planned with."""
+    """A model of real size, ready for memory planning."""
     key, make, tokens, pooled = MODELS[name]
     setup = create_model_setup(key)
     with torch.device("meta"):

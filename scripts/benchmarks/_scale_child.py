@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.05
 
 
 class CountingSetup(StableDiffusionSetup):
-    """Stable Diffusion with encoders that take no time; counts what they are asked."""
+    """Stable Diffusion with encoders that take no time and count their calls."""
 
     images = texts = 0
 
@@ -54,7 +54,9 @@ class CountingSetup(StableDiffusionSetup):
 
 
 def memory() -> int:
-    """Bytes of main memory that this process alone keeps occupied; mapped files can be dropped at any time."""
+    """Bytes of main memory used by this process alone; mapped files are not counted, as they can be dropped
+    at any time.
+    """
     if STATUS.is_file():
         for line in STATUS.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("RssAnon:"):
@@ -64,7 +66,7 @@ def memory() -> int:
 
 @dataclass
 class Taken:
-    """What a stretch of work took: seconds by the clock and of the processor, bytes more at its peak and at its end."""
+    """Cost of a stretch of work: wall and processor seconds, additional bytes at its peak and at its end."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -93,7 +95,7 @@ class Taken:
 
 
 def started(config: TrainConfig) -> tuple[BaseDataLoader, CountingSetup, Taken, dict[str, float]]:
-    """A loader that has delivered its first batch, and the seconds of its parts."""
+    """Start a loader and load its first batch; return it with the seconds of each stage."""
     setup, taken = CountingSetup(), Taken()
     model = training.load_model(setup, config)
     model.fingerprints()
@@ -126,7 +128,7 @@ def plans(loader: BaseDataLoader, count: int) -> list[float]:
 
 
 def walked(loader: BaseDataLoader, epochs: int) -> tuple[list[int], list[float]]:
-    """Memory after each of some whole epochs, and processor seconds of each."""
+    """Memory after each of several whole epochs, and processor seconds of each."""
     kept, seconds = [], []
     begun = time.process_time()
     for group in loader.accumulation_groups(SimpleNamespace(epoch=0, epoch_step=0)):
@@ -140,7 +142,7 @@ def walked(loader: BaseDataLoader, epochs: int) -> tuple[list[int], list[float]]
 
 
 def measured(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """What one start, or one check before a run, took and did."""
+    """Cost and result of one start, or of one check before a run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("start", "check"))
     parser.add_argument("config", type=Path)

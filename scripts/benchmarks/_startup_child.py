@@ -27,7 +27,7 @@ def main() -> int:
     pages, pages_cpu = {}, {}
     for page in window.pages:
         if page.key == window.page:
-            continue  # it is part of the window's own time
+            continue  # it counts as the window's own time
         start, start_cpu = time.perf_counter(), time.process_time()
         window.show_page(page.key)
         window.update()

@@ -70,7 +70,7 @@ def seeds_of(kind: str, seed: int, count: int) -> list[int]:
 
 
 def make_part(work: Path, seed: int, kind: str, part: int) -> None:
-    """Make one part of the images of a seed, unless it is there."""
+    """Make one part of the images of a seed, unless it exists."""
     file = part_file(work, seed, kind, part)
     if file.is_file():
         return
@@ -103,7 +103,7 @@ class Seen:
 
 
 def look(work: Path, seed: int, kind: str, answers: int, extract: FrozenFeatures) -> Seen:
-    """Features of all images of a kind, kept for the other rows."""
+    """Features of all images of a kind, cached for the other rows."""
     images = read_images(work, seed, kind, answers)
     probe = digest64("taste-features", extract.probe().numpy().tobytes().hex(), len(images.pixels))
     file = work / f"seed-{seed}" / f"{kind}-{extract.options.kind}-{probe:016x}.npy"
@@ -120,10 +120,10 @@ def look(work: Path, seed: int, kind: str, answers: int, extract: FrozenFeatures
 
 @dataclass
 class Asked:
-    """A person asked about images by their place, who counts the answers.
+    """A simulated person who is asked about images by index, and counts the answers.
 
     Args:
-        person: who answers.
+        person: the one who answers.
         scores: how much each image is liked.
         given: the images of every comparison, and 1 where the first is better, 0.5 for a tie.
         marks: likes and dislikes, where these are the answers.
@@ -137,7 +137,7 @@ class Asked:
     weights: list[float] | None = None
 
     def ask(self, first: int, second: int) -> int | None:
-        """0 or 1 for the preferred one, ``None`` for a tie."""
+        """Return 0 or 1 for the preferred image, ``None`` for a tie."""
         number = len(self.given)
         said = self.person.prefer(self.scores[first], self.scores[second], first, second, number)
         self.given.append((first, second, 0.5 if said is None else 1.0 - said))
@@ -155,14 +155,14 @@ class Asked:
         return said
 
     def look_through(self, images: Images, folder: Path, cell: Cell) -> None:
-        """Likes and dislikes on pages of many prompts; what follows from them is what is learned."""
+        """Give likes and dislikes on pages of many prompts, and keep the comparisons that follow from them."""
         found = with_the_grid(images, self.judge, folder, cell.seed, cell.answers)
         self.marks, self.weights = found.count, found.weights
         self.given = [(*one, 1.0) for one in found.comparisons]
 
 
 def in_turn(images: Images, person: Asked, cell: Cell) -> None:
-    """One random pair of one prompt after another."""
+    """Ask about one random pair of each prompt in turn."""
     prompts = list(images.by_prompt().values())
     rng = python_random("taste-random", cell.seed, cell.taste)
     rng.shuffle(prompts)
@@ -172,7 +172,9 @@ def in_turn(images: Images, person: Asked, cell: Cell) -> None:
 
 
 def by_information(seen: Seen, person: Asked, cell: Cell) -> None:
-    """Over all prompts, the pairs whose answers say most about the taste; ``AT_ONCE`` prompts between two fits."""
+    """Ask about the pairs, over all prompts, whose answers say most about the taste; ``AT_ONCE`` prompts
+    between two fits.
+    """
     groups = seen.images.by_prompt()
     pairs = [(a, b) for group in groups.values() for n, a in enumerate(group) for b in group[n + 1 :]]
     left = torch.tensor(pairs)
@@ -200,7 +202,9 @@ def by_information(seen: Seen, person: Asked, cell: Cell) -> None:
 
 
 def with_surplus(seen: Seen, person: Asked, cell: Cell, folder: Path) -> None:
-    """As in the pair tool; from the second half on about the images of a prompt that a head is least sure about."""
+    """Answer as in the pair tool; from the second half on, about the images of each prompt that a head is
+    least sure about.
+    """
     groups = list(seen.images.by_prompt().values())
     asked = max(1, cell.answers // 2 // PROMPT_CLICKS)
     half = min(cell.answers, asked * PROMPT_CLICKS)
@@ -233,7 +237,7 @@ def fit(seen: Seen, given: Sequence[tuple[int, int, float]]) -> TasteHead:
 
 
 def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, Any]:
-    """One row of the table."""
+    """Run one row of the table."""
     method, kind = cell.method_spec, cell.images[0]
     pool = read_images(work, cell.seed, kind, cell.asked)
     person = Asked(Person(taste, cell.seed, SLIPS, INDIFFERENCE), pool.scores(taste), [])
@@ -273,7 +277,7 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
 def _learn(
     work: Path, cell: Cell, taste: Taste, seen: Seen, person: Asked, extract: FrozenFeatures, folder: Path
 ) -> float:
-    """Fit the head, write it, and measure it on clean pairs of prompts that nobody saw."""
+    """Fit the head, write it, and measure it on clean pairs of held-out prompts."""
     prompts = seen.images.prompts
     said = [(a, b, o) if o >= 0.5 else (b, a, 1 - o) for a, b, o in person.given]
     of_taste = cell.method_spec.features != "vae"
@@ -310,7 +314,7 @@ def _usual_fit(seen: Seen, person: Asked, extract: FrozenFeatures) -> UsualFit |
 
 
 def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int) -> float:
-    """Share of ``TEST_PAIRS`` random pairs of a prompt, ties of the person left out, that are ordered right."""
+    """Share of ``TEST_PAIRS`` random pairs of a prompt that are ordered correctly; the person's ties are left out."""
     truth, prompts = images.scores(taste), list(images.by_prompt().values())
     rng = python_random("taste-test", seed)
     right: list[float] = []
@@ -329,7 +333,7 @@ def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int
 
 
 def train_on_answers(cell: Cell, method: Method, folder: Path) -> Trained:
-    """The adapter of a row, from the answers in its folder."""
+    """Train the adapter of a row on the answers in its folder."""
     journey = Journey(folder, cell.seed, "DPO" if method.training == "DPO" else "NFT", FULL)
     if method.training != "DPO":
         pool = prompt_split(cell.seed)[0]
@@ -354,7 +358,9 @@ def train_on_answers(cell: Cell, method: Method, folder: Path) -> Trained:
 
 
 def compose(journey: Journey, strength: float) -> Trained:
-    """An adapter of the chosen images, one of the rejected ones, and the difference times ``strength`` in one file."""
+    """Train an adapter on the chosen images and one on the rejected ones, and write the difference times
+    ``strength`` to one file.
+    """
     out = journey.out
     good, bad = (
         train(journey, name, as_settings(twin_settings(name, out / "pairs", out)), print)
@@ -374,7 +380,7 @@ def compose(journey: Journey, strength: float) -> Trained:
 
 
 def _judge(work: Path, cell: Cell, taste: Taste, run: Trained) -> dict[str, Any]:
-    """What the adapter is worth, on prompts nobody saw and the seeds of the base model's images."""
+    """Measure the adapter on held-out prompts, with the seeds of the base model's images."""
     base = read_images(work, cell.seed, "curve", cell.answers)
     prompts = list(base.by_prompt().values())
     judged = [place for group in prompts for place in group[:JUDGED_PER_PROMPT]]
@@ -412,7 +418,7 @@ def _diversity(images: Images) -> float:
 
 
 def do(told: Mapping[str, Any]) -> None:
-    """One part of the measurement, unless its result is there."""
+    """Do one part of the measurement, unless its result exists."""
     work = Path(told["work"])
     if told["what"] == "images":
         make_part(work, told["seed"], told["kind"], told["part"])

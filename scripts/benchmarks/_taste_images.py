@@ -27,19 +27,19 @@ class Images:
         return [wish.caption() for wish in self.wishes]
 
     def readings(self) -> list[Reading]:
-        """What the judge reads from each image."""
+        """The judge's reading of each image."""
         return [_read(one.tobytes()) for one in self.pixels]
 
     def scores(self, taste: Taste) -> list[float]:
-        """How much each is liked."""
+        """Scores of the images under a taste."""
         return [taste.score(one, wish) for one, wish in zip(self.readings(), self.wishes, strict=True)]
 
     def only(self, places: Sequence[int]) -> Images:
-        """Those of these places."""
+        """The images at these positions."""
         return Images([self.wishes[i] for i in places], [self.pixels[i] for i in places])
 
     def by_prompt(self) -> dict[str, list[int]]:
-        """Where the images of each prompt are."""
+        """Indices of the images of each prompt."""
         found: dict[str, list[int]] = {}
         for place, prompt in enumerate(self.prompts):
             found.setdefault(prompt, []).append(place)
@@ -48,7 +48,9 @@ class Images:
 
 @lru_cache(maxsize=8192)
 def _read(pixels: bytes) -> Reading:
-    """Reading an image takes longer than anything else a head needs, and all rows of a seed share theirs."""
+    """Read an image once: reading is slower than anything else a head needs, and all rows of a seed share the
+    result.
+    """
     return read_image(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3))
 
 

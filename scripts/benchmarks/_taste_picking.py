@@ -26,14 +26,14 @@ from scripts.demo.world import SIZE
 from scripts.train_reward import answer_comparisons
 
 PAIRS = 2
-"""Of a prompt: best over worst, second best over second worst."""
+"""Pairs of a prompt: best over worst, second best over second worst."""
 SOURCE, OUTPUT = "images", "pairs"
 
 
 def with_the_pair_tool(
     images: Images, ask: Callable[[int, int], int | None], folder: Path, seed: int, answers: int
 ) -> None:
-    """Write the images as a generator does, and answer exactly as many questions about them."""
+    """Write the images as a generator does, and answer the given number of questions about them."""
     place_of, groups = _write(images, folder, -(-answers // PROMPT_CLICKS), seed)
     given = 0
     with CurationStore(folder / OUTPUT) as store:
@@ -53,13 +53,13 @@ def with_the_pair_tool(
 
 
 Judge = Callable[[Sequence[int]], Sequence[bool | None]]
-"""What is said of the images of a page, by their places: liked, disliked, or no mark."""
+"""A verdict on each image of a page: liked, disliked, or no mark."""
 
 
 def with_the_grid(images: Images, judge: Judge, folder: Path, seed: int, answers: int) -> Marked:
-    """Write the images as a generator does, and mark exactly as many of them on pages of many prompts.
+    """Write the images as a generator does, and mark the given number of them on pages of many prompts.
 
-    The person looks at one image after the other, and stops after the last mark.
+    The person looks at the images one by one, and stops after the last mark.
     """
     place_of, groups = _write(images, folder, len(images.pixels) // IMAGES_PER_PROMPT, seed)
     given = 0
@@ -97,12 +97,12 @@ def with_the_grid(images: Images, judge: Judge, folder: Path, seed: int, answers
 
 @dataclass(frozen=True)
 class Marked:
-    """What came of a grid.
+    """Result of a grid.
 
     Args:
         count: likes and dislikes.
-        comparisons: what a head learns from them, as training a reward reads it: the better and the worse image.
-        weights: how much each of them counts.
+        comparisons: the better and the worse image of each comparison that a head learns from.
+        weights: weights of the comparisons.
     """
 
     count: int
@@ -115,7 +115,7 @@ def _file(group: ImageGroup, name: str) -> Path:
 
 
 def _write(images: Images, folder: Path, prompts: int, seed: int) -> tuple[dict[Path, int], list[ImageGroup]]:
-    """Files of the images of some prompts; which image each of them is, and its groups."""
+    """Write the images of some prompts; return the index of each file's image, and the groups."""
     source = folder / SOURCE
     source.mkdir(parents=True)
     place_of: dict[Path, int] = {}

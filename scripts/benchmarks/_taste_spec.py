@@ -13,12 +13,12 @@ from scripts.demo.taste import TASTES, Taste
 
 IMAGES_PER_PROMPT = 5
 SURPLUS = 3
-"""Times as many images as are shown, of which a head chooses those it is least sure about."""
+"""Number of images to choose from, as a multiple of those shown; a head chooses those it is least sure about."""
 PROMPT_CLICKS = 4
 GRID_IMAGES = 2
-"""Times as many images as for one answer are looked at for one like or dislike."""
+"""Number of images looked at for one like or dislike, as a multiple of those for one answer."""
 LEAST_POOL = 50
-"""Prompts to choose from, even where fewer are asked about."""
+"""Minimum number of prompts to choose from, even if fewer are asked about."""
 MOST_ANSWERS = 360
 JUDGED_PROMPTS = 25
 JUDGED_PER_PROMPT = 4
@@ -26,9 +26,9 @@ MOST_N = 16
 GUARD = 10.0
 """Of a round of a project, which also takes three quarters of the preset's 8 epochs."""
 FINISHED = "finished "
-"""A child says this and the place of what it has done."""
+"""A child prints this and the path of its result when it is done."""
 PART = 50
-"""Images made by one process at a time."""
+"""Number of images made by one process at a time."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One row to be measured."""
+    """One row to measure."""
 
     taste: str
     method: str
@@ -105,12 +105,12 @@ class Cell:
 
     @property
     def images(self) -> tuple[str, str]:
-        """The kinds of images it is measured with: those to choose from, and those of prompts nobody saw."""
+        """Kinds of images used for measuring: those to choose from, and those of held-out prompts."""
         return ("surplus" if self.method_spec.order == "surplus" else "pool", "curve")
 
     @property
     def asked(self) -> int:
-        """Answers in the pair tool that as many images would do for."""
+        """Number of answers in the pair tool that need the same number of images."""
         return self.answers * (GRID_IMAGES if self.method_spec.order == "grid" else 1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Cell:
 
 
 def pool_prompts(answers: int) -> int:
-    """Prompts that images are made for."""
+    """Number of prompts that images are made for."""
     return max(LEAST_POOL, -(-answers // PROMPT_CLICKS))
 
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_images(folder: Path, count: int, size: int) -> None:
-    """Noise, and captions of five tags, one of them the image's own."""
+    """Write noise images with captions of five tags, one of which is unique to the image."""
     rng = np.random.default_rng(3)
     files = []
     for number in range(min(count, DIFFERENT)):
@@ -61,7 +61,7 @@ def make_images(folder: Path, count: int, size: int) -> None:
 
 
 def run(arguments: argparse.Namespace) -> list[Result]:
-    """One session in a separate process."""
+    """Run one session in a separate process."""
     with tempfile.TemporaryDirectory() as name, screen() as env:
         source = Path(name) / "images"
         source.mkdir()

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def clicks(options: argparse.Namespace) -> list[Result]:
-    """Clicks per method and group size, and where the methods that stop by themselves stop."""
+    """Clicks per method and group size, and the number at which methods that stop by themselves do so."""
     results = []
     seeds = range(options.groups)
     elo, smart, four = CurationMode("ELO"), CurationMode("SMART"), CurationMode("FOUR_UP")
@@ -116,7 +116,7 @@ def several_pairs(size: int, groups: int) -> list[Result]:
 
 
 def generated_file(seed: int) -> bytes:
-    """A small PNG file as A1111 writes it; its pixels do not matter."""
+    """A small PNG file as A1111 writes it; the pixels are irrelevant."""
     info = PngInfo()
     words = random.Random(seed).choices(["fox", "harbour", "portrait", "storm", "tower", "meadow"], k=40)
     settings = f"Steps: 28, Sampler: Euler a, CFG scale: 7, Seed: {seed}"
@@ -231,7 +231,7 @@ def next_pair(size: int, answers: list[Answer], seed: int) -> tuple[int, ...]:
 
 
 def choosing(options: argparse.Namespace) -> list[Result]:
-    """From one answer to the next pair, in a group that has had as many answers as images."""
+    """Time from an answer to the next pair, in a group with as many answers as images."""
     results = []
     for size in (int(text) for text in options.sizes.split(",")):
         answers: list[Answer] = []
@@ -264,7 +264,7 @@ def timed(work: Work, clock: Callable[[], float] = time.process_time) -> float:
 
 
 def fill(store: CurationStore, count: int) -> None:
-    """Pairs in the store without files, as if picked long ago."""
+    """Add pairs without files to the store, as if picked long ago."""
     with store._transaction():
         for i in range(count):
             name = f"pair_{i:04d}"
@@ -277,7 +277,7 @@ def fill(store: CurationStore, count: int) -> None:
 def picks_in(root: Path, pairs: int, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
     """Median milliseconds in ``root``: picks with ``pairs`` and with none in the folder, copying, one commit.
 
-    All are taken in turn, so that a busy disk touches all alike.
+    They are measured in turn, so that a busy disk affects all equally.
     """
     files = tuple(f"{i}.png" for i in range(4 * rounds + 4))
     for i, file in enumerate(files):
@@ -337,7 +337,7 @@ def pick(options: argparse.Namespace) -> list[Result]:
 
 
 def run(options: argparse.Namespace) -> list[Result]:
-    """Measure the cases asked for."""
+    """Measure the requested cases."""
     known = {"clicks": clicks, "scan": scan, "dhash": dhash, "choosing": choosing, "pick": pick}
     names = [name.strip() for name in options.cases.split(",") if name.strip()]
     unknown = sorted(set(names) - known.keys())

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_pairs(folder: Path, count: int, side: int) -> None:
-    """Photograph-like JPEG files, a quarter larger than they are trained at, with a caption each."""
+    """Write photograph-like JPEG files, a quarter larger than the training size, with a caption each."""
     rng = np.random.default_rng(7)
     for name, number in itertools.product(("chosen", "rejected"), range(count)):
         place = folder / name
@@ -61,7 +61,7 @@ def make_pairs(folder: Path, count: int, side: int) -> None:
 
 
 def make_loader(folder: Path, options: argparse.Namespace) -> Text2ImageDataLoader:
-    """A loader of the pairs, everything encoded by the VAE that is measured."""
+    """A loader of the pairs that encodes everything with the VAE that is measured."""
     from diffusers import AutoencoderKL
 
     concepts = [
@@ -95,7 +95,7 @@ def make_loader(folder: Path, options: argparse.Namespace) -> Text2ImageDataLoad
 
 
 def encoding(loader: Text2ImageDataLoader, folder: Path) -> dict[str, Work]:
-    """Into an empty cache, and by the VAE alone, which finds its pixels in memory."""
+    """Encoding into an empty cache, and by the VAE alone with its pixels already in memory."""
     tasks = [task for task in loader.encode_tasks(()) if task is not None]
     vae: Any = loader.model.vae
     pixels = [
@@ -121,7 +121,7 @@ def encoding(loader: Text2ImageDataLoader, folder: Path) -> dict[str, Work]:
 
 
 def reading(loader: Text2ImageDataLoader, threads: int, side: int) -> dict[str, Work]:
-    """Decoded, cropped and scaled images, by the loader and by Pillow alone."""
+    """Decoding, cropping and scaling images, by the loader and by Pillow alone."""
     tasks = [task for task in loader.encode_tasks(()) if task is not None]
     paths = [path for item in loader.units.items() for path in item.paths]
 
@@ -137,7 +137,7 @@ def reading(loader: Text2ImageDataLoader, threads: int, side: int) -> dict[str, 
 
 
 def batching(loader: Text2ImageDataLoader) -> dict[str, Work]:
-    """Batches of an epoch as the step gets them, and their cached tensors stacked and no more."""
+    """Batches of an epoch as the step receives them, and merely stacking their cached tensors."""
     assert loader.latents is not None and loader.texts is not None
     latents = [[loader.latent_key(item, plan) for item, plan in side] for side in _plans(loader)]
     texts = [loader.text_key(pair.chosen.prompts[0]) for pair in loader.units.entries]

@@ -13,7 +13,7 @@ from typing import Any
 from scripts.benchmarks._measure import Result
 
 STRICT = True
-"""A figure above what is allowed ends the command with 1, also without ``--check``."""
+"""A figure above its limit makes the command exit with 1, even without ``--check``."""
 SIZES = {"usual": (), "long": (2000, 1000, 60, 20, 20_000, 1, 500, 100), "quick": (4, 4, 0, 1, 10, 40, 4, 0)}
 """Numbers of kills, full disks, kills of training, seeds of damage, inputs of a reader, the share of names, small
 disks, and signals to training."""
@@ -39,7 +39,7 @@ def _report(text: str) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """One line a figure, with what is allowed."""
+    """One line per figure, with its limit."""
     made = _campaign()
     return str(made.table([made.Row(result.case, result.ratio, result.limit) for result in results]))
 

@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bfloat16, checkpointing": {"unet": {"weight_dtype": "BFLOAT_16"}, "train_dtype": "BFLOAT_16"},
 }
 REAL_SIDES = {"sd15": 512, "sdxl": 1024}
-"""Pixels along a side of the images each is trained with."""
+"""Side length in pixels of the images each model is trained with."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Taken:
     """Bytes of one step.
 
     Args:
-        peak: alive at most beyond what was there before.
-        saved: held for the backward pass at most; ``None`` on CUDA, where the allocator does not tell.
+        peak: most bytes alive beyond those before the step.
+        saved: most bytes saved for the backward pass; ``None`` on CUDA, where the allocator does not report
+            them.
     """
 
     peak: int
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> list[Result]:
 
 
 def _compared(model: str, case: str, predicted: StepBytes, measured: Taken) -> list[Result]:
-    """One line for each kind of bytes; too low an estimate is as wrong as too high a one."""
+    """One line for each kind of bytes; an estimate that is too low is as wrong as one that is too high."""
     kinds = [("alive", predicted.peak, measured.peak)]
     if measured.saved is not None:
         kinds.append(("saved", predicted.saved, measured.saved))
@@ -141,7 +142,7 @@ def _predicted(config: TrainConfig, pairs: int, side: int, cuda: bool) -> StepBy
 
 
 def _measured(config: TrainConfig, pairs: int, side: int, device: torch.device) -> Taken:
-    """A real step."""
+    """Measure a real step."""
     setup = create_model_setup(config.model_type)
     model = training.load_model(setup, config)
     training.prepare(setup, model, config)

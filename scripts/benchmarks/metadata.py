@@ -79,7 +79,7 @@ def _read_all(paths: Sequence[str]) -> Work:
 
 
 def _pillow(paths: Sequence[str]) -> Work:
-    """The texts as they are usually had, without any parsing."""
+    """Read the texts the usual way, without any parsing."""
 
     def work() -> None:
         for path in paths:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_images(folder: Path, count: int, size: int) -> None:
-    """Pictures with the detail of a photograph, so that they decode as slowly as one."""
+    """Write pictures with photographic detail, so that they decode as slowly as photographs."""
     rng = np.random.default_rng(5)
     for number in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (12, 12, 3), np.uint8))
@@ -49,7 +49,7 @@ def make_images(folder: Path, count: int, size: int) -> None:
 
 
 def run(arguments: argparse.Namespace) -> list[Result]:
-    """One session in a separate process."""
+    """Run one session in a separate process."""
     with tempfile.TemporaryDirectory() as name, screen() as env:
         source = Path(name) / "images"
         source.mkdir()

@@ -59,14 +59,14 @@ def pictures() -> list[bytes]:
 
 
 def numbered(png: bytes, text: str) -> bytes:
-    """A PNG file with a text in it, so that its content is its own; that is much faster than to draw and pack it."""
+    """A PNG file made unique by a text in it, which is much faster than drawing and compressing another image."""
     body = b"tEXtNumber\0" + text.encode()
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     return png[:PNG_HEADER] + chunk + png[PNG_HEADER:]
 
 
 def make_images(folder: Path, count: int, pairs: bool) -> list[Path]:
-    """Files with a caption each; every tenth caption is longer than its encoder reads at once. Returns the folders."""
+    """Write files with a caption each, every tenth longer than the context of its encoder; return the folders."""
     drawn = pictures()
     folders = [folder / name for name in (("chosen", "rejected") if pairs else ("images",))]
     for place, side in enumerate(folders):
@@ -100,7 +100,7 @@ def config_of(folder: Path, folders: list[Path], pairs: bool) -> dict[str, Any]:
 
 
 def child(config: Path, what: str, *options: str) -> dict[str, Any]:
-    """One process of the data side; what it says."""
+    """Run the data side in one process, and return its output."""
     command = [sys.executable, str(CHILD), what, str(config), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

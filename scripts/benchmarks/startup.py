@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def screen() -> Iterator[dict[str, str]]:
-    """The environment of a child that opens windows.
+    """Environment for a child process that opens windows.
 
     Raises:
         UserError: there is neither a display nor Xvfb.
@@ -63,7 +63,7 @@ def screen() -> Iterator[dict[str, str]]:
 
 
 def start_once(env: dict[str, str]) -> dict[str, Any]:
-    """One start of the window."""
+    """Start the window once."""
     command = [sys.executable, str(CHILD), repr(time.time())]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     if done.returncode:
@@ -92,7 +92,7 @@ def _result(case: str, values: list[float], allowed: float, **extra: Any) -> Res
 
 
 def run(arguments: argparse.Namespace) -> list[Result]:
-    """Start several times; the first start only fills the system's caches."""
+    """Start the window several times; the first start only fills the system's caches."""
     with screen() as env:
         start_once(env)
         starts = [start_once(env) for _ in range(arguments.rounds)]

@@ -39,7 +39,7 @@ BETA = 200.0
 BASELINE = "supervised"
 RESTATED = "four_passes"
 SAFE = "safeguarded_"
-"""Before the names of schedules that train with ``rlhf_dpo_safeguard``; their gradient is another one."""
+"""Prefix of schedules that train with ``rlhf_dpo_safeguard``; their gradient is a different one."""
 OVERHEAD = 1.05
 HALF_MEMORY = 0.55
 GRADIENT_TOLERANCE = 1e-3
@@ -136,7 +136,7 @@ class Bench:
         return predicted.float() - target.float()
 
     def four_passes(self, safe: bool = False) -> None:
-        """The step as it is usually written: each image through each model on its own, one backward."""
+        """The textbook step: each image through each model separately, one backward."""
         self.model.set_mode("no_dropout")
         (chosen, rejected), (first, second) = self.sides(), self.draws
 
@@ -153,7 +153,7 @@ class Bench:
             shared_B = (better_BChw * worse_BChw).detach().sum(dim=(1, 2, 3))
             share_B = (better_BChw.detach().square().sum(dim=(1, 2, 3)) / shared_B).clamp(0, 1)
             share_B = torch.where(shared_B > 0, share_B, 1.0)
-            # the value stays, only the gradient is multiplied
+            # the value is unchanged, only the gradient is multiplied
             policy_rejected = share_B * policy_rejected + (1 - share_B) * policy_rejected.detach()
         margin = (score(better_BChw) - anchor_chosen) - (policy_rejected - anchor_rejected)
         (-logsigmoid(BETA * margin).mean()).backward()
@@ -164,7 +164,7 @@ class Bench:
 
 
 def make_bench(name: str, device: torch.device, rank: int, reference: str) -> Bench:
-    """A model from ``MODELS`` with a LoRA whose weights are not zero, so that policy and reference differ."""
+    """Build a model from ``MODELS`` with a LoRA of non-zero weights, so that policy and reference differ."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         setup, model = MODELS[name]()
@@ -184,8 +184,8 @@ def make_bench(name: str, device: torch.device, rank: int, reference: str) -> Be
 
 
 def script_step(bench: Bench) -> Work:
-    """The usual script: images and prompts are encoded in the step, both sides in one batch, adapters
-    switched off and on layer by layer around the reference pass.
+    """The step of a typical script: images and prompts are encoded in the step, both sides in one batch,
+    adapters switched off and on layer by layer around the reference pass.
 
     Only for models with the Stable Diffusion layout; text encoder and VAE have its architectures at the width
     of the small UNet.
@@ -239,7 +239,7 @@ def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
     """Relative distance of each case's gradient from the restated step's.
 
     Raises:
-        RuntimeError: a schedule computes something else.
+        RuntimeError: the gradient of a schedule differs.
     """
     wanted = {}
     for prefix, restated in (("", cases[RESTATED]), (SAFE, bench.four_passes_safe)):
@@ -262,7 +262,7 @@ def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
 
 
 def counted(bench: Bench, cases: dict[str, Work]) -> tuple[dict[str, int], dict[str, int]]:
-    """FLOPs and the peak of bytes saved for backward of each case."""
+    """FLOPs and peak bytes saved for backward of each case."""
     flops, held = {}, {}
     weights: list[torch.Tensor] = list(bench.model.denoiser.parameters())
     for name, work in cases.items():
@@ -278,7 +278,7 @@ def counted(bench: Bench, cases: dict[str, Work]) -> tuple[dict[str, int], dict[
 
 
 def limits_of(flop_ratio: dict[str, float], times: dict[str, Quartiles]) -> dict[str, float]:
-    """What each case may cost at most, as a multiple of the supervised step."""
+    """Highest allowed cost of each case, as a multiple of the supervised step."""
     return {
         "full_concurrent": OVERHEAD * flop_ratio["full_concurrent"],
         "sequential": OVERHEAD * times[RESTATED].middle,
@@ -340,7 +340,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Result]:
 
 
 def run(options: argparse.Namespace) -> list[Result]:
-    """Measure the models asked for, one after the other."""
+    """Measure the requested models one after the other."""
     names = [name.strip() for name in options.models.split(",") if name.strip()]
     unknown = sorted(set(names) - MODELS.keys())
     if unknown or not names:

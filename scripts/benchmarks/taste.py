@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cells_of(options: argparse.Namespace) -> list[Cell]:
-    """The rows that are asked for, in the order in which they are measured.
+    """The requested rows, in the order in which they are measured.
 
     Raises:
         ConfigError: an unknown name, or a number that is not possible.
@@ -114,10 +114,11 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
 
 
 def work_folder(options: argparse.Namespace) -> Path:
-    """Where images and rows are kept.
+    """Folder of the images and rows.
 
     Raises:
-        ConfigError: nothing to resume, or something there that would be mixed up with new rows.
+        ConfigError: there is nothing to resume, or the folder has results that would get mixed up with new
+            rows.
     """
     if options.work is None and options.json is None:
         if options.resume:
@@ -130,7 +131,7 @@ def work_folder(options: argparse.Namespace) -> Path:
 
 
 def run(options: argparse.Namespace) -> list[Row]:
-    """Measure what is not on the disk yet; all rows that were asked for."""
+    """Measure what is not on the disk yet; return all requested rows."""
     cells = cells_of(options)
     work = work_folder(options)
     file = None if options.taste_file is None else str(Path(options.taste_file).resolve())
@@ -156,7 +157,9 @@ def run(options: argparse.Namespace) -> list[Row]:
 
 
 def _all(work: Sequence[dict[str, Any]], jobs: int, name: Callable[[dict[str, Any]], str]) -> None:
-    """Share the work among children, each of which loads its libraries once; the first failure is raised at the end."""
+    """Distribute the work over children, each of which loads its libraries once; the first failure is raised
+    at the end.
+    """
     begin, done = time.monotonic(), 0
     shares = [share for n in range(jobs) if (share := work[n::jobs])]
 
@@ -190,7 +193,7 @@ def _child(share: Sequence[dict[str, Any]], tell: Callable[[int, Sequence[dict[s
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Every row, then mean, worst taste and quartiles of each method and number of answers."""
+    """Every row, then mean, worst taste and quartiles for each method and number of answers."""
     head = ["taste", "method", "answers", "seed", *FIGURES, "images_made", "train_cpu_seconds"]
     lines = [[_text(row.data.get(name)) for name in head] for row in rows]
     summary = [["method", "answers", "rows", "figure", "mean", "worst taste", "quartiles"]]

@@ -13,7 +13,7 @@ from scripts.demo.taste import Person
 from scripts.demo.world import Wish
 
 CLICKS = 4
-"""Answers about the images of one prompt; then the best one so far is picked."""
+"""Answers about the images of one prompt, after which the best one so far is picked."""
 Message = dict[str, Any]
 
 
@@ -24,7 +24,7 @@ class Answering(io.StringIO):
         person: who answers.
         budget: how many answers the person gives before quitting.
         clicks: the same for each prompt of picking; ``None`` for as many as are asked.
-        name: of the session; the same question gets the same answer in each.
+        name: name of the session; the same question always gets the same answer in a session.
     """
 
     def __init__(self, person: Person, budget: int, clicks: int | None, name: str) -> None:

@@ -11,7 +11,7 @@ from math import comb
 import numpy as np
 
 MOST = 16
-"""The largest N that is looked at; an adapter beyond it counts as this."""
+"""The largest N considered; it is also the value for an adapter beyond it."""
 
 
 def expected_best(liking: Sequence[float], n: int) -> float:
@@ -47,7 +47,7 @@ def best_of_curve(liking: Sequence[Sequence[float]], most: int = MOST) -> list[f
 
 
 def best_of_n(liking: Sequence[Sequence[float]], reached: float, most: int = MOST) -> float:
-    """Where on the base model's curve a mean liking lies, between whole N on a straight line.
+    """The N at which the base model's curve reaches a mean liking, interpolated linearly between whole N.
 
     Args:
         liking: of the base model's images, a list for each prompt.

@@ -35,7 +35,7 @@ class DenoiserRecipe:
     """The settings that reached the figures in docs/demo.md."""
 
     legs: tuple[tuple[int, float], ...] = ((120_000, 1e-3), (96_000, 6e-4))
-    """(samples, highest learning rate), each with a warm-up and a cosine to nothing."""
+    """(samples, highest learning rate) of each leg, with a warm-up and a cosine decay to zero."""
     batch: int = 16
     warmup: int = 200
     ema: float = 0.999
@@ -86,7 +86,7 @@ def write_pipeline(folder: Path, vae: Any, unet: nn.Module, text_encoder: nn.Mod
         written = copy.deepcopy(part).half() if half else part
         written.save_pretrained(folder / name, safe_serialization=True)  # type: ignore[operator]
         config = read_json(folder / name / "config.json")
-        # where it was loaded from is nobody's business
+        # the path it was loaded from is private
         write_json(folder / name / "config.json", {k: v for k, v in config.items() if k != "_name_or_path"})
     (folder / "scheduler").mkdir(parents=True, exist_ok=True)
     write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
@@ -183,7 +183,7 @@ def train_denoiser(folder: Path, seed: int, recipe: DenoiserRecipe, report: Repo
 
 @dataclass
 class _Leg:
-    """All that the next step of an interrupted training depends on, in one file next to the weights."""
+    """The state of an interrupted training that its next step depends on, in one file next to the weights."""
 
     path: Path
     parameters: list[nn.Parameter]
@@ -193,7 +193,7 @@ class _Leg:
     draws: torch.Generator
 
     def save(self, step: int) -> None:
-        """Write the state after ``step`` steps, whole or not at all."""
+        """Write the state after ``step`` steps atomically."""
         state = {
             "step": step,
             "parameters": [p.detach() for p in self.parameters],
@@ -206,7 +206,7 @@ class _Leg:
             torch.save(state, part)
 
     def load(self) -> int:
-        """Take the state up where a file has one; how many steps are done."""
+        """Load the state from its file if there is one; return the number of completed steps."""
         if not self.path.exists():
             return 0
         state = torch.load(self.path, weights_only=True)
@@ -253,7 +253,7 @@ def _loss(
 
 
 def _factor(step: int, recipe: DenoiserRecipe) -> float:
-    """Learning rate of a step as a share of the first leg's highest."""
+    """Learning rate of a step as a fraction of the first leg's highest."""
     legs = [(samples // recipe.batch, highest / recipe.legs[0][1]) for samples, highest in recipe.legs]
     while len(legs) > 1 and step >= legs[0][0]:
         step -= legs.pop(0)[0]
@@ -265,7 +265,7 @@ def _factor(step: int, recipe: DenoiserRecipe) -> float:
 
 
 class _swapped:
-    """The averaged weights in place of the trained ones, for the length of a block."""
+    """Swaps in the averaged weights for the trained ones within a block."""
 
     def __init__(self, parameters: list[nn.Parameter], averages: list[torch.Tensor]) -> None:
         self._parameters, self._averages = parameters, averages

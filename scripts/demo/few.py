@@ -19,7 +19,9 @@ from scripts.demo.taste import Person, get_taste
 from scripts.demo.training import Trained, as_settings, train, twin_settings
 
 FIGURES = ("win_rate", "best_of_n", "fidelity_adapter", "attribute_adapter")
-"""What is said of each way; those of DPO and of the LoRA on the chosen images begin with their names."""
+"""Wording of each method's figures; those of DPO and of the LoRA on the chosen images are prefixed with their
+names.
+"""
 
 
 def run_few(loop: Loop, report: Report) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
 
 
 def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
-    """The same answers with the demo's settings for pairs."""
+    """Train on the same answers with the demo's settings for pairs."""
     journey = replace(loop.journey, mode="DPO")
     return train(journey, name, as_settings(twin_settings(name, pairs, journey.out)), report)
 
@@ -89,6 +91,6 @@ def _figures(judge: Judge, made: Made) -> dict[str, float]:
 
 
 def _seconds_of_children() -> float:
-    """Processor seconds of all processes that were started and have ended."""
+    """Processor seconds of all finished child processes."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime

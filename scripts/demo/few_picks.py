@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 CAUTION = 0.5
-"""Standard deviations of the head's uncertainty that a reward loses."""
+"""Standard deviations of the head's uncertainty that are subtracted from a reward."""
 
 
 def learning_settings(

@@ -17,7 +17,7 @@ from scripts.demo.training import as_settings, train, twin_settings
 
 
 def run_journey(journey: Journey, report: Report) -> dict[str, Any]:
-    """Run it; returns what is also written to ``report.json``."""
+    """Run the journey; return the contents of ``report.json``."""
     journey.check()
     journey.out.mkdir(parents=True, exist_ok=True)
     made = run_online(journey, report) if journey.online else _run_pairs(journey, report)

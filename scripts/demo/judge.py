@@ -44,7 +44,7 @@ def _nearest_background(rgb: npt.NDArray[np.float64]) -> str:
 
 
 def _nearest_colour(rgb: npt.NDArray[np.float64]) -> str:
-    """Colour by hue and saturation: brightness is free."""
+    """Colour by hue and saturation; brightness is ignored."""
     scaled = rgb / max(float(rgb.max()), 1.0)
 
     def distance(name: str) -> float:
@@ -140,7 +140,7 @@ def _best_shape(crop: npt.NDArray[np.bool_]) -> tuple[str | None, float]:
 
 
 def matches(reading: Reading, wish: Wish) -> dict[str, bool]:
-    """Which of the things every caption says are in the image."""
+    """Which of the properties that every caption names are in the image."""
     return {
         "colour": reading.colour == wish.colour,
         "shape": reading.shape == wish.shape,

@@ -60,7 +60,7 @@ class JudgeServer(ThreadingHTTPServer):
         self._guard = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection; where there are too many, the one that has been incomplete for longest is closed."""
+        """Accept a connection; if there are too many, close the one that has been incomplete for longest."""
         with self._guard:
             oldest = next(iter(self._incomplete)) if len(self._incomplete) >= MAX_CONNECTIONS else None
             self._incomplete[request] = None
@@ -69,12 +69,12 @@ class JudgeServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stay silent about clients that have hung up."""
+        """Ignore clients that have hung up."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     def arrived(self, request: socket.socket) -> None:
-        """The whole request is there: it may now wait for its turn."""
+        """Note that the whole request has arrived and may now wait for its turn."""
         with self._guard:
             self._incomplete.pop(request, None)
 
@@ -84,7 +84,7 @@ class JudgeServer(ThreadingHTTPServer):
             if request not in self._incomplete:
                 return
             del self._incomplete[request]
-        with suppress(OSError):  # gone already
+        with suppress(OSError):  # already gone
             request.shutdown(socket.SHUT_RDWR)
 
     @property
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # a timeout of the socket would start again with every byte
+        # a socket timeout would start again with every byte
         self._deadline = threading.Timer(REQUEST_SECONDS, self.server.hang_up, (self.connection,))
         self._deadline.daemon = True
         self._deadline.start()
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def judge_server(taste: Taste, token: str | None = None) -> Iterator[JudgeServer]:
-    """A server in a thread of this process, for the length of a block."""
+    """Run a server in a thread of this process within a block."""
     server = JudgeServer(taste, token)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()

@@ -20,7 +20,7 @@ SAME = 1e-6
 
 
 def questions(new: Sequence[Wish], count: int, seed: int) -> tuple[list[Wish], list[int]]:
-    """(wishes, seeds) of the images that are judged: the new prompts in turn, each time with another seed."""
+    """(wishes, seeds) of the images that are judged: the new prompts in turn, each time with a different seed."""
     wishes = [new[i % len(new)] for i in range(count)]
     return wishes, [digest64("demo-judged", seed, i) % 2**32 for i in range(count)]
 
@@ -53,7 +53,7 @@ def judge(pixels: Sequence[Pixels], wishes: Sequence[Wish], taste: Taste) -> Jud
 
 
 def win_rate(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Share of prompts and seeds at which ours is liked more; equals count half."""
+    """Share of prompts and seeds for which ours is liked more; ties count half."""
     wins = [
         1.0 if a > b + SAME else 0.5 if abs(a - b) <= SAME else 0.0 for a, b in zip(ours, theirs, strict=True)
     ]
@@ -61,7 +61,7 @@ def win_rate(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def contact_sheet(path: Path, before: Sequence[Pixels], after: Sequence[Pixels], taste: Taste) -> None:
-    """Rows of images before training, each above the same prompt and seed after it."""
+    """Write rows of images before training, each above the image of the same prompt and seed after training."""
     rows, scale, pad, label = 3, 2, 4, 22
     count = min(len(before), rows * SHEET_COLUMNS)
     cell = before[0].shape[0] * scale

@@ -30,7 +30,7 @@ IMAGES, PROMPTS_PER_EPOCH = 8, 4
 LIKED, DISLIKED = 2, 2
 VOTES_PER_ROUND = LIKED + DISLIKED
 SOON = 10
-"""Rounds after which it is measured too."""
+"""Number of rounds after which an additional, early measurement is made."""
 POLL_SECONDS = 0.05
 
 
@@ -56,16 +56,16 @@ class Live:
 
     @property
     def rounds(self) -> int:
-        """How often the person is asked."""
+        """Number of times the person is asked."""
         return self.votes // VOTES_PER_ROUND
 
     @property
     def epochs(self) -> int:
-        """As many as take this many rounds."""
+        """Number of epochs that these rounds take."""
         return self.rounds - PROMPTS_PER_EPOCH + 1
 
     def check(self) -> None:
-        """Everything that can be wrong before work begins."""
+        """Check everything that can be checked before work begins."""
         self.journey.check()
         least = VOTES_PER_ROUND * PROMPTS_PER_EPOCH
         if self.votes < least or self.votes % VOTES_PER_ROUND:
@@ -75,7 +75,7 @@ class Live:
             )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
-        """Of the run, over the preset of NFT."""
+        """Settings of the run, on top of the preset of NFT."""
         soon = SOON - PROMPTS_PER_EPOCH + 1
         saved = {"save_every": soon, "save_every_unit": "EPOCH"} if self.epochs > soon else {}
         return {
@@ -126,7 +126,7 @@ class Voter:
             self.error = error
 
     def _vote(self, question: Question) -> Vote:
-        """The best are liked and the worst disliked, with slips."""
+        """Like the best images and dislike the worst ones, with slips."""
         wish = Wish.parse(question.prompt)
         scores = [
             self._taste.score(read_image(load_pixels(self._book.image(question, number))), wish)
@@ -143,7 +143,7 @@ class Voter:
 
 
 def run_live(live: Live, report: Report) -> dict[str, Any]:
-    """Run it; returns what is also written to ``report.json``."""
+    """Run the journey; return the contents of ``report.json``."""
     live.check()
     begin = time.monotonic()
     journey, taste = live.journey, get_taste(live.journey.taste)
@@ -188,7 +188,7 @@ def _facts(live: Live, run: Trained, voter: Voter) -> dict[str, Any]:
 
 
 class _Measure:
-    """Judges adapters on prompts nobody saw: the same seeds for all, seed by seed."""
+    """Judges adapters on held-out prompts with the same seeds for all, seed by seed."""
 
     def __init__(self, live: Live, wishes: Sequence[Wish], taste: Taste, report: Report) -> None:
         self._live, self._taste, self._report = live, taste, report
@@ -213,7 +213,7 @@ class _Measure:
         return judge(pixels, self._wishes[: len(pixels)], self._taste)
 
     def adapter(self, file: Path, name: str) -> Judged:
-        """What the judge says of an adapter's images."""
+        """Judge an adapter's images."""
         made = self._make(file, len(self.pixels), f"judging {name}")
         self.last = made if self.last is self.pixels else self.last
         return self._judged(made)

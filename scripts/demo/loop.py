@@ -35,7 +35,7 @@ IMAGES_PER_PROMPT = 5
 USUAL_ROUNDS = 3
 USUAL_ANSWERS = 50
 MOST_N = 64
-"""The largest N of the best of N: adapters after several rounds are beyond the best of 16."""
+"""The largest N of the best of N; adapters of several rounds are beyond the best of 16."""
 VOTES = 40
 
 
@@ -66,7 +66,7 @@ class Loop:
     epochs: int | None = None
 
     def check(self) -> None:
-        """Everything that can be wrong before work begins."""
+        """Check everything that can be checked before work begins."""
         self.journey.check()
         for name, value, least in (("--rounds", self.rounds, 1), ("--answers", self.answers, 12)):
             if value < least:
@@ -75,7 +75,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Made:
-    """Images of the judging prompts, and what the judge says of them.
+    """Images of the judging prompts, with the judge's verdict.
 
     Args:
         liking: what the taste is about.
@@ -90,7 +90,7 @@ class Made:
 
 
 class Judge:
-    """Judges adapters on the held-out prompts of a project: the same prompts and seeds for all."""
+    """Judges adapters on the held-out prompts of a project, with the same prompts and seeds for all."""
 
     def __init__(self, loop: Loop, project: Project, report: Report) -> None:
         self._loop, self._report = loop, report
@@ -109,7 +109,7 @@ class Judge:
         self.base = self._judged(every.pixels[: self._each * count])
 
     def adapter(self, file: Path, name: str) -> Made:
-        """An adapter's images."""
+        """Make an adapter's images."""
         return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
 
     def best_of_n(self, made: Made) -> float:
@@ -133,7 +133,7 @@ class Judge:
 
 
 def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
-    """Run it; returns what is also written to ``report.json``."""
+    """Run the loop; return the contents of ``report.json``."""
     loop.check()
     begin = time.monotonic()
     journey, taste = loop.journey, get_taste(loop.journey.taste)
@@ -183,7 +183,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
 
 
 def new_project(loop: Loop) -> Project:
-    """A project on every prompt of the world; it holds a fifth of them out itself."""
+    """Create a project with every prompt of the world; the project itself holds out a fifth of them."""
     journey = loop.journey
     journey.out.mkdir(parents=True, exist_ok=True)
     prompts = journey.out / "prompts.txt"
@@ -201,7 +201,7 @@ def new_project(loop: Loop) -> Project:
 
 
 def one_round(loop: Loop, project: Project, person: Person, report: Report) -> dict[str, Any]:
-    """Make images, answer, train; what the round's row says of that."""
+    """Make images, answer and train; return the round's row of the report."""
     one = project.round
     count = -(-loop.answers // CLICKS) if one.number == 1 else None
     progress = ProgressLine()
@@ -222,7 +222,7 @@ def one_round(loop: Loop, project: Project, person: Person, report: Report) -> d
 
 
 def _compare(project: Project, person: Person, votes: int) -> dict[str, Any]:
-    """The blind vote between the round's adapter and the base model."""
+    """Run the blind vote between the round's adapter and the base model."""
     adapters: list[Adapter] = adapters_between(project, "")
     answering = Answering(person, votes, None, f"arena of {project.round.name}")
     with open_arena(project, adapters, ProgressLine(), votes, votes) as arena:

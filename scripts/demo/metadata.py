@@ -23,7 +23,7 @@ MODEL_NAME = "tastemaker-demo"
 
 @dataclass(frozen=True)
 class Made:
-    """What a program knows of an image it made."""
+    """What a program knows about an image it made."""
 
     prompt: str
     seed: int
@@ -93,7 +93,7 @@ def comfy_graph(made: Made) -> dict[str, Any]:
 
 
 def comfy_workflow(made: Made) -> dict[str, Any]:
-    """What the ComfyUI window saves besides the graph, as far as it says something about the image."""
+    """What the ComfyUI window saves besides the graph, as far as it concerns the image."""
     nodes = [
         {"id": 3, "type": "KSampler", "widgets_values": [made.seed, "fixed", made.steps, made.cfg, "ddim"]},
         {"id": 6, "type": "CLIPTextEncode", "widgets_values": [made.prompt]},
@@ -159,7 +159,7 @@ STYLES: dict[str, tuple[str, Callable[[Path, Image.Image, Made], None]]] = {
 
 
 def write_image(folder: Path, stem: str, pixels: Pixels, made: Made, style: str) -> Path:
-    """Write ``pixels`` (H, W, 3) as that program would; returns the file. It is never half there."""
+    """Write ``pixels`` (H, W, 3) as that program would, atomically; return the file."""
     extension, write = STYLES[style]
     path = folder / f"{stem}{extension}"
     with atomic_path(path) as temporary:

@@ -23,7 +23,7 @@ from scripts.demo.training import Trained, as_settings, train
 from scripts.demo.world import Wish
 
 WRONG = -0.5
-"""What an image of something else counts while training; at the judge's own -2 such images would outweigh the taste."""
+"""Reward of an image of the wrong thing while training; the judge's own -2 would outweigh the taste."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def run_online(journey: Journey, report: Report) -> dict[str, Any]:
 
 
 def _train_with_judge(journey: Journey, report: Report) -> tuple[Trained, float]:
-    """The run, and the processor time of the judge, who sits in this process."""
+    """Run the training; return it with the processor time of the judge, which runs in this process."""
     token = secrets.token_urlsafe(24)
     with judge_server(get_taste(journey.taste), token) as server:
         params = {"url": server.url, "batch_size": MAX_IMAGES}
@@ -121,7 +121,7 @@ def _train(
 
 
 def _learn_reward(journey: Journey, wishes: list[Wish], report: Report) -> Learned:
-    """Images, the person's answers about them, and ``scripts/train_reward.py`` on the answers."""
+    """Make images, let the person answer questions about them, and run ``scripts/train_reward.py`` on the answers."""
     out, size = journey.out, journey.size
     model = load_model(journey.model)
     make_images(out / "images", model, wishes[: size.prompts], size.images_per_prompt, journey.seed, report)

@@ -41,9 +41,10 @@ def prompt_split(seed: int) -> tuple[list[Wish], list[Wish]]:
 def make_images(
     folder: Path, model: Model, wishes: Sequence[Wish], per_prompt: int, seed: int, report: Report
 ) -> list[Path]:
-    """Sample ``per_prompt`` images for each wish into ``folder``, each written as one of the usual programs would.
+    """Sample ``per_prompt`` images for each wish into ``folder``, each written as one of the usual programs
+    would.
 
-    What is there already from an attempt that was cut short is kept.
+    Images of an interrupted attempt are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prompts = [wish.caption() for wish in wishes for _ in range(per_prompt)]
@@ -75,7 +76,7 @@ def load_pixels(path: Path) -> np.ndarray:
 def pick_pairs(
     source: Path, output: Path, person: Person, pairs_per_prompt: int, seed: int, report: Report
 ) -> int:
-    """Let a person choose in every group of ``source``; returns how many questions were answered.
+    """Let a person choose in every group of ``source``; return the number of answered questions.
 
     Raises:
         DataError: an image lost its prompt on the way.
@@ -94,7 +95,7 @@ def pick_pairs(
 
 
 def _all_groups(source: Path, output: Path, options: ScanOptions) -> list[ImageGroup]:
-    """The groups of a finished scan, each whole, in an order that no clock has a part in.
+    """The complete groups of a finished scan, in an order that does not depend on timing.
 
     Raises:
         DataError: an image lost its prompt on the way.
@@ -104,7 +105,7 @@ def _all_groups(source: Path, output: Path, options: ScanOptions) -> list[ImageG
         if isinstance(found, ScanFault):
             raise DataError(f"{found.path}: {found.reason}")
         groups[found.key] = (
-            found  # it may come twice while the folder is still being read; the later one is whole
+            found  # a group may arrive twice while the folder is still being read; the later one is complete
         )
     return sorted(groups.values(), key=lambda group: digest64("demo-groups", options.seed, group.key))
 

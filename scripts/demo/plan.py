@@ -21,7 +21,7 @@ PRESETS = {
 """Modes the demo can show, by the name of their preset."""
 MODES = tuple(PRESETS)
 FEW, LOOP, LIVE = "FEW", "LOOP", "LIVE"
-"""Journeys of their own: see ``few.py``, ``loop.py`` and ``live.py``."""
+"""Special journeys; see ``few.py``, ``loop.py`` and ``live.py``."""
 JUDGE, PICKS = "judge", "picks"
 REWARDS = (JUDGE, PICKS)
 
@@ -30,7 +30,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done.
+    """Amount of work.
 
     Args:
         prompts, images_per_prompt, pairs_per_prompt: for the pairs.
@@ -77,11 +77,11 @@ class Journey:
 
     @property
     def online(self) -> bool:
-        """Whether the images to learn from are made while training."""
+        """Whether the training images are made during training."""
         return RLHF_MODES[self.mode].online
 
     def check(self) -> None:
-        """Everything that can be wrong before work begins."""
+        """Check everything that can be checked before work begins."""
         Person(get_taste(self.taste), self.seed, self.error_rate)
         if self.mode not in MODES:
             possible = ", ".join((FEW, LOOP, LIVE, *MODES))
@@ -101,5 +101,5 @@ class Journey:
 
 
 def threads() -> int:
-    """Cores this process may use."""
+    """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -28,7 +28,7 @@ Report = Callable[[str], None]
 
 
 def load_model(folder: Path = DEMO_MODEL, adapter: Path | None = None) -> Model:
-    """The demo model on the CPU, frozen, with an adapter file on it if one is given."""
+    """Load the demo model on the CPU, frozen, with an adapter file if one is given."""
     if not (folder / "model_index.json").is_file():
         raise UserError(
             f"there is no model in {folder}", hint="scripts/make_demo.py model --out DIR trains one"
@@ -40,7 +40,7 @@ def load_model(folder: Path = DEMO_MODEL, adapter: Path | None = None) -> Model:
 
 
 def to_pixels(rgb_BCHW: torch.Tensor) -> list[Pixels]:
-    """[0, 1] images (B, 3, H, W) to uint8 arrays (H, W, 3)."""
+    """Convert images (B, 3, H, W) in [0, 1] to uint8 arrays (H, W, 3)."""
     array = (rgb_BCHW.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8)
     return list(array.permute(0, 2, 3, 1).cpu().numpy())
 
@@ -53,7 +53,7 @@ def sample_pixels(
     what: str = "sampling",
     steps: int = STEPS,
 ) -> list[Pixels]:
-    """One image (64, 64, 3) for each prompt and seed; ``report`` hears of it every few seconds."""
+    """Sample one image (64, 64, 3) for each prompt and seed; call ``report`` every few seconds."""
     setup = create_model_setup(FAMILY)
     made: list[Pixels] = []
     heard = time.monotonic()

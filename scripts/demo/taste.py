@@ -14,7 +14,7 @@ from scripts.demo.world import BACKGROUNDS, BRIGHTNESS_RANGE, COLOURS, RADIUS_RA
 
 @dataclass(frozen=True)
 class Taste:
-    """What is liked, as a number from an image's reading.
+    """A taste: a number computed from an image's reading.
 
     Args:
         name: on the command line.
@@ -50,17 +50,17 @@ def _lightness(reading: Reading) -> float:
 
 
 def _warmth(reading: Reading) -> float:
-    """The tone of a colour: a warm red is nearer to orange, a warm blue nearer to violet."""
+    """Tone of a colour: warm reds are closer to orange, warm blues closer to violet."""
     return _place(reading.warmth, -0.1, 0.1)
 
 
 def _centredness(reading: Reading) -> float:
-    """1 in the middle, falling in every direction."""
+    """1 in the middle, falling off in every direction."""
     return 1.0 - _place(hypot(reading.x - 0.5, reading.y - 0.5), 0.0, 0.2)
 
 
 def _calmness(reading: Reading) -> float:
-    """How little the shape differs from its background, among images of these two colours."""
+    """How little the shape differs from its background, compared with images of the same two colours."""
     if reading.colour is None:
         return 0.0
     colour, background = COLOURS[reading.colour], BACKGROUNDS[reading.background]
@@ -90,11 +90,13 @@ TASTES: dict[str, Taste] = {
         Taste("calm", "little contrast", "calmness", _calmness),
     )
 }
-"""All of them are about things a prompt may leave open, so that following the prompt and the taste do not clash."""
+"""All tastes concern things that a prompt may leave open, so that following the prompt and the taste do not
+conflict.
+"""
 
 
 def get_taste(name: str) -> Taste:
-    """The taste of that name. ``ConfigError`` if there is none."""
+    """The taste of that name; ``ConfigError`` if there is none."""
     if name not in TASTES:
         raise ConfigError(f"unknown taste {name!r}", field="--taste", hint=f"known: {', '.join(TASTES)}")
     return TASTES[name]

@@ -17,7 +17,7 @@ from scripts.demo.world import draw_wish
 START, END = "<|startoftext|>", "<|endoftext|>"
 VOCABULARY = 800
 LENGTH = 13
-"""Longest caption in tokens, start and end included: text is padded to its real length, not to 77."""
+"""Longest caption in tokens, including start and end; text is padded to this length, not to 77."""
 
 
 def train_tokenizer(seed: int, folder: Path, captions: int = 20000) -> CLIPTokenizer:

@@ -43,16 +43,16 @@ class Trained:
 
 
 def as_settings(values: Mapping[str, Any]) -> list[str]:
-    """``name=value`` texts as the command line takes them."""
+    """Format values as the ``name=value`` texts of the command line."""
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
 ONE_SIDE = {"supervised": "DPO_CHOSEN", "disliked": "DPO_REJECTED"}
-"""Runs on one side of pairs alone, by the type of its concepts."""
+"""Types of the concepts of runs on one side of pairs alone."""
 
 
 def _supervised_concepts(name: str, pairs: Path, out: Path) -> Path:
-    """A file of concepts in ``out`` with one side of the pairs alone."""
+    """Write a concepts file to ``out`` with one side of the pairs alone."""
     concepts = read_json(pairs / "concepts.json", "concepts")
     wanted = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == ONE_SIDE[name]]
     file = out / f"{name}_concepts.json"
@@ -116,7 +116,7 @@ def train(
         )
     events = EventReader(run / "events.jsonl").poll()
     validations = [e["metrics"]["dpo/val_accuracy"] for e in events if e["kind"] == "validation"]
-    # the first step of an epoch carries the facts of its images
+    # the first step of an epoch carries the data of its images
     epochs = [e["metrics"] for e in events if e["kind"] == "step" and "rl/reward_mean" in e["metrics"]]
     return Trained(
         name,

@@ -24,7 +24,7 @@ class VaeRecipe:
     """The settings that reached the figures in docs/demo.md."""
 
     phases: tuple[tuple[int, float, float], ...] = ((7000, 2e-3, 2e-3), (3000, 1.2e-3, 2e-4))
-    """(steps, learning rate, KL weight): a tidy latent space first, then sharpness."""
+    """(steps, learning rate, KL weight) of each phase: first a regular latent space, then sharpness."""
     batch: int = 8
     images: int = 12000
 
@@ -76,7 +76,7 @@ def run_phase(
     batch: int,
     report: Report,
 ) -> None:
-    """One phase of training, in place."""
+    """Train one phase in place."""
     optimizer = torch.optim.AdamW(vae.parameters(), lr=rate, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draws = generator("demo-vae", seed, number)

@@ -36,7 +36,7 @@ POSITIONS = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}
 BRIGHTNESS = {"dark": (0.65, 0.73), "bright": (0.92, 1.0)}
 RADIUS_RANGE = (12.0, 24.0)
 FARTHEST = 10.0
-"""Pixels between the centres of a shape and of its image, at most, along each axis."""
+"""Greatest distance in pixels between the centres of a shape and of its image along each axis."""
 BRIGHTNESS_RANGE = (0.65, 1.0)
 HELD_OUT_SHARE = 0.15
 
@@ -45,7 +45,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a caption says; ``None`` is left open."""
+    """The content of a caption; ``None`` means left open."""
 
     shape: str
     colour: str
@@ -55,14 +55,14 @@ class Wish:
     brightness: str | None = None
 
     def caption(self) -> str:
-        """The one sentence of this wish."""
+        """This wish as one sentence."""
         words = [w for w in (self.size, self.brightness, self.colour, self.shape) if w]
         text = f"a {' '.join(words)} on a {self.background} background"
         return f"{text}, {self.position}" if self.position else text
 
     @classmethod
     def parse(cls, caption: str) -> Wish:
-        """The wish a caption says, the inverse of ``caption``.
+        """Parse a caption into a wish; the inverse of ``caption``.
 
         Raises:
             DataError: the text is not a sentence of this world.
@@ -100,7 +100,7 @@ class Scene:
 
 
 def is_held_out(wish: Wish) -> bool:
-    """Whether this combination of shape, colour and background is kept from training."""
+    """Whether this combination of shape, colour and background is held out from training."""
     key = digest64("held-out", wish.shape, wish.colour, wish.background)
     return key % 1000 < HELD_OUT_SHARE * 1000
 
@@ -112,7 +112,7 @@ def combinations(held_out: bool) -> list[Wish]:
 
 
 def draw_wish(rng: random.Random, held_out: bool, open_attributes: bool = False) -> Wish:
-    """A random wish; with ``open_attributes`` it says only shape, colour and background."""
+    """Draw a random wish; with ``open_attributes`` it names only shape, colour and background."""
     base = rng.choice(combinations(held_out))
     if open_attributes:
         return base
