@@ -127,7 +127,7 @@ _RENAMED = {
     "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
 }
 """Switches of OneTrainer: our name, and what our class does without it."""
-_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton", "compile")
+_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
 """Arguments that only affect memory or messages, and stochastic rounding, which is handled separately."""
 _ALWAYS = {
     "ADAFACTOR": ("scale_parameter", "relative_step"),
