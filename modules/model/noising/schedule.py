@@ -180,7 +180,7 @@ class FlowSchedule(Schedule):
 
     def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
         raise ConfigError(
-            "is not defined for models that match flows",
+            "is not defined for flow-matching models",
             field="generalized_offset_noise",
             hint="switch it off",
         )

@@ -119,7 +119,7 @@ def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[
     if weighting == "SIGMA" and not family.spec.flow_matching:
         faults.append(
             ConfigError(
-                f"SIGMA is not defined for {family.label}, which does not match flows",
+                f"SIGMA is not defined for {family.label}, which is not a flow-matching model",
                 "loss_weight_fn",
                 "choose CONSTANT or MIN_SNR_GAMMA",
             )

@@ -235,11 +235,11 @@ def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
     if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
         yield ConfigWarning(
             "has no effect: it belongs to supervised training, and is not defined for "
-            + ("flow matching" if flow else "models that do not match flows"),
+            + ("flow matching" if flow else "models without flow matching"),
             "loss_weight_fn",
         )
     else:
-        kind = "a flow-matching model" if flow else "which does not match flows"
+        kind = "a flow-matching model" if flow else "which is not a flow-matching model"
         yield UnsupportedError(
             f"{c.loss_weight_fn} is not defined for {c.model_type.label}, {kind}",
             "loss_weight_fn",

@@ -243,8 +243,8 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         free=False,
         title="Tokens of a prompt",
         tip=(
-            "How many tokens of a prompt are read, those of the family's template included. Fewer save memory and "
-            "time where prompts are short. Empty reads as many as the family usually does, mostly 512."
+            "How many tokens of a prompt are read, including those of the family's template. Fewer tokens save "
+            "memory and time if prompts are short. Empty: the family's default, usually 512."
         ),
     )
 

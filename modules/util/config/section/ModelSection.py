@@ -42,7 +42,7 @@ class ModelSection(BaseConfig):
         title="Base model",
         group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
-        "owner/model@revision). A .gguf file holds a transformer alone: name it as the source of that part.",
+        "owner/model@revision). A .gguf file contains only a transformer: choose it as the source of that part.",
     )
     training_adapter: TrainingAdapterConfig = setting(
         factory=TrainingAdapterConfig,

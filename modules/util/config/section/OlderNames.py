@@ -12,8 +12,7 @@ from modules.util.errors import ConfigError
 
 _MODE, _DIVISOR = "rlhf_loss_aggregation", "rlhf_loss_aggregation_divisor"
 _IDLE = {
-    "rlhf_strict_loss_mixing": "has no effect any more, because every term of the loss has a divisor of its own and "
-    "nothing has to be refused; remove it",
+    "rlhf_strict_loss_mixing": "has no effect any more, because every term of the loss has its own divisor; remove it",
 }
 """Names without a replacement."""
 

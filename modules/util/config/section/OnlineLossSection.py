@@ -142,8 +142,8 @@ class OnlineLossSection(BaseConfig):
         title="Old probabilities",
         group="Policy loss",
         tip=(
-            "RECOMPUTE computes them once more in the batches of training, which makes the first ratio exactly 1 in "
-            "any setup."
+            "RECOMPUTE computes them again in the training batches, which makes the first ratio exactly 1 in any "
+            "setup."
         ),
     )
     rlhf_ratio_check: RatioCheck = setting(

@@ -35,8 +35,8 @@ class SamplingSection(BaseConfig):
         title="Sample with",
         group="Samples",
         tip="Make the samples with another denoiser, usually the distilled version of the base model: a folder, a file "
-        "or a Hugging Face name. What is trained is put on it while a sample is made. Steps and CFG that a sample "
-        "leaves open are those of this model. Empty: the base model.",
+        "or a Hugging Face name. What is trained is applied to it while a sample is made. Samples without their "
+        "own steps and CFG use the defaults of this model. Empty: the base model.",
     )
     sample_after: int = setting(
         0,

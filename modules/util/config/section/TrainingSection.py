@@ -439,8 +439,8 @@ class TrainingSection(BaseConfig):
         title="Offset by noise level",
         group="Noise",
         tip=(
-            "Adds less of the offset noise where there is less noise (Kutsuna 2024), so that clean details are left "
-            "alone. Not for models that match flows, and not with a zero terminal SNR."
+            "Reduces the offset noise at low noise levels (Kutsuna 2024), which leaves clean details unchanged. Not "
+            "for flow-matching models, and not with a zero terminal SNR."
         ),
     )
     perturbation_noise_weight: Float = setting(
