@@ -79,9 +79,12 @@ async def _login(
     import asyncssh
 
     seen: list[SSHKey] = []
+    options = options_of(remote)
     try:
+        if "client_keys" in options:
+            options["client_keys"] = [_readable_key(key, ask) for key in options["client_keys"]]
         connection = await asyncssh.connect(
-            **options_of(remote), tunnel=tunnel, config=None, known_hosts=known_hosts(),
+            **options, tunnel=tunnel, config=None, known_hosts=known_hosts(),
             client_factory=lambda: _client(remote, ask, seen),
             passphrase=lambda name: ask(f"Passphrase of {name}: ") or "",
             connect_timeout=CONNECT_SECONDS, login_timeout=LOGIN_SECONDS,
@@ -110,6 +113,25 @@ async def _login(
         ) from error
     async with connection:
         yield connection
+
+
+def _readable_key(file: str, ask: Ask) -> str | SSHKey:
+    """A key as asyncssh can take it. It cannot unlock a file without a public half next to it.
+
+    Raises:
+        asyncssh.KeyImportError: this is no key, or the passphrase is wrong.
+    """
+    import asyncssh
+
+    if any(Path(f"{file}{ending}").is_file() for ending in (".pub", "-cert.pub")):
+        return file
+    try:
+        return asyncssh.read_private_key(file)
+    except asyncssh.KeyImportError as error:
+        typed = ask(f"Passphrase of {file}: ") if str(error).startswith("Passphrase") else None
+        if not typed:
+            raise
+        return asyncssh.read_private_key(file, typed)
 
 
 def _client(remote: RemoteConfig, ask: Ask, seen: list[SSHKey]) -> Any:

@@ -15,6 +15,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError, UserErrors
 from modules.util.files.hub_names import HUB_NAME
 from modules.util.owned_files import shown
+from modules.util.pairs.source_files import further_sources
 from modules.util.prompts_file import read_prompt_rows
 
 PATHS = ("file", "folder", "model", "save_file")
@@ -26,6 +27,8 @@ OPTIONAL = ("tag_dropout_special_tags",)
 """Settings that may be a file or contain its content."""
 PROMPTS = "rlhf_prompts_file"
 """The setting whose file may name images next to it."""
+SOURCE = "source_path"
+"""The setting of a sample whose image may have further ones next to it."""
 LOOPBACK = ("person",)
 """Rewards that only work on the person's own computer."""
 
@@ -151,6 +154,8 @@ def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Pat
         files[f"{number}/{source.name}"] = source
         if place.name == PROMPTS:
             files.update((f"{number}/{name}", path) for name, path in _edited(source, place.path))
+        elif place.name == SOURCE:
+            files.update((f"{number}/{path.name}", path) for path in further_sources(source))
     else:
         owner = place.owner
         deep = (

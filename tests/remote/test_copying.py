@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -282,6 +282,16 @@ def test_images_that_prompts_edit_are_copied_with_their_list(tmp_path, remote):
     place = made.config.rlhf_prompts_file.removeprefix("/far/inputs/run-1/").removesuffix("prompts.jsonl")
     own = {name.removeprefix(place): path.name for name, path in made.files.items() if name.startswith(place)}
     assert own == {"prompts.jsonl": "prompts.jsonl", "in/a.png": "a.png", "in/a.2.png": "a.2.png"}
+
+
+def test_all_images_that_a_sample_edits_are_copied(tmp_path, remote):
+    for name in ("cat.png", "cat.2.jpg", "cat.4.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    sample = {"prompt": "a cat with this hat", "source_path": str(tmp_path / "cat.png")}
+    made = pack(load_config(write_light(tmp_path, remote, samples=[sample])), "/far", "run-1", {})
+    first = PurePosixPath(made.config.samples[0].source_path.removeprefix("/far/inputs/run-1/"))
+    own = {name: path.name for name, path in made.files.items() if PurePosixPath(name).parent == first.parent}
+    assert own == {str(first): "cat.png", str(first.with_name("cat.2.jpg")): "cat.2.jpg"}
 
 
 def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):

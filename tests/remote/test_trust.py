@@ -99,19 +99,35 @@ def test_a_password_is_asked_for_and_never_stored(server, config, home, tmp_path
     assert server.password not in capsys.readouterr().out
 
 
-def lock(place, phrase) -> None:
+def lock(place, phrase, kind: str = "openssh") -> None:
     """A key with a passphrase, and its public half next to it as ssh-keygen leaves it."""
-    place.write_bytes(made_key().export_private_key("pkcs8-pem", phrase))
+    place.write_bytes(made_key().export_private_key(kind, phrase))
     place.with_name(f"{place.name}.pub").write_bytes(made_key().export_public_key())
 
 
-def test_a_key_with_a_passphrase_is_unlocked_by_typing_it(server, config, home, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("kind", "public"), [("openssh", True), ("openssh", False), ("pkcs8-pem", False)])
+def test_a_key_with_a_passphrase_is_unlocked_by_typing_it(
+    server, config, home, tmp_path, monkeypatch, kind, public
+):
     locked, phrase, asked = home / ".ssh" / "locked", "Nebelhorn-12", []
-    lock(locked, phrase)
+    lock(locked, phrase, kind)
+    if not public:
+        locked.with_name("locked.pub").unlink()
     monkeypatch.setattr(script, "ask", lambda question: asked.append(question) or phrase)
     assert main(["start", "--config-path", str(config), "--key-file", str(locked)]) == 0
     assert asked and set(asked) == {f"Passphrase of {locked}: "}
     assert not kept_on_the_disk(phrase, home, tmp_path, server.home)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_a_wrong_passphrase_is_an_error(server, config, home, monkeypatch, capsys, public):
+    locked = home / ".ssh" / "locked"
+    lock(locked, "Nebelhorn-12")
+    if not public:
+        locked.with_name("locked.pub").unlink()
+    monkeypatch.setattr(script, "ask", lambda question: "wrong")
+    assert main(["start", "--config-path", str(config), "--key-file", str(locked)]) == 2
+    assert "ssh-add" in said(capsys) and not server.commands
 
 
 def test_nobody_to_ask_is_an_error(server, config, home, monkeypatch, capsys):
