@@ -13,6 +13,8 @@ MOST_PIXELS = 3 << 19
 """1.5 megapixels: images up to this size are handled whole."""
 TILE, STRIDE = 1024, 768
 """Sides of a tile in pixels, and from the start of one to that of the next; where two overlap, they are blended."""
+WRAPPED = "circular padding"
+"""What ``stored_as`` of a module says whose edges are wrapped."""
 _SETTINGS = (
     "use_tiling",
     "tile_sample_min_size",
@@ -22,6 +24,19 @@ _SETTINGS = (
     *(f"tile_{kind}_width" for kind in ("sample_min", "sample_stride", "latent_min")),
 )
 """What diffusers' autoencoders call how they tile."""
+
+
+def tiling(vae: nn.Module, size: tuple[int, int]) -> str:
+    """How an autoencoder handles images of one size, for keys of caches; empty if it takes them whole.
+
+    One whose edges are wrapped takes all images whole, because a tile would be wrapped around itself.
+
+    Args:
+        size: (height, width) in pixels.
+    """
+    if size[0] * size[1] <= MOST_PIXELS or not hasattr(vae, "use_tiling"):
+        return ""
+    return "" if WRAPPED in str(getattr(vae, "stored_as", "")) else f"tiles {TILE}/{STRIDE}"
 
 
 def give_back(device: torch.device) -> None:
@@ -39,7 +54,7 @@ def in_tiles_if_large(vae: nn.Module, size: tuple[int, int]) -> Iterator[None]:
     Args:
         size: (height, width) in pixels.
     """
-    if size[0] * size[1] <= MOST_PIXELS or not hasattr(vae, "use_tiling"):
+    if not tiling(vae, size):
         yield
         return
     usual = {name: getattr(vae, name) for name in _SETTINGS if hasattr(vae, name)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import nn
 
+from modules.model.memory import WRAPPED
 from modules.model.Model import Model
 from modules.util.errors import UnsupportedError
 
-_MARK = "circular padding"
+_log = logging.getLogger(__name__)
 
 
 def pack(x_BChw: torch.Tensor, channels_last: bool = False) -> torch.Tensor:
@@ -52,9 +55,9 @@ def wrap_edges(module: nn.Module) -> int:
             layer.padding_mode = "circular"
             count += 1
     before = str(getattr(module, "stored_as", ""))
-    if count and _MARK not in before:
+    if count and WRAPPED not in before:
         # latents that are kept depend on it, and the weights do not tell
-        module.stored_as = f"{before} {_MARK}".strip()  # type: ignore[assignment]
+        module.stored_as = f"{before} {WRAPPED}".strip()  # type: ignore[assignment]
     return count
 
 
@@ -65,7 +68,15 @@ def wrap_model(model: Model) -> None:
         UnsupportedError: neither has such a convolution.
     """
     parts = [name for name in (model.spec.denoiser, model.spec.vae) if name in model.modules()]
-    if not sum(wrap_edges(model.module(name)) for name in parts):
+    counts = {name: wrap_edges(model.module(name)) for name in parts}
+    if sum(counts.values()) and not counts.get(model.spec.denoiser, 1):
+        _log.warning(
+            "force_circular_padding: only the VAE wraps its edges. The %s of %s has no convolution that does, so its "
+            "images may not fit together",
+            model.spec.denoiser,
+            model.spec.label,
+        )
+    if not sum(counts.values()):
         raise UnsupportedError(
             f"no convolution of {model.spec.label} has edges that can be wrapped around",
             "force_circular_padding",

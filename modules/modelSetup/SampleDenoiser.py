@@ -12,6 +12,7 @@ from torch import nn
 
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
+from modules.model.patches import wrap_edges
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.spec.FamilySpec import FamilySpec
@@ -54,6 +55,8 @@ class SampleDenoiser:
             training.check_weights(loaded)
             _check_alike(loaded, model)
             training.make_compact(loaded, config, lambda _: opened(PartDtypes(lazy=True)))
+            if config.force_circular_padding:
+                wrap_edges(loaded.denoiser)
         return cls(loaded)
 
     @classmethod

@@ -27,6 +27,7 @@ class AveragingModel:
 
     def __init__(self) -> None:
         self.parts = {"vae": object(), "text_encoder": object(), "tokenizer": object()}
+        self.vae = self.parts["vae"]
         self.fingerprints = {name: f"{name}-1" for name in self.parts}
         self.latent_factor = FACTOR
         self.latent_scale, self.latent_shift = 1.0, 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.mixin import DataLoaderText2ImageMixin, DataLoaderTextsMixin
 from modules.dataLoader.progress import in_threads
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
+from modules.model import memory
 from modules.model.batch import ImageBatch
 from modules.pipeline.nodes.CachedTensors import content_key
 from modules.pipeline.nodes.transforms import Transform
@@ -132,6 +134,24 @@ def test_what_was_removed_from_the_cache_is_encoded_again(folder: Path, kind: st
     _, model, _ = start(made)
     assert sum(model.images_encoded) == (COUNT if kind == "latents" else 0)
     assert sum(map(len, model.texts_encoded)) == (COUNT if kind == "texts" else 0)
+
+
+def test_images_whose_tiles_change_are_encoded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = config(folder, [concept(folder / "data")])
+
+    def encoded() -> int:
+        model = AveragingModel()
+        model.vae = SimpleNamespace(use_tiling=False)
+        loader(made, model, setup=AskedSetup())
+        return sum(model.images_encoded)
+
+    assert (encoded(), encoded()) == (COUNT, 0)
+    monkeypatch.setattr(memory, "MOST_PIXELS", 1)
+    assert (encoded(), encoded()) == (COUNT, 0)
+    monkeypatch.setattr(memory, "TILE", 512)
+    assert encoded() == COUNT
+    monkeypatch.setattr(memory, "MOST_PIXELS", 1 << 20)
+    assert encoded() == 0, "small images are still the first ones"
 
 
 def test_another_crop_of_the_same_images_is_encoded(folder: Path) -> None:

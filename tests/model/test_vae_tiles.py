@@ -9,6 +9,7 @@ import torch
 
 from modules.model import memory
 from modules.model.noising.schedule import FlowSchedule
+from modules.model.patches import wrap_edges
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import ShapeOnlyModel
@@ -66,7 +67,18 @@ def test_tiles_make_nearly_the_same_and_small_images_the_same(
     corner = setup.encode_image(model, picture()[..., :96, :96])
     side = 64 // model.latent_factor
     assert torch.allclose(tiled[..., :side, :side], corner[..., :side, :side], atol=1e-5)
+    first = setup.decode_latents(model, latents[..., : 96 // model.latent_factor, : 96 // model.latent_factor])
+    assert torch.allclose(shown[..., :64, :64], first[..., :64, :64], atol=1e-4)
     assert {name: value for name, value in vars(model.vae).items() if "til" in name} == before
+
+
+def test_an_image_whose_edges_are_wrapped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile would be wrapped around itself."""
+    setup, model = tiny_setup(), tiny_model()
+    assert wrap_edges(model.vae)
+    latents = setup.encode_image(model, picture())
+    small_tiles(monkeypatch, SIDE * SIDE - 1)
+    assert torch.equal(setup.encode_image(model, picture()), latents)
 
 
 def test_the_limit_is_one_and_a_half_megapixels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (KEY, {}, {"transformer": {"weight_dtype": "FLOAT_8", "offload_fraction": 0.5}}),
     (SD, {"decompose": True}, {}),
     (SD, {"kind": "LOHA"}, {}),
+    (SD, {}, {"force_circular_padding": True}),
 ]
 
 

@@ -14,6 +14,7 @@ from modules.dataLoader.mixin.DataLoaderMasksMixin import DataLoaderMasksMixin
 from modules.dataLoader.mixin.DataLoaderTextsMixin import DataLoaderTextsMixin
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import DataSource, UnitSet
+from modules.model import memory
 from modules.model.batch import ImageBatch, PairBatch, Sources
 from modules.pipeline import Rules as ruling
 from modules.pipeline.cache.CompleteSets import code_digest
@@ -162,8 +163,9 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return self._key_of(plan.path, plan.transform)
 
     def _key_of(self, path: str, transform: Transform) -> str:
-        digest = self.files.digest(path)
-        return content_key(CACHE_FORMAT, "latents", "float32", self.latents_of, digest, transform.text())
+        parts = [self.latents_of, self.files.digest(path), transform.text()]
+        tiles = memory.tiling(self.model.vae, transform.size)
+        return content_key(CACHE_FORMAT, "latents", "float32", *parts, *([tiles] if tiles else []))
 
     def masked_key(self, item: Item, transform: Transform, mask: Mask | CellMask, condition: str = "") -> str:
         """As ``latent_key``, for a masked image, or for the picture shown instead."""
@@ -179,8 +181,9 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         """Digest of all that decides which entries the images need; ``None`` where masks or other images do too."""
         if self.setup.spec.inpainting or self.setup.spec.sources or self._outlines is not None:
             return None
-        code = code_digest([sys.modules[__name__], naming, planning, ruling, transforms, bucket, rng])
-        start = content_key(code, self.latents_of, *self.sides, *map(repr, self.rules))
+        code = code_digest([sys.modules[__name__], memory, naming, planning, ruling, transforms, bucket, rng])
+        tiles = repr((memory.MOST_PIXELS, memory.TILE, memory.STRIDE))
+        start = content_key(code, self.latents_of, tiles, *self.sides, *map(repr, self.rules))
         made = hashlib.blake2b(start.encode(), digest_size=16)
         for entry in self.units.entries:
             for side in self.sides:

@@ -197,8 +197,9 @@ class Planner:
             yield Phase(
                 "encoding prompts", {**resident, **self._weights(*encoders), "working memory": working}
             )
-        if not online:
-            working = self.dry_run.images(1, self.size)
+        edits = online and self.dry_run.edits
+        if not online or edits:
+            working = self.dry_run.images(1, self.dry_run.source_size(self.size) if edits else self.size)
             vae = self._weights(self.spec.vae)
             yield Phase("encoding images", {**resident, **vae, "working memory": working})
 

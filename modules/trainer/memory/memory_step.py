@@ -291,7 +291,8 @@ class ShapeDryRun:
                 cond = cond.plus(guidance_B=torch.ones(count))
             latents_BChw = torch.empty(self._latents(count, size))
             if self._sources:
-                cond = cond.editing(Sources([torch.empty_like(latents_BChw)] * self._sources))
+                own_BChw = torch.empty(self._latents(count, self.source_size(size)))
+                cond = cond.editing(Sources([own_BChw] * self._sources))
             x_BChw = latents_BChw.to(model.input_dtype())
             self.setup.denoise(model, x_BChw, torch.zeros(count), cond, size)
         return live.peak
@@ -379,7 +380,7 @@ class ShapeDryRun:
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
             sources=Sources(
-                [torch.empty(self._latents(count, self._source_size(size)), device="meta")] * self._sources
+                [torch.empty(self._latents(count, self.source_size(size)), device="meta")] * self._sources
             ),
             seen=self._seen(count, size) if self.model.trains_text else NO_SOURCES,
         )
@@ -389,14 +390,19 @@ class ShapeDryRun:
         they are cut into patches before they are moved to the device.
         """
         shown = self._sources if self.setup.spec.sees_sources else 0
-        black_BCHW = torch.zeros(count, 3, *self._source_size(size), dtype=torch.uint8, device="cpu")
+        black_BCHW = torch.zeros(count, 3, *self.source_size(size), dtype=torch.uint8, device="cpu")
         return Sources([black_BCHW] * shown)
 
-    def _source_size(self, size: tuple[int, int]) -> tuple[int, int]:
+    def source_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """(height, width) of the images that are edited, of one shape with the result, as most edits are."""
         shape = (size[1], size[0])
         multiple = sides_multiple(self.setup, self.model)
         return source_size(shape, shape, size, multiple, self.config.source_resolution)
+
+    @property
+    def edits(self) -> bool:
+        """Whether the run has source images."""
+        return self._sources > 0
 
     @cached_property
     def _sources(self) -> int:

@@ -286,6 +286,19 @@ def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: P
     assert saved(**online) < saved(**online, **prompts, source_resolution=64) < saved(**online, **prompts)
 
 
+def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "x", "source": "a.png"}', encoding="utf-8")
+    online = {"rlhf_mode": "NFT", "rlhf_reward": "brightness"}
+    prompts = {"rlhf_prompts_file": str(tmp_path / "prompts.jsonl")}
+    plain, edits = (config_of("FLUX_2", **online, **changes) for changes in ({}, prompts))
+    assert "encoding images" not in weights_of(plan_memory(plain, cuda=False))
+    assert {"vae", "transformer"} <= weights_of(plan_memory(edits, cuda=False))["encoding images"]
+    small = config_of("FLUX_2", **online, **prompts, source_resolution=64)
+    for needs in (lambda one: one.denoising((128, 128)), lambda one: one.images(1, one.source_size((128, 128)))):
+        assert needs(planner(small).dry_run) < needs(planner(edits).dry_run)
+
+
 def test_filling_the_cache_takes_no_denoiser() -> None:
     plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
     assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}
