@@ -119,7 +119,7 @@ def _readable_key(file: str, ask: Ask) -> str | SSHKey:
     """A key as asyncssh can take it. It cannot unlock a file without a public half next to it.
 
     Raises:
-        asyncssh.KeyImportError: this is no key, or the passphrase is wrong.
+        asyncssh.KeyImportError: the file is not a key, or the passphrase is wrong.
     """
     import asyncssh
 
