@@ -59,14 +59,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}"
     )
-    add_part_option(parser)
-    parser.add_argument(
-        "--weight-dtype",
-        action="append",
-        default=[],
-        metavar="PART=TYPE",
-        help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
-    )
+    add_parts(parser)
     add_adapters(parser)
     add_strengths(parser)
     what = parser.add_mutually_exclusive_group()
@@ -108,6 +101,25 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     add_output(parser)
     add_axes(parser)
     return parser.parse_args(argv)
+
+
+def add_parts(parser: argparse.ArgumentParser) -> None:
+    """Where the parts of the model come from, how they are kept, and which are left out."""
+    add_part_option(parser)
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="make images without this text encoder, as PART.include off in a config; can be repeated",
+    )
+    parser.add_argument(
+        "--weight-dtype",
+        action="append",
+        default=[],
+        metavar="PART=TYPE",
+        help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -322,6 +334,23 @@ def weight_types(options: argparse.Namespace) -> dict[str, WeightDtype]:
     return found
 
 
+def left_out(options: argparse.Namespace) -> tuple[str, ...]:
+    """The text encoders that are not used.
+
+    Raises:
+        ConfigError: a part that the family cannot do without, or does not have.
+    """
+    spec = ModelType(options.model_type).spec
+    known = spec.optional_encoders
+    for part in options.without:
+        if part not in known:
+            hint = f"possible: {', '.join(known)}" if known else "leave this option out"
+            raise ConfigError(
+                f"{part!r} is no text encoder that {spec.label} can do without", "--without", hint
+            )
+    return tuple(dict.fromkeys(options.without))
+
+
 def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype) -> Model:
     """The model, its parts from where and in the number formats that are asked for."""
     from modules.model.compact import quantize
@@ -337,8 +366,9 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
     reading, kinds = reading_config(options), weight_types(options)
     weights = {part: dtype if kind.quantized else torch_dtype(kind) for part, kind in kinds.items()}
     sources = part_settings(options.part, "--part", "model_name", options.model_type)
+    parts = training.without_encoders((part.name for part in setup.spec.parts), left_out(options))
     model = setup.load(
-        options.model, PartDtypes(weights=weights, default=dtype, compute=dtype), part_sources=sources
+        options.model, PartDtypes(weights=weights, default=dtype, compute=dtype), parts, part_sources=sources
     )
     for part, kind in kinds.items():
         if kind.quantized and part in model.modules():
@@ -538,8 +568,8 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         name: value
         for name, value in vars(options).items()
         if name not in {*own, "dry_run", "count", "overwrite"}
-        # images of versions without this option are still known
-        and (name, value) != ("source_resolution", None)
+        # images of versions without these options are still known
+        and (name, value) not in (("source_resolution", None), ("without", []))
     }
     device, number_type = place_of(options)
     (usual,) = filled_samples(options, ModelType(options.model_type).spec, [sample])
@@ -633,6 +663,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     known_word(options.model_type, ModelType, "--model-type", "family")
     known_word(options.dtype, DataType, "--dtype", "type")
     known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
+    options.without = list(left_out(options))
     if options.x or options.y:
         run_grid(options, progress)
         return

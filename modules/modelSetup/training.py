@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -89,9 +89,14 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
 
 def parts_of_a_run(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
     """Names of the parts that a run loads: none that is there for samples only, no text encoder that is left out."""
-    left_out = {name for name in spec.optional_encoders if not getattr(config, name).include}
-    left_out |= {name.replace("text_encoder", "tokenizer") for name in left_out}
-    return tuple(name for name in spec.parts_of_a_run if name not in left_out)
+    left_out = [name for name in spec.optional_encoders if not getattr(config, name).include]
+    return without_encoders(spec.parts_of_a_run, left_out)
+
+
+def without_encoders(names: Iterable[str], left_out: Iterable[str]) -> tuple[str, ...]:
+    """Names of parts without some text encoders and their tokenizers."""
+    gone = {one for name in left_out for one in (name, name.replace("text_encoder", "tokenizer"))}
+    return tuple(name for name in names if name not in gone)
 
 
 def read_as_told(model: Model, config: TrainConfig) -> None:

@@ -19,7 +19,7 @@ from scripts.sample import main
 from tests.tiny import tiny_folder, tiny_model
 from tests.trainer.builders import run_here, write_config
 
-FLUX = "FLUX_DEV_1"
+FLUX, SD_3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -120,20 +120,21 @@ def test_images_at_a_strength_are_those_of_the_run_that_skips_layers(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("option", "own"),
+    ("key", "option", "own"),
     [
-        ("--sequence-length", {"text_encoder_2": {"sequence_length": 4}}),
-        ("--attention-mask", {"transformer": {"train": True, "attention_mask": "MASKED"}}),
+        (FLUX, "--sequence-length", {"text_encoder_2": {"sequence_length": 4}}),
+        (FLUX, "--attention-mask", {"transformer": {"train": True, "attention_mask": "MASKED"}}),
+        (SD_3, "--without", {"text_encoder_3": {"include": False}}),
     ],
 )
 def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own_way(
-    option: str, own: dict[str, object], tmp_path: Path
+    key: str, option: str, own: dict[str, object], tmp_path: Path
 ) -> None:
     prompt = "a red house" + " of stone" * (option == "--sequence-length")
     sample = {"prompt": prompt, "width": 64, "height": 64, "diffusion_steps": 2, "cfg_scale": 3.0, "seed": 7}
     config = write_config(
         tmp_path / "run", samples=[sample], sample_before_training=True, max_steps=1, sample_image_format="PNG",
-        **{"model_type": FLUX, "base_model_name": str(tiny_folder(FLUX)), "unet": {}, **own},
+        **{"model_type": key, "base_model_name": str(tiny_folder(key)), "unet": {}, **own},
     )  # fmt: skip
     settings = run_here(config).config.to_dict()
     (image,) = (tmp_path / "run" / "run" / "samples").rglob("*.png")
@@ -158,6 +159,8 @@ def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own
         ("QWEN", ["--attention-mask", "SEEN"], "is given no padding"),
         ("STABLE_DIFFUSION_15", ["--attention-mask", "SEEN"], "hides no padding"),
         ("CHROMA_1", ["--sequence-length", "text_encoder=13"], "up to 12 tokens"),
+        (SD_3, ["--without", "text_encoder"], "possible: text_encoder_3"),
+        (FLUX, ["--without", "text_encoder_2"], "no text encoder that FLUX.1 dev can do without"),
     ],
 )
 def test_ways_of_reading_there_are_not(

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from modules.runner.RunDirectory import RunDirectory
+from modules.trainer.evaluate import sample_grid
 from modules.trainer.evaluate.grid_axes import last_save, read_axis
 from modules.trainer.evaluate.grid_sheet import MOST_PIXELS, MOST_SIDE, cell_side, wrapped
 from modules.util.errors import ConfigError
@@ -115,6 +116,20 @@ def test_what_is_there_is_not_made_again(
     lora(a, 5)
     assert call(*words, "--dry-run") == 0
     assert "3 of 3 images would be made" in capsys.readouterr().out
+
+
+def test_a_part_that_is_left_out_makes_other_images_and_none_the_same_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(sample_grid, "SampleGrid", lambda *given: seen.append(dict(given[4])))
+    key = "STABLE_DIFFUSION_3"
+    words = ["--model", str(tiny_folder(key)), "--model-type", key, "--prompt", "x", "--x", "seed=1,2", *SMALL]
+    words += ["--out", str(tmp_path)]
+    for more in ([], ["--without", "text_encoder_3"]):
+        sample.grid_of(sample.arguments([*words, *more]))
+    without, left_out = seen
+    assert "without" not in without and left_out == {**without, "without": ["text_encoder_3"]}
 
 
 def test_several_adapters_add_up(tmp_path: Path, a: Path, b: Path) -> None:

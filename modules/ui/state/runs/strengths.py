@@ -70,10 +70,13 @@ class StrengthImages:
         line += [f"--strengths={','.join(f'{one:g}' for one in self.strengths)}"]
         line += [f"--prompt={prompt}" for prompt in self.prompts]
         line += ["--out", str(self.target(number)), "--overwrite"]
-        for part in ModelType(config["model_type"]).parts:
+        family = ModelType(config["model_type"])
+        for part in family.parts:
             own = config.get(part) or {}
             if own.get("model_name"):
                 line += [f"--part={part}={own['model_name']}"]
+            if own.get("include") is False and part in family.spec.optional_encoders:
+                line += [f"--without={part}"]
             if own.get("weight_dtype"):
                 line += [f"--weight-dtype={part}={own['weight_dtype']}"]
             if own.get("layer_skip"):
