@@ -37,6 +37,7 @@ from modules.reward.base import (  # noqa: E402
 )
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
+from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 
@@ -284,6 +285,10 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
         raise RewardError(f"this is a {reward.kind} reward, not {asked.kind}")
     if not 1 <= len(asked.images) <= limits.images:
         raise RewardError(f"{len(asked.images)} images are not between 1 and {limits.images}")
+    if asked.sources and len(asked.sources) != len(asked.images):
+        raise RewardError(
+            f"{counted(len(asked.images), 'image')} but source images for {len(asked.sources)}"
+        )
     images: list[torch.Tensor] = []
     pixels = 0
     for text in asked.images:
@@ -294,11 +299,14 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
         images.append(image_CHW)
     sources: list[tuple[torch.Tensor, ...]] = []
     for texts in asked.sources:
-        edited = [decode_image(text, limits.image_pixels) for text in texts]
-        pixels += sum(one_CHW[0].numel() for one_CHW in edited)
-        if pixels > limits.total_pixels:
-            raise RewardError(f"images and source images have more than {limits.total_pixels} pixels")
-        sources.append(tuple(to_uint8(one_CHW) for one_CHW in edited))
+        edited: list[torch.Tensor] = []
+        for text in texts:
+            source_CHW = decode_image(text, limits.image_pixels)
+            pixels += source_CHW[0].numel()
+            if pixels > limits.total_pixels:
+                raise RewardError(f"images and source images have more than {limits.total_pixels} pixels")
+            edited.append(to_uint8(source_CHW))
+        sources.append(tuple(edited))
     return RewardBatch(
         torch.stack(images),
         asked.prompts,

@@ -252,6 +252,24 @@ def test_sources_of_edits_are_sent_with_their_images():
         )
 
 
+@pytest.mark.parametrize(
+    ("rows", "words", "decoded"),
+    [(2, "1 image but source images for 2", 0), (1, "images and source images have more than 600 pixels", 3)],
+)
+def test_sources_are_counted_before_and_while_they_are_decoded(monkeypatch, rows, words, decoded):
+    seen = []
+    monkeypatch.setattr(
+        reward_server, "decode_image", lambda *given: (seen.append(given), decode_image(*given))[1]
+    )
+    source = encode_image(noise_images(1)[0])
+    body = request(sources=[[source] * reward_server.MOST_SOURCES] * rows)
+    with pytest.raises(RewardError, match=words):
+        reward_server.read_batch(
+            body, create_reward("brightness"), reward_server.Limits(total_pixels=2 * 16 * 16 + 88)
+        )
+    assert len(seen) == decoded
+
+
 def test_all_images_together_have_a_limit():
     limits = reward_server.Limits(total_pixels=2 * 16 * 16)
     images = [encode_image(one) for one in noise_images(3)]
