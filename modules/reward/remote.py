@@ -121,10 +121,11 @@ class RemoteReward(Reward):
         self._limits: dict[str, int] | None = None
 
     def contacts(self) -> list[str]:
-        """The address to which prompts and images are sent, and the variable sent with them."""
+        """What is sent to which address, and the variable sent with it."""
         token = f" with the token in {self.token_env}" if os.environ.get(self.token_env, "").strip() else ""
         warning = "" if is_loopback(self.parts.hostname or "") else "warning: "
-        return [f"{warning}{self.name}: prompts and images are sent to {self.url}{token}"]
+        what = "prompts and images, and for edits the source images, are sent to"
+        return [f"{warning}{self.name}: {what} {self.url}{token}"]
 
     def load(self, device: torch.device | str = "cpu") -> None:
         """Check that the server answers and is of the expected kind.

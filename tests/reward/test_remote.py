@@ -360,6 +360,7 @@ def test_contacts_name_the_address_and_the_variable_but_not_the_token(monkeypatc
     reward = create_reward("remote", {"url": "https://example.org/r", "token_env": "TASTEMAKER_REWARD_MINE"})
     (line,) = reward.contacts()
     assert line.startswith("warning: ")
-    assert "https://example.org/r" in line and "TASTEMAKER_REWARD_MINE" in line and "a-secret" not in line
+    assert "prompts and images, and for edits the source images, are sent to https://example.org/r" in line
+    assert "TASTEMAKER_REWARD_MINE" in line and "a-secret" not in line
     (line,) = create_reward("remote", {"url": "http://127.0.0.1:1"}).contacts()
     assert "http://127.0.0.1:1" in line and not line.startswith("warning") and "token" not in line
