@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.util.counted import counted
 from modules.util.errors import DataError, UserError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.jsonio import parse_json
@@ -62,8 +63,20 @@ def read_prompt_rows(path: str | Path) -> list[PromptRow]:
 
 
 def read_prompts_file(path: str | Path) -> list[str]:
-    """The texts of ``read_prompt_rows``."""
-    return [row.text for row in read_prompt_rows(path)]
+    """The texts of ``read_prompt_rows``, for those who cannot use images to edit.
+
+    Raises:
+        DataError: as there, or a prompt has a source.
+    """
+    rows = read_prompt_rows(path)
+    edits = sum(bool(row.sources) for row in rows)
+    if edits:
+        raise DataError(
+            f"{path}: {counted(edits, 'prompt has', 'prompts have')} a source image, and only texts can be used here",
+            FIELD,
+            "use a text file with one prompt per line; lists of edits are for online training",
+        )
+    return [row.text for row in rows]
 
 
 def prompts_of_text(text: str, file: str | Path) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.project.prompts import read_prompts
 from modules.util import prompts_file
 from modules.util.errors import DataError
 from modules.util.prompts_file import MAX_PROMPT_LETTERS, read_prompt_rows, read_prompts_file
@@ -67,7 +68,15 @@ def test_lines_of_json_name_what_is_edited(tmp_path: Path) -> None:
     )
     assert first.sources[0] == path.parent.resolve() / "a" / "cat.png"
     assert (second.text, second.sources) == ("a dog", ())
+
+
+def test_those_who_can_use_texts_alone_are_told_of_sources(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, '{"prompt": "make it\u2028night"}', '{"prompt": "a dog"}')
     assert read_prompts_file(path) == ["make it\u2028night", "a dog"]
+    path = write_rows(tmp_path, '{"prompt": "make it night", "source": "cat.png"}', '{"prompt": "a dog"}')
+    for read in (read_prompts_file, read_prompts):
+        with pytest.raises(DataError, match="1 prompt has a source image, and only texts can be used here"):
+            read(path)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.counted import counted
 from modules.util.errors import UserError
-from modules.util.prompts_file import read_prompts_file
+from modules.util.prompts_file import read_prompt_rows
 
 ROLLOUTS = "rollouts"
 FILE, TEXT, LIST = "rlhf_prompts_file", "rlhf_reward", "rlhf_rewards"
@@ -152,7 +152,7 @@ class OnlineCards:
             self._counted(name, None)
             return
         self.ui.work(
-            lambda: len(read_prompts_file(name)),
+            lambda: len(read_prompt_rows(name)),
             lambda number: self._counted(name, number),
             lambda error: self._counted(name, error),
         )

@@ -138,6 +138,10 @@ def test_prompts_are_counted_and_faults_told_at_the_field(
     path.write_text("a\n# no\nb\n", encoding="utf-8")
     state.set_value("rlhf_prompts_file", str(path))
     hands.wait(lambda: "2 prompts in the file. An epoch makes 64 images." in label.cget("text"))
+    edits = tmp_path / "edits.jsonl"
+    edits.write_text('{"prompt": "a", "source": "a.png"}', encoding="utf-8")
+    state.set_value("rlhf_prompts_file", str(edits))
+    hands.wait(lambda: "1 prompt in the file" in label.cget("text"), "edits are not counted")
     state.set_value("rlhf_prompts_file", str(tmp_path / "none.txt"))
     row = page.form.rows["rlhf_prompts_file"]
     hands.wait(lambda: row._fault is not None and row._fault.winfo_viewable(), "the fault is not told")
