@@ -97,9 +97,9 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         family: model type.
         source: a hub name, a folder or a file.
     """
-    path = Path(source)
+    path = _path(source)
     index = _index(path)
-    for name in (source, _cached_name(path), _cached_name(_target(path)), index.get("_name_or_path")):
+    for name in (source, cached_name(path), cached_name(_target(path)), index.get("_name_or_path")):
         found = _named(name)
         if found is not None:
             return found
@@ -118,7 +118,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
 
 def sample_levels(source: str) -> list[float]:
     """The noise levels, decreasing from at most 1, that a folder's pipeline samples with; empty if it sets none."""
-    levels = _index(Path(source)).get("sample_sigmas")
+    levels = _index(_path(source)).get("sample_sigmas")
     if not isinstance(levels, list) or not 1 <= len(levels) <= _MOST_LEVELS:
         return []
     if not all(isinstance(level, (int, float)) and 0.0 < level <= 1.0 for level in levels):
@@ -127,12 +127,21 @@ def sample_levels(source: str) -> list[float]:
     return [float(level) for level in levels] if falling else []
 
 
+def _path(source: str) -> Path:
+    """Where a source lies, if it is not on the hub; ``~`` is the folder of the user."""
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:
+        # of a user there is not
+        return Path(source)
+
+
 def _named(name: object) -> PublishedModel | None:
     wanted = str(name or "").strip().strip("/").lower()
     return next((row for row in published_models() if row.name.lower() == wanted), None)
 
 
-def _cached_name(path: Path) -> str:
+def cached_name(path: Path) -> str:
     """The hub name of a snapshot folder in the cache; empty for other paths."""
     cached = next((part for part in path.parts if part.startswith("models--")), "")
     return cached.removeprefix("models--").replace("--", "/", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,23 @@ def test_a_file_with_another_name_is_known_by_its_title(tmp_path: Path) -> None:
 def test_a_damaged_file_has_no_title(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     assert find_published("Z_IMAGE", str(tmp_path / "a.safetensors")) is None
+
+
+def test_what_is_no_plain_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.safetensors"
+    os.mkfifo(path)
+    # it would wait for somebody who writes
+    monkeypatch.setattr(Path, "open", lambda *_, **__: pytest.fail("a FIFO is opened"))
+    assert find_published("Z_IMAGE", str(path)) is None
+
+
+def test_the_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titled(tmp_path / "mine.safetensors", "Z-Image Turbo")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    found = find_published("Z_IMAGE", "~/mine.safetensors")
+    assert found is not None and found.name == TURBO
+    assert find_published("Z_IMAGE", "~no-such-user-here/mine.safetensors") is None
 
 
 def test_a_link_into_the_cache_of_the_hub_is_known_whatever_its_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import stat
 from pathlib import Path
 
 from modules.util.errors import UserError
@@ -23,6 +24,9 @@ def title_of(path: Path) -> str:
         about = path.stat()
     except (OSError, ValueError):
         # a name on the hub, or no path at all
+        return ""
+    if not stat.S_ISREG(about.st_mode):
+        # opening a FIFO would wait for somebody who writes
         return ""
     return _read(path, about.st_size, about.st_mtime_ns)
 
