@@ -22,7 +22,7 @@ from modules.model.text.LearnedWords import LearnedWords
 from modules.model.weight_files import WEIGHT_FILES
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
-from modules.util.published_models import PublishedModel, find_published
+from modules.util.published_models import PublishedModel, cached_name, find_published
 
 # what diffusers, transformers and older transformers call it
 CHECKPOINTING = (
@@ -333,8 +333,19 @@ class Model:
     @property
     def short_name(self) -> str:
         """As ``source_name``, without owner and file extension."""
-        name = self.source_name.rpartition("/")[2]
-        return Path(name).stem if name.lower().endswith(WEIGHT_FILES) else name
+        return _short(self.source_name)
+
+    @property
+    def sampled_name(self) -> str:
+        """The short name of the model that makes samples: ``short_name``, unless they have a denoiser of their own."""
+        if self.sample_denoiser is None:
+            return self.short_name
+        with self.as_sampled():
+            if self.denoiser_source in ("", self.source):
+                return self.short_name
+            # its denoiser alone: a file, or a folder, which may be in the hub cache
+            path = Path(self.denoiser_source)
+            return _short(path.name if path.suffix in WEIGHT_FILES else cached_name(path) or path.name)
 
     def source_hash(self) -> str:
         """SHA-256 of the denoiser's weights on disk; for a single-file model, of the whole file.
@@ -360,6 +371,12 @@ def base_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         if any(piece.startswith(ADAPTER_MARKS) for piece in name.split(".")):
             continue
         yield name.replace(".base_layer.", "."), tensor
+
+
+def _short(name: str) -> str:
+    """A name without owner and file extension."""
+    name = name.rpartition("/")[2]
+    return Path(name).stem if name.lower().endswith(WEIGHT_FILES) else name
 
 
 def _fingerprint(part: Any) -> str:

@@ -135,6 +135,18 @@ def test_what_a_sample_leaves_open_is_of_the_other_model() -> None:
     assert model.published is None
 
 
+def test_samples_are_named_after_the_model_that_makes_them(tmp_path: Path) -> None:
+    (weights,) = (distilled(SD) / "unet").glob("*.safetensors")
+    file = shutil.copy(weights, tmp_path / "my.fast one.safetensors")
+    folder = Path(shutil.copytree(distilled(SD) / "unet", tmp_path / "my.fast unet"))
+    model = loaded(SD, tiny_folder(SD))
+    assert model.sampled_name == model.short_name == tiny_folder(SD).name
+    for place, name in ((distilled(SD), distilled(SD).name), (file, "my.fast one"), (folder, "my.fast unet")):
+        config = config_of(SD, sample_model_name=str(place))
+        model.sample_denoiser = SampleDenoiser.load(tiny_setup(SD), model, config)
+        assert (model.sampled_name, model.short_name) == (name, tiny_folder(SD).name)
+
+
 def run_config(folder: Path, **changes: Any) -> Path:
     given = {"learning_rate": 1e-2, "epochs": 1, "sample_before_training": True, "sample_image_format": "PNG"}
     return family_config(folder, KEY, **{**given, **changes})
@@ -150,6 +162,8 @@ def test_a_run_trains_the_same_weights_and_makes_other_samples(tmp_path: Path) -
     assert same_weights(tmp_path / "with" / "out.safetensors", tmp_path / "without" / "out.safetensors")
     one, other = (pictures_of(tmp_path / name) for name in ("with", "without"))
     assert len(one) == len(other) == 1 and one != other
+    named = [f"Model: {path.name}".encode() in image for path in (distilled(KEY), tiny_folder(KEY)) for image in one]
+    assert named == [True, False] and f"Model: {tiny_folder(KEY).name}".encode() in other[0]
 
 
 def test_another_family_is_refused_before_anything_is_loaded(

@@ -117,7 +117,7 @@ class Sampler:
                 too_large.append(sample)
                 continue
             path = sample_folder(self._folder, number, sample.prompt, suffix) / name
-            text = parameters_text(sample, seed, self._model.short_name)
+            text = parameters_text(sample, seed, self._model.sampled_name)
             try:
                 save_image(rgb_BCHW[0], path, text)
             except OSError as error:
