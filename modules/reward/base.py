@@ -17,6 +17,7 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
+from modules.util.counted import counted
 from modules.util.errors import ConfigError, DataError
 from modules.util.Registry import Registry
 
@@ -72,14 +73,14 @@ class RewardBatch:
             self.metadata = [{} for _ in range(count)]
         if not self.sources:
             self.sources = [() for _ in range(count)]
-        for what, number in (
-            ("prompts", len(self.prompts)),
-            ("group ids", len(self.group_B)),
-            ("metadata", len(self.metadata)),
-            ("source images", len(self.sources)),
+        for (one, many), number in (
+            (("prompt", ""), len(self.prompts)),
+            (("group id", ""), len(self.group_B)),
+            (("metadata", "metadata"), len(self.metadata)),
+            (("source image", ""), len(self.sources)),
         ):
             if number != count:
-                raise RewardError(f"{count} images but {number} {what}")
+                raise RewardError(f"{counted(count, 'image')} but {counted(number, one, many)}")
         if self.group_B.dtype != torch.int64:
             raise RewardError(f"group ids must be int64, not {self.group_B.dtype}")
 

@@ -93,7 +93,7 @@ def test_likeness_to_the_source_of_an_edit():
     )
     with pytest.raises(ConfigError, match="needs a source image, image 1 has none"):
         create_reward("source_likeness").score(batch_of(images, sources=[(same,), (), (same,)]))
-    with pytest.raises(RewardError, match="3 images but 1 source images"):
+    with pytest.raises(RewardError, match="3 images but 1 source image$"):
         batch_of(images, sources=[(same,)])
 
 

@@ -10,6 +10,7 @@ from modules.accelerator.plan import AccelerationPlan
 from modules.dataLoader.Loader import Weights
 from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.progress import Progress
+from modules.dataLoader.source import raise_faults
 from modules.model.Model import Model
 from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -29,7 +30,7 @@ from modules.trainer.online import settings as online_settings
 from modules.trainer.online.acceleration import hooks_of, training_hooks
 from modules.trainer.online.batch import MadeEpoch, OnlineBatch
 from modules.trainer.online.judge import Judge, all_different, member_id
-from modules.trainer.online.prompts import EditedImages, OnlinePrompt, source_digests
+from modules.trainer.online.prompts import EditedImages, OnlinePrompt, source_digests, unmet_needs
 from modules.trainer.online.review import ReviewFolder
 from modules.trainer.online.ShowingWhileMade import ShowingWhileMade
 from modules.util.config.TrainConfig import TrainConfig
@@ -88,8 +89,13 @@ class EpochMaker:
         return online_settings.rollout_settings(self.config, self.setup, self.model, epoch)
 
     def prepare(self) -> None:
-        """Load the rewards, so that their errors appear before the first image is made."""
+        """Load the rewards, so that their errors appear before the first image is made.
+
+        Raises:
+            UserError: one cannot be loaded, or needs source images that the prompts do not have.
+        """
         self.judge.load()
+        raise_faults(unmet_needs(self.judge.rewards, any(one.sources for one in self.prompts)))
         texts = [one.text for one in self.prompts]
         told = (told_of_cut_prompts(self.setup, self.model, texts), self._edited.told_of_crops(self.prompts))
         self._warnings += filter(None, told)

@@ -15,6 +15,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.pipeline.nodes.images import load_rgb, read_size
 from modules.pipeline.nodes.sources import same_aspect, source_size
 from modules.pipeline.nodes.transforms import Transform, apply_transform
+from modules.reward.combine import RewardSet
 from modules.rollout.generate import RolloutSource
 from modules.trainer.online.settings import (
     create_sampler,
@@ -91,13 +92,15 @@ def _check_sources(config: TrainConfig, prompts: Sequence[OnlinePrompt], field: 
                 f"{counted(len(without), 'prompt has', 'prompts have')} no source image, and {why}:\n"
                 f"{list_offenders([shown(text, 60) for text in without])}",
                 field,
-                'write {"prompt": ..., "source": ...} in each line of a .jsonl file',
+                'write {"prompt": ..., "source": ...} in each line of a .jsonl file'
+                if field == FIELD
+                else "set source_path in each concept",
             )
         )
     elif len(counts) > 1:
         faults.append(
             DataError(
-                f"some prompts have {counts[0]} source images and others {counts[-1]}",
+                f"some prompts have {counted(counts[0], 'source image')} and others {counts[-1]}",
                 field,
                 "give all prompts of a run the same number of source images",
             )
@@ -129,17 +132,26 @@ def _unreadable(prompts: Sequence[OnlinePrompt], field: str) -> list[UserError]:
     return [DataError(what, field, "add, repair or replace them")]
 
 
-def _needs_of_sources(config: TrainConfig, edits: bool) -> list[UserError]:
-    """Settings that want source images, or something of them."""
-    faults: list[UserError] = [
+def unmet_needs(rewards: RewardSet, edits: bool) -> list[UserError]:
+    """Rewards that need source images where there are none. A server says what it needs only once it is loaded.
+
+    Args:
+        edits: whether the prompts have source images.
+    """
+    return [
         ConfigError(
             f"the reward {term.reward.name!r} compares with source images, and the prompts have none",
             "rlhf_reward",
             "give the prompts source images, or choose another reward",
         )
-        for term in reward_set(config).terms
+        for term in rewards.terms
         if "source" in term.reward.required_fields and not edits
     ]
+
+
+def _needs_of_sources(config: TrainConfig, edits: bool) -> list[UserError]:
+    """Settings that want source images, or something of them."""
+    faults = unmet_needs(reward_set(config), edits)
     if edits and needs_negatives_of_sources(config):
         faults.append(
             ConfigError(

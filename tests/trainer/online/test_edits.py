@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from modules.reward.base import RewardBatch
+from modules.reward.base import Reward, RewardBatch, create_reward
 from modules.reward.builtin import SourceLikeness
+from modules.trainer.online.EpochMaker import EpochMaker
 from modules.trainer.online.prompts import collect_prompts, online_summary
 from modules.util.config.load import load_config
 from modules.util.errors import UserError
@@ -102,7 +103,7 @@ def test_another_source_is_no_resume_and_no_next_epoch(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / "before", kept)
     write_image(tmp_path / "before" / "2.png", size=(48, 48), seed=99, caption=None)
-    with pytest.raises(UserError, match="prompts"):
+    with pytest.raises(UserError, match="pairs or prompts have changed since the backup was made"):
         run_here(config, "continue_last_backup=true")
     shutil.copytree(kept, tmp_path / "before", dirs_exist_ok=True)
 
@@ -192,9 +193,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     "some": (
         lambda folder: _rows(folder, {"prompt": "a"}, {"prompt": "b", "source": "before/0.png"}),
         {},
-        "1 prompt has no source image, and others have one",
+        '1 prompt has no source image, and others have one: a -> write {"prompt": ..., "source": ...} in each line',
     ),
-    "counts": (_second, {}, "some prompts have 1 source images and others 2"),
+    "counts": (_second, {}, "some prompts have 1 source image and others 2"),
     "many": (
         _second,
         {"model_type": "QWEN_EDIT"},
@@ -218,6 +219,21 @@ def test_faults_of_sources_are_found_before_a_model_is_loaded(tmp_path: Path, na
     assert message in " ".join(str(caught.value).split())
 
 
+def test_a_server_that_needs_sources_is_told_before_the_first_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(reward: Reward, device: object = "cpu") -> None:
+        reward.required_fields = ("source",)
+
+    # as a server says it, once it is asked
+    monkeypatch.setattr(type(create_reward("brightness")), "load", loaded)
+    monkeypatch.setattr(EpochMaker, "make", lambda *_: pytest.fail("images are made"))
+    path = write_edits(tmp_path, "GRPO", rlhf_reward="brightness")
+    _rows(tmp_path, *({"prompt": text} for text in INSTRUCTIONS))
+    with pytest.raises(UserError, match="'brightness' compares with source images, and the prompts have none"):
+        run_here(path)
+
+
 def test_what_a_dgpo_reference_is_guided_by_has_to_be_there(tmp_path: Path) -> None:
     given = {"rlhf_kl_beta": 0.1, "rlhf_kl_type": "V", "rlhf_dgpo_kl_cfg": 2.0}
     path = write_edits(tmp_path, "DGPO", **given)
@@ -238,3 +254,10 @@ def test_captions_of_concepts_are_instructions_for_their_sources(tmp_path: Path)
         (text, str(tmp_path / "before" / f"{number}.png")) for number, text in enumerate(INSTRUCTIONS)
     }
     assert "4 source images are edited" in online_summary(config)
+    shutil.copytree(tmp_path / "after", tmp_path / "alone")
+    (tmp_path / "alone" / "0.txt").write_text("draw a cat", encoding="utf-8")
+    without = {"path": str(tmp_path / "alone"), "type": "STANDARD"}
+    config = load_config(write_edits(tmp_path, rlhf_prompts_file="", concepts=[own, without]))
+    with pytest.raises(UserError, match="have no source image, and others have one") as caught:
+        collect_prompts(config)
+    assert caught.value.hint == "set source_path in each concept"
