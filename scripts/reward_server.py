@@ -286,9 +286,7 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
     if not 1 <= len(asked.images) <= limits.images:
         raise RewardError(f"{len(asked.images)} images are not between 1 and {limits.images}")
     if asked.sources and len(asked.sources) != len(asked.images):
-        raise RewardError(
-            f"{counted(len(asked.images), 'image')} but source images for {len(asked.sources)}"
-        )
+        raise RewardError(f"{counted(len(asked.images), 'image')} but source images for {len(asked.sources)}")
     images: list[torch.Tensor] = []
     pixels = 0
     for text in asked.images:

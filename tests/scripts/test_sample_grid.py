@@ -124,7 +124,17 @@ def test_a_part_that_is_left_out_makes_other_images_and_none_the_same_as_ever(
     seen: list[dict[str, object]] = []
     monkeypatch.setattr(sample_grid, "SampleGrid", lambda *given: seen.append(dict(given[4])))
     key = "STABLE_DIFFUSION_3"
-    words = ["--model", str(tiny_folder(key)), "--model-type", key, "--prompt", "x", "--x", "seed=1,2", *SMALL]
+    words = [
+        "--model",
+        str(tiny_folder(key)),
+        "--model-type",
+        key,
+        "--prompt",
+        "x",
+        "--x",
+        "seed=1,2",
+        *SMALL,
+    ]
     words += ["--out", str(tmp_path)]
     for more in ([], ["--without", "text_encoder_3"]):
         sample.grid_of(sample.arguments([*words, *more]))

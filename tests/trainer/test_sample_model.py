@@ -162,7 +162,11 @@ def test_a_run_trains_the_same_weights_and_makes_other_samples(tmp_path: Path) -
     assert same_weights(tmp_path / "with" / "out.safetensors", tmp_path / "without" / "out.safetensors")
     one, other = (pictures_of(tmp_path / name) for name in ("with", "without"))
     assert len(one) == len(other) == 1 and one != other
-    named = [f"Model: {path.name}".encode() in image for path in (distilled(KEY), tiny_folder(KEY)) for image in one]
+    named = [
+        f"Model: {path.name}".encode() in image
+        for path in (distilled(KEY), tiny_folder(KEY))
+        for image in one
+    ]
     assert named == [True, False] and f"Model: {tiny_folder(KEY).name}".encode() in other[0]
 
 

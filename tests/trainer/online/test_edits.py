@@ -230,7 +230,9 @@ def test_a_server_that_needs_sources_is_told_before_the_first_image(
     monkeypatch.setattr(EpochMaker, "make", lambda *_: pytest.fail("images are made"))
     path = write_edits(tmp_path, "GRPO", rlhf_reward="brightness")
     _rows(tmp_path, *({"prompt": text} for text in INSTRUCTIONS))
-    with pytest.raises(UserError, match="'brightness' compares with source images, and the prompts have none"):
+    with pytest.raises(
+        UserError, match="'brightness' compares with source images, and the prompts have none"
+    ):
         run_here(path)
 
 
