@@ -388,6 +388,9 @@ class BaseModelSetup(ModelFamily):
         if options.variational_strength and prediction.variance is not None and not outside:
             bits_BChw = self._variational_bits(model, prediction, draw, batch)
             bits_B = mean_per_sample(bits_BChw, weight_B1hw, options.masks.normalize)
+            if batch.prior_B is not None:
+                # prior preservation keeps what the model says; the bits would teach the image
+                bits_B = bits_B.masked_fill(to_device(batch.prior_B, bits_B.device), 0.0)
             loss_B = loss_B + options.variational_strength * bits_B
         weight = noise_level_weight(
             options.weight_function,
@@ -410,8 +413,9 @@ class BaseModelSetup(ModelFamily):
             draw.noise_BChw if draw.perturbation_BChw is None else draw.noise_BChw + draw.perturbation_BChw
         )
         noisy_BChw = model.schedule.add_noise(clean_BChw, noise_BChw.to(device), draw.timestep_B)
+        guess_BChw = model.schedule.noise_of(prediction.predicted, noisy_BChw, draw.timestep_B)
         return variational_bits(
-            clean_BChw, noisy_BChw, prediction.predicted, prediction.variance, model.schedule.alphas_cumprod_T,
+            clean_BChw, noisy_BChw, guess_BChw, prediction.variance, model.schedule.alphas_cumprod_T,
             draw.timestep_B,
         )  # fmt: skip
 

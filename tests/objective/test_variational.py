@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
 from modules.model.noising.noise import NoiseOptions
+from modules.model.noising.schedule import DiscreteSchedule, Prediction
 from modules.modelSetup import training
 from modules.objective.supervised import LossOptions
 from modules.objective.variational import variational_bits
@@ -99,3 +101,46 @@ def test_pixart_learns_its_variance_and_the_default_leaves_it() -> None:
 def test_models_without_a_variance_refuse_it() -> None:
     config = TrainConfig.from_dict({"model_type": "STABLE_DIFFUSION_15", "vb_loss_strength": 1.0})
     assert [error.field for error in find_problems(config).errors] == ["vb_loss_strength"]
+
+
+def test_both_kinds_of_prediction_give_the_same_bits() -> None:
+    setup, model = tiny_setup("PIXART_ALPHA"), tiny_model("PIXART_ALPHA")
+    batch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    clean, noise = batch.latents_BChw, draw.noise_BChw
+    guess = noise + 0.3 * torch.randn(noise.shape, generator=torch.Generator().manual_seed(0))
+    spread, made = torch.full_like(clean, 0.2), []
+    alphas = model.schedule.alphas_cumprod_T  # type: ignore[attr-defined]
+    signal, sigma = (one.view(-1, 1, 1, 1).float() for one in model.schedule.coefficients(draw.timestep_B))
+    shown = signal * clean + sigma * noise
+    # the clean image that the guess means, and from both of them v
+    velocity = signal * guess - sigma * (shown - sigma * guess) / signal
+    schedule = model.schedule
+    try:
+        for kind, said in (("epsilon", guess), ("v_prediction", velocity)):
+            model.schedule = DiscreteSchedule(alphas, kind)  # type: ignore[arg-type]
+            made.append(setup._variational_bits(model, Prediction(said, said, spread), draw, batch))
+    finally:
+        model.schedule = schedule
+    assert torch.allclose(made[0], made[1], rtol=1e-3, atol=1e-4)
+
+
+def test_images_of_prior_preservation_teach_no_variance() -> None:
+    setup, model = tiny_setup("PIXART_ALPHA"), tiny_model("PIXART_ALPHA")
+    batch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    kept = replace(batch, prior_B=torch.tensor([True, False]))
+    plain_B, bits_B, kept_B = (
+        setup.calculate_loss(model, one, draw, LossOptions(variational_strength=strength)).detach()
+        for one, strength in ((batch, 0.0), (batch, 1.0), (kept, 1.0))
+    )
+    assert bits_B[0] > plain_B[0]
+    assert torch.equal(kept_B, torch.stack([plain_B[0], bits_B[1]]))
+
+
+def test_a_schedule_that_ends_in_pure_noise_refuses_it() -> None:
+    config = TrainConfig.from_dict({
+        "model_type": "PIXART_ALPHA", "vb_loss_strength": 1.0, "force_v_prediction": True,
+        "rescale_noise_scheduler_to_zero_terminal_snr": True,
+    })  # fmt: skip
+    assert "vb_loss_strength" in [error.field for error in find_problems(config).errors]

@@ -162,6 +162,16 @@ class DiscreteSchedule(Schedule):
         signal_B, sigma_B = self.coefficients(timestep_B)
         return _per_sample(signal_B, clean) * noise - _per_sample(sigma_B, clean) * clean
 
+    def noise_of(
+        self, predicted: torch.Tensor, noisy: torch.Tensor, timestep_B: torch.Tensor
+    ) -> torch.Tensor:
+        """The noise that a prediction for x_t means, (B, C, h, w)."""
+        predicted = to_float32(predicted)
+        if self.prediction == "epsilon":
+            return predicted
+        signal_B, sigma_B = self.coefficients(timestep_B)
+        return _per_sample(signal_B, predicted) * predicted + _per_sample(sigma_B, predicted) * to_float32(noisy)
+
 
 class FlowSchedule(Schedule):
     """Rectified flow (Liu et al. 2022, arXiv 2209.03003): x_t = (1 - s) x_0 + s noise with s = t / 1000, and

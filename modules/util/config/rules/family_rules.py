@@ -247,10 +247,18 @@ def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("model_type", "vb_loss_strength")
+@rule("model_type", "vb_loss_strength", "rescale_noise_scheduler_to_zero_terminal_snr")
 def _variance_is_predicted(c: TrainConfig) -> Iterator[Finding]:
-    if c.vb_loss_strength > 0 and not c.model_type.spec.predicts_variance:
+    if c.vb_loss_strength <= 0:
+        return
+    if not c.model_type.spec.predicts_variance:
         yield UnsupportedError(f"{c.model_type.label} predicts no variance", "vb_loss_strength", "set it to 0")
+    elif c.rescale_noise_scheduler_to_zero_terminal_snr:
+        yield UnsupportedError(
+            "is not defined for a noise schedule that ends in pure noise",
+            "vb_loss_strength",
+            "set it to 0, or switch rescale_noise_scheduler_to_zero_terminal_snr off",
+        )
 
 
 @rule(
