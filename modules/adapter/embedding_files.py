@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from modules.adapter.AdapterFile import AdapterFile
-from modules.adapter.digests import digests
+from modules.adapter.digests import FIELD, digests
 from modules.model.Model import Model
 from modules.model.text.LearnedWords import OUTPUT, LearnedWord
 from modules.model.weight_files import DAMAGED, check_archive
@@ -155,6 +155,7 @@ def _has_outputs(
     Raises:
         DataError: it holds vectors of another kind than is wanted, or than the family takes.
     """
+    _refuse_both_kinds(tensors, str(source), spec, field)
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
     if outputs and not spec.output_key:
         raise DataError(
@@ -170,13 +171,27 @@ def _has_outputs(
             hint="use an embedding that was trained with this kind of model",
         )
     if wanted is not None and bool(outputs) is not wanted:
-        kind, other = ("output vectors", "others") if outputs else ("no output vectors", "such vectors")
+        holds, set_to = ("output vectors", "false") if outputs else ("no output vectors", "true")
         raise DataError(
-            f"{source} holds {kind}, and the embedding is to have {other}",
+            f"{source} holds {holds}, but is_output_embedding is {set_to}",
             field=field,
             hint=f"set is_output_embedding to {str(bool(outputs)).lower()}, or use another file",
         )
     return bool(outputs)
+
+
+def _refuse_both_kinds(names: Collection[str], source: str, spec: FamilySpec, field: str) -> None:
+    """Raise ``DataError`` if an embedding has further vectors next to its output vectors, because a word here has
+    one kind.
+    """
+    output = f"{spec.output_key}{OUTPUT}"
+    further = sorted(set(names) - {output})
+    if spec.output_key and output in names and further:
+        raise DataError(
+            f"{source} holds {further[0]} besides output vectors ({output}), and a word here has one kind of vectors",
+            field=field,
+            hint=f"use an embedding with {output} alone, or with vectors for the inputs alone",
+        )
 
 
 def checked(
@@ -252,6 +267,9 @@ def bundled(
 ) -> tuple[dict[str, dict[str, torch.Tensor]], tuple[str, ...]]:
     """The embeddings in an adapter file: placeholder -> their tensors by key; and what is ignored, one
     sentence each.
+
+    Raises:
+        DataError: a word has vectors for the input and for the output of text encoders.
     """
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name in sorted(name for name in tensors if name.startswith(BUNDLE)):
@@ -262,6 +280,7 @@ def bundled(
     encoders = _encoders(spec, spec.text_encoders)
     required = {key for key, encoder in encoders.items() if not spec.part(encoder).optional}
     for placeholder, own in found.items():
+        _refuse_both_kinds(own, f"{source}: the word {placeholder!r}", spec, FIELD)
         fits = bool(spec.embedding_keys) and required <= set(own) <= set(spec.embedding_keys)
         fits = fits or (bool(spec.output_key) and set(own) == {f"{spec.output_key}{OUTPUT}"})
         known = fits and not fault_of_placeholder(placeholder)

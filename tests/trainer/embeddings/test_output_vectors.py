@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.adapter.embedding_files import read_embedding, save_embedding
+from modules.adapter.embedding_files import bundled, read_embedding, save_embedding
 from modules.adapter.formats import read_adapter
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
@@ -145,6 +145,8 @@ def test_files_of_the_other_kind_are_refused(tmp_path: Path) -> None:
         ("wide", {"t5_out": torch.ones(1, width + 1)}),
     ):
         save_file(tensors, tmp_path / f"{name}.safetensors")
+    with pytest.raises(DataError, match="holds no output vectors, but is_output_embedding is true"):
+        read_embedding(tmp_path / "in.safetensors", model, "embedding.model_name", True)
     for name, output, text in (
         ("out", False, "set is_output_embedding to true"),
         ("in", True, "set is_output_embedding to false"),
@@ -157,6 +159,23 @@ def test_files_of_the_other_kind_are_refused(tmp_path: Path) -> None:
         read_embedding(tmp_path / "in.safetensors", tiny_model("Z_IMAGE"), "embedding.model_name", None)
     with pytest.raises(DataError, match="not supported for Stable Diffusion 1.5"):
         read_embedding(tmp_path / "out.safetensors", tiny_model(), "embedding.model_name", None)
+
+
+def test_vectors_of_both_kinds_are_refused_and_not_dropped(tmp_path: Path) -> None:
+    model = tiny_model("FLUX_DEV_1")
+    both = {
+        "clip_l": torch.ones(1, 24),
+        "t5_out": torch.ones(1, model.module("text_encoder_2").config.d_model),
+    }
+    save_file(both, tmp_path / "both.safetensors")
+    for wanted in (True, False, None):
+        with pytest.raises(DataError, match=r"holds clip_l besides output vectors \(t5_out\)") as error:
+            read_embedding(tmp_path / "both.safetensors", model, "embedding.model_name", wanted)
+        assert error.value.field == "embedding.model_name" and error.value.hint
+    rows = {f"bundle_emb.{WORD}.{key}": tensor for key, tensor in both.items()}
+    with pytest.raises(DataError, match="holds clip_l besides") as error:
+        bundled(rows, model.spec, "file")
+    assert WORD in error.value.message and error.value.hint
 
 
 @pytest.mark.parametrize(

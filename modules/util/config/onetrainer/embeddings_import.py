@@ -64,6 +64,11 @@ def _one(
             notes.add(
                 f"{place}.model_name", whole["model_name"], "left out; it holds outputs of the text encoder"
             )
+    elif whole.get("is_output_embedding") is True and len(family.spec.embedding_keys) > 1:
+        others = ", ".join(key for key in family.spec.embedding_keys if key != family.spec.output_key)
+        notes.add(
+            f"{place}.is_output_embedding", True, f"vectors of {family.spec.output_key} only; none for {others}"
+        )
     made |= end_of_training(place, whole, full, notes)
     notes.differences(given, usual, {*ours, "uuid", VERSION_KEY}, place)
     return made
