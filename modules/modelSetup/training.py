@@ -409,6 +409,7 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
             check_agreement(options, source, model, _unusual(config))
         handle = attach(model, options, source)
         if config.force_circular_padding:
+            _check_edges(handle)
             wrap_edges(model.denoiser)
         if config.output_model_format is not ModelFormat.AUTO:
             check_handle(handle, config.output_model_format.value)
@@ -429,6 +430,25 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
             model.set_gradient_checkpointing(part, True)
     model.layers_changed()
     return handle
+
+
+def _check_edges(handle: AdapterHandle) -> None:
+    """Raise ``UnsupportedError`` if an adapter computes a convolution itself, where peft pads with zeros."""
+    options = handle.options
+    if options.kind in ("LOHA", "LOKR"):
+        what, way_out = f"{options.kind} adapters", "train a LORA adapter"
+    elif options.kind == "LORA" and options.decompose and options.dropout:
+        what, way_out = "DoRA with dropout", "set dropout_probability to 0"
+    else:
+        return
+    for path, layer in handle.layers.items():
+        base = layer.get_base_layer()
+        if isinstance(base, torch.nn.Conv2d) and base.padding != "valid" and any(base.padding):
+            raise UnsupportedError(
+                f"{what} pad the convolution {path} with zeros",
+                field="force_circular_padding",
+                hint=f"switch it off, {way_out}, or choose layers without convolutions",
+            )
 
 
 def _unusual(config: TrainConfig) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -50,6 +52,31 @@ def test_the_denoiser_the_vae_and_an_adapter_see_the_other_edge() -> None:
     assert not torch.equal(made[0][0], made[1][0])
     assert made[0][1] != made[1][1], "latents are encoded again"
     assert made[0][2] != made[1][2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({"peft_type": "LOHA"}, True),
+        ({"peft_type": "LOKR"}, True),
+        ({"peft_type": "LOHA", "layer_filter_preset": "attn-only"}, False),
+        ({"lora_decompose": True, "dropout_probability": 0.1}, True),
+        ({"lora_decompose": True}, False),
+    ],
+)
+def test_adapters_that_pad_with_zeros_themselves_are_refused(changed: dict[str, Any], refused: bool) -> None:
+    setup = tiny_setup()
+    config = TrainConfig.from_dict({
+        "base_model_name": str(tiny_folder()), "force_circular_padding": True, "train_dtype": "FLOAT_32",
+        "training_method": "LORA", "layer_filter_preset": "full", **changed,
+    })  # fmt: skip
+    model = training.load_model(setup, config, parts=("unet",))
+    if not refused:
+        training.attach_or_unfreeze(model, config)
+        return
+    with pytest.raises(UnsupportedError) as error:
+        training.attach_or_unfreeze(model, config)
+    assert error.value.field == "force_circular_padding" and error.value.hint
 
 
 def test_a_model_without_such_convolutions_refuses_it() -> None:
