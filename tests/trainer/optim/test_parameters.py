@@ -20,6 +20,7 @@ from modules.trainer.optim.optimizers import (
     ROUNDS_ITSELF,
     create_optimizer,
     load_optimizer_state,
+    optimizer_arguments,
     optimizer_class,
     optimizer_state,
 )
@@ -197,7 +198,7 @@ def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
         (
             {"optimizer": "SGD", "params": {"nesterov": 1}},
             "optimizer.params",
-            "nesterov must be true, false, not 1",
+            "nesterov must be true or false, not 1",
         ),
         (
             {"optimizer": "MUON", "params": {"ns_steps": 2.5}},
@@ -208,7 +209,7 @@ def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
         (
             {"optimizer": "ADAMW_ADV", "params": {"state_precision": "int8_sr"}},
             "optimizer.params",
-            "auto / fp32",
+            "must be one of auto, fp32",
         ),
         ({"optimizer": "SGD", "beta1": 0.5}, "optimizer.beta1", "SGD has no beta1"),
         ({"optimizer": "PRODIGY_PLUS_SCHEDULE_FREE", "eps": 0.0}, "optimizer.eps", "above 0"),
@@ -242,3 +243,53 @@ def test_a_missing_package_names_the_install_line_before_a_model_is_loaded(
         check_settings(TrainConfig.from_dict({"optimizer": {"optimizer": kind}, "learning_rate": 1.0}))
     assert caught.value.field == "optimizer.optimizer"
     assert "pip install -r requirements-optimizers.txt" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"optimizer": "SGD_8BIT", "params": {"nesterov": True}}, "optimizer.params"),
+        ({"optimizer": "LARS_8BIT", "params": {"dampening": 0.5}}, "optimizer.params"),
+        ({"optimizer": "ADAGRAD_8BIT", "params": {"lr_decay": 0}}, "optimizer.params"),
+        ({"optimizer": "ADAGRAD_8BIT", "params": {"initial_accumulator_value": 0.0}}, "optimizer.params"),
+        ({"optimizer": "RMSPROP_8BIT", "momentum": 0.9}, "optimizer.momentum"),
+    ],
+)
+def test_arguments_of_earlier_imports_are_pointed_out_and_do_not_stop(
+    given: dict[str, Any], place: str
+) -> None:
+    config = TrainConfig.from_dict({"optimizer": given})
+    found = find_problems(config)
+    assert found.errors == []
+    kind = given["optimizer"]
+    assert [(one.field, one.message.endswith(f"has no effect with {kind}; remove it")) for one in found.warnings] == [
+        (place, True)
+    ]  # fmt: skip
+    named = given.get("params") or {"momentum": 0.9}
+    assert named.items() <= optimizer_arguments(config.optimizer).items(), "the class gets it as before"
+
+
+def test_a_value_that_the_class_refuses_is_still_an_error() -> None:
+    given = {"optimizer": "ADAGRAD_8BIT", "params": {"lr_decay": 0.1}}
+    (found,) = find_problems(TrainConfig.from_dict({"optimizer": given})).errors
+    assert found.field == "optimizer.params"
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "warned"),
+    [
+        ("PRODIGY", {}, True),
+        ("PRODIGY_PLUS_SCHEDULE_FREE", {}, False),
+        ("PRODIGY_PLUS_SCHEDULE_FREE", {"split_groups": False}, True),
+        ("PRODIGY_PLUS_SCHEDULE_FREE", {"split_groups_mean": True}, True),
+    ],
+)
+def test_rates_that_differ_are_pointed_out_where_parts_share_a_step_size(
+    kind: str, params: dict[str, Any], warned: bool
+) -> None:
+    config = TrainConfig.from_dict({
+        "model_type": "STABLE_DIFFUSION_15", "training_method": "LORA", "learning_rate": 1.0,
+        "unet": {"train": True}, "text_encoder": {"train": True, "learning_rate": 0.5},
+        "optimizer": {"optimizer": kind, "params": params},
+    })  # fmt: skip
+    assert any("one step size" in one.message for one in find_problems(config).warnings) is warned

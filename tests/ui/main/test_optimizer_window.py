@@ -43,7 +43,7 @@ def test_defaults_can_be_typed_and_are_empty_fields() -> None:
         ("PRODIGY", "beta3", "1", "0 to below 1; may be null"),
         ("ADAMW", "eps", "tiny", "'tiny' is not a number"),
         ("MUON", "ns_steps", "2.5", "not a whole number"),
-        ("MUON", "ns_coeffs", "none", "original / quintic"),
+        ("MUON", "ns_coeffs", "none", "one of original, quintic"),
     ],
 )
 def test_what_a_parameter_cannot_be_is_said(kind: str, name: str, text: str, said: str) -> None:

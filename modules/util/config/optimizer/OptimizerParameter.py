@@ -45,10 +45,10 @@ class OptimizerParameter:
     def allowed(self) -> str:
         """The values it may have, in words."""
         words = {
-            "switch": "true, false",
+            "switch": "true or false",
             "whole": "whole number",
             "number": "number",
-            "text": " / ".join(self.choices) or "text",
+            "text": f"one of {', '.join(self.choices)}" if self.choices else "text",
         }[self.kind]
         limits = self.limits.text()
         made = f"{words}, {limits}" if limits else words

@@ -155,6 +155,18 @@ CLASS_NAMES: Mapping[tuple[Optimizer, str], str] = {
 }
 """Arguments of a class that a field is handed to, where it has no ``betas``."""
 
+IDLE: Mapping[tuple[Optimizer, str], tuple[Value, ...]] = {
+    **{
+        (kind, name): ()
+        for kind in (Optimizer.SGD_8BIT, Optimizer.LARS_8BIT)
+        for name in ("nesterov", "dampening")
+    },
+    **{(Optimizer.ADAGRAD_8BIT, name): (0,) for name in ("lr_decay", "initial_accumulator_value")},
+    (Optimizer.RMSPROP_8BIT, "momentum"): (),
+}
+"""Arguments that a class takes and does not use, and the only values that it takes; empty for any. Imports of earlier
+versions wrote them."""
+
 
 @cache
 def parameters_of(kind: Optimizer) -> tuple[OptimizerParameter, ...]:
@@ -180,6 +192,8 @@ def parameter_of(kind: Optimizer, name: str) -> OptimizerParameter | None:
 
 def unknown_parameter(kind: Optimizer, name: str) -> tuple[str, str]:
     """What is wrong with a name that an update rule does not have, and what to do about it."""
+    if (kind, name) in IDLE:
+        return f"{name} has no effect with {kind}", "remove it"
     names = [one.name for one in parameters_of(kind)]
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "it takes: " + ", ".join(names)
@@ -195,7 +209,7 @@ def faults_of(config: OptimizerConfig) -> Iterator[tuple[str, str, str]]:
     kind = config.optimizer
     for name in FIELDS:
         value, parameter = getattr(config, name), parameter_of(kind, name)
-        if value is None or (kind, name) in CLASS_NAMES:
+        if value is None or (kind, name) in CLASS_NAMES or _is_idle(kind, name, value):
             continue
         if parameter is None:
             yield f"optimizer.{name}", f"{kind} has no {name}", "leave it empty"
@@ -203,9 +217,27 @@ def faults_of(config: OptimizerConfig) -> Iterator[tuple[str, str, str]]:
             yield f"optimizer.{name}", parameter.fault(value), "leave it empty for the default"
     for name, value in config.params.items():
         parameter = parameter_of(kind, name)
+        if _is_idle(kind, name, value):
+            continue
         if parameter is None:
             yield "optimizer.params", *unknown_parameter(kind, name)
         elif name in ("beta1", "beta2") and CLASS_NAMES.get((kind, name)) != name:
             yield "optimizer.params", f"{name} is a setting of its own", f"set optimizer.{name}"
         elif parameter.fault(value):
             yield "optimizer.params", f"{name} {parameter.fault(value)}", "leave it out for the default"
+
+
+def idle_in(config: OptimizerConfig) -> Iterator[tuple[str, str]]:
+    """Arguments that the class takes and does not use: place in the config, and name."""
+    kind = config.optimizer
+    for name in FIELDS:
+        if getattr(config, name) is not None and _is_idle(kind, name, getattr(config, name)):
+            yield f"optimizer.{name}", name
+    for name, value in config.params.items():
+        if _is_idle(kind, name, value):
+            yield "optimizer.params", name
+
+
+def _is_idle(kind: Optimizer, name: str, value: Value) -> bool:
+    taken = IDLE.get((kind, name))
+    return taken is not None and (not taken or value in taken)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import DENOISERS, TEXT_ENCODERS
-from modules.util.config.optimizer.tables import faults_of
+from modules.util.config.optimizer.tables import faults_of, idle_in
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
@@ -106,7 +106,7 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
                 "it down",
                 place,
             )
-    if len({rate for _, rate in rates}) > 1:
+    if len({rate for _, rate in rates}) > 1 and not _finds_a_step_size_for_each_part(c):
         yield ConfigWarning(
             f"{kind} has one step size for all parts, so rates that differ scale it in an undefined way: use the same "
             "rate for all",
@@ -114,10 +114,21 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+def _finds_a_step_size_for_each_part(c: TrainConfig) -> bool:
+    params = c.optimizer.params
+    return (
+        c.optimizer.optimizer is Optimizer.PRODIGY_PLUS_SCHEDULE_FREE
+        and bool(params.get("split_groups", True))
+        and not params.get("split_groups_mean", False)
+    )
+
+
 @rule("optimizer")
 def _parameters_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
     for place, what, hint in faults_of(c.optimizer):
         yield ConfigError(what, place, hint)
+    for place, name in idle_in(c.optimizer):
+        yield ConfigWarning(f"{name} has no effect with {c.optimizer.optimizer}; remove it", place)
 
 
 def trained_dtypes(c: TrainConfig) -> dict[str, str]:
