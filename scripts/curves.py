@@ -1,7 +1,7 @@
 """Curves of configs: noise levels that are drawn, and the learning rate over the run.
 
-Reads lines of JSON from stdin, each with `config` (plain data of a config) and `steps` (optimizer steps of the run).
-Answers each with a line: `levels` (`drawn` and `own`, each with `x` and `y`; `size`, `shift`) and `rate` (`x`, `y`).
+Reads lines of JSON from stdin, each with `config` (plain data of a config), `steps` (optimizer steps of the run) and
+`number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`, `shift`) and `rate` (`x`, `y`).
 What cannot be drawn has an `error` instead. Ends with its input.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,18 @@ def _of(make: Callable[[], Any]) -> dict[str, Any]:
         return asdict(make())
     except UserError as error:
         return {"error": str(error)}
+    except (Exception, SystemExit) as error:  # a class of the user's may do anything
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> int:
     """Answer until there are no more lines."""
+    answers = sys.stdout
     for line in sys.stdin:
         asked = parse_json(line, "line with a config")
-        print(json.dumps(answer(asked)), flush=True)
+        with redirect_stdout(sys.stderr):  # what a class of the user's prints is no answer
+            made = answer(asked)
+        print(json.dumps({"number": asked.get("number"), **made}), file=answers, flush=True)
     return 0
 
 

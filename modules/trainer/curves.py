@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,7 @@ def _density(level_B: torch.Tensor) -> Curve:
 
 
 def rate_curve(config: TrainConfig, steps: int) -> Curve:
-    """The run's learning rate over its optimizer steps, at most 601 of them.
+    """The run's learning rate over its optimizer steps, at most 601 of them, as one process trains with it.
 
     Raises:
         ConfigError: the class that CUSTOM names cannot be used.
@@ -111,6 +112,10 @@ def rate_curve(config: TrainConfig, steps: int) -> Curve:
     schedule = LearningRateSchedule.from_config(config, steps)
     apart = max(1, -(-steps // MOST_POINTS))
     shown = sorted({*range(0, steps, apart), steps - 1})
+    scale = math.sqrt(
+        config.learning_rate_scaler.factor(config.batch_size, config.gradient_accumulation_steps, 1)
+    )
     return Curve(
-        [float(step + 1) for step in shown], [config.learning_rate * schedule.factor(step) for step in shown]
+        [float(step + 1) for step in shown],
+        [config.learning_rate * scale * schedule.factor(step) for step in shown],
     )

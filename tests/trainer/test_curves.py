@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from modules.model.noising.noise import noise_level
+from modules.modelSetup import training
 from modules.modelSetup.training import noise_options
+from modules.trainer import assembly
 from modules.trainer.curves import BINS, DRAWS, level_curves, rate_curve
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
+from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.rng import generator
 from tests.source_tree import ROOT
+from tests.tiny import tiny_folder, tiny_setup
 
 
 def config_of(**data: Any) -> TrainConfig:
@@ -74,19 +81,57 @@ def test_the_rate_is_that_of_each_step(data: dict[str, Any]) -> None:
     assert len(long.x) <= 601 and long.x[-1] == 100_000 and long.y == sorted(long.y, reverse=True)
 
 
+def test_the_rate_is_scaled_as_that_of_the_optimizer() -> None:
+    config = config_of(
+        base_model_name=str(tiny_folder()), training_method="LORA", train_dtype="FLOAT_32", batch_size=2,
+        gradient_accumulation_steps=3, learning_rate_scaler="GLOBAL_BOTH",
+    )  # fmt: skip
+    model = training.load_model(tiny_setup(), config, parts=("unet",))
+    training.attach_or_unfreeze(model, config)
+    basis: Any = SimpleNamespace(config=config, model=model, processes=SimpleNamespace(world_size=1))
+    optimizer = create_optimizer(config.optimizer, assembly._groups(basis))
+    assert rate_curve(config, 2).y == [optimizer.param_groups[0]["initial_lr"]] * 2
+    assert rate_curve(config, 2).y[0] > config.learning_rate
+
+
 def test_a_class_that_is_not_there_is_an_error() -> None:
     wrong = {"learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": "torch.nothing.Here"}
     with pytest.raises(ConfigError, match="no class"):
         rate_curve(config_of(**wrong), 10)
 
 
-def test_the_program_answers_line_by_line() -> None:
+SCHEDULES = """
+from torch.optim.lr_scheduler import LambdaLR
+
+class Loud(LambdaLR):
+    def __init__(self, optimizer):
+        print("hello")
+        super().__init__(optimizer, lambda step: 1.0)
+
+class Leaving(LambdaLR):
+    def __init__(self, optimizer):
+        raise SystemExit("gone")
+"""
+
+
+def test_the_program_answers_line_by_line(tmp_path: Path) -> None:
     """Above 5 s on a busy machine: it starts Python with torch, as the window does."""
-    wrong = {"learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": "no.such.Class"}
-    asked = "".join(json.dumps({"config": data, "steps": 10}) + "\n" for data in ({}, wrong))
+    (tmp_path / "my_schedules.py").write_text(SCHEDULES)
+    custom = [
+        {"learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": name}
+        for name in ("no.such.Class", "my_schedules.Loud", "my_schedules.Leaving")
+    ]
+    asked = "".join(
+        json.dumps({"number": number, "config": data, "steps": 10}) + "\n"
+        for number, data in enumerate(({}, *custom))
+    )
     said = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "curves.py")], input=asked, capture_output=True, text=True, check=True
+        [sys.executable, str(ROOT / "scripts" / "curves.py")], input=asked, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    first, second = map(json.loads, said.stdout.splitlines())
+    first, second, loud, leaving = made = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [one["number"] for one in made] == [0, 1, 2, 3]
     assert first["rate"]["y"] == [1e-4] * 10 and first["levels"]["shift"] == 1.0
     assert "no.such.Class" in second["rate"]["error"] and "drawn" in second["levels"]
+    assert loud["rate"] == first["rate"] and "hello" in said.stderr
+    assert "my_schedules.Leaving failed: gone" in leaving["rate"]["error"]

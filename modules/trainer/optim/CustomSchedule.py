@@ -55,10 +55,10 @@ def custom_factors(
                     scheduler.step()
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a class of the user's may do anything
         at = f" at step {len(factors)} of {steps}" if factors else ""
         raise ConfigError(
-            f"{config.custom_learning_rate_scheduler} failed{at}: {error}", ARGUMENTS, "change its arguments"
+            f"{config.custom_learning_rate_scheduler} failed{at}: {_told(error)}", ARGUMENTS, "change its arguments"
         ) from error
     if not all(math.isfinite(one) and one >= 0 for one in factors):
         raise ConfigError(
@@ -66,6 +66,10 @@ def custom_factors(
             ARGUMENTS,
         )
     return tuple(factors)
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _class(name: str) -> type[LRScheduler]:

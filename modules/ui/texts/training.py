@@ -28,7 +28,7 @@ TAKE_OUT = "Remove"
 # curves
 DRAW, HIDE, DRAWING = "Draw", "Hide the drawing", "Drawing for the first time takes a few seconds"
 RATE_TITLE, RATE = "Learning rate over the run", "rate"
-RATE_SAID = "Optimizer steps, up to step {steps}. Parts with a rate of their own have the same shape."
+RATE_SAID = "Optimizer steps, up to step {steps}, with one process. Parts with a rate of their own have the same shape."
 LEVELS_TITLE = "Noise levels"
 LEVELS_OF = {"drawn": "training", "own": "the model"}
 LEVELS_SAID = (

@@ -23,7 +23,7 @@ for line in sys.stdin:
     curve = {"x": [1.0, 2.0], "y": [0.5, 0.1 if kind == "LINEAR" else 0.5]}
     rate = {"error": "no such class"} if kind == "CUSTOM" else curve
     levels = {"drawn": curve, "own": curve, "size": 512, "shift": asked["steps"]}
-    print(json.dumps({"rate": rate, "levels": levels}), flush=True)
+    print(json.dumps({"number": asked["number"], "rate": rate, "levels": levels}), flush=True)
 """
 
 
@@ -59,16 +59,38 @@ def test_drawings_are_shown_follow_the_settings_and_hide(quick: None, hands: Han
     hands.wait(lambda: not rate.plot.winfo_ismapped())
 
 
+ONCE = """
+import json, sys
+asked = json.loads(sys.stdin.readline())
+print(json.dumps({"number": asked["number"], "rate": 1}), flush=True)
+"""
+
+
 def test_a_helper_that_ends_is_an_error_and_is_started_again(tmp_path: Path) -> None:
     program = tmp_path / "once.py"
-    program.write_text("import sys; sys.stdin.readline(); print('{\"rate\": 1}', flush=True)")
+    program.write_text(ONCE)
     helper = CurveHelper((sys.executable, str(program)))
     assert helper.ask({}, 1) == {"rate": 1}
+    assert helper._process is not None
+    helper._process.wait()
     with pytest.raises(UserError, match="cannot be drawn"):
         helper.ask({}, 1)
-    helper._forget()
     assert helper.ask({}, 1) == {"rate": 1}
     helper.end()
     with pytest.raises(UserError):
         helper.ask({}, 1)
     assert json.dumps(helper_module.COMMAND[1]).endswith('curves.py"')
+
+
+@pytest.mark.parametrize("line", ["hello", "[]", '{"rate": 2}', '{"number": 7, "rate": 2}'])
+def test_a_line_that_is_no_answer_does_not_shift_later_answers(line: str, tmp_path: Path) -> None:
+    program, seen = tmp_path / "loud.py", tmp_path / "seen"
+    program.write_text(
+        f"import pathlib\nseen = pathlib.Path({str(seen)!r})\n"
+        f"if not seen.exists():\n    seen.touch()\n    print({line!r}, flush=True)\n{ONCE}"
+    )
+    helper = CurveHelper((sys.executable, str(program)))
+    with pytest.raises(UserError):
+        helper.ask({}, 1)
+    assert helper.ask({}, 1) == {"rate": 1}
+    helper.end()

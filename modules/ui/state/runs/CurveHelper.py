@@ -28,26 +28,39 @@ class CurveHelper:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._ended = False
+        self._asked = 0
 
     def ask(self, config: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """The curves of a config; the first answer takes seconds.
+        """The curves of a config; the first answer takes seconds. After an error, the next question starts a new
+        process.
 
         Raises:
-            UserError: the process ended.
+            UserError: the process ended, or says something else than an answer.
         """
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
+        self._asked += 1
+        number = self._asked
         try:
-            process.stdin.write(json.dumps({"config": dict(config), "steps": steps}) + "\n")
+            process.stdin.write(
+                json.dumps({"number": number, "config": dict(config), "steps": steps}) + "\n"
+            )
             process.stdin.flush()
             answer = process.stdout.readline()
         except (OSError, ValueError) as error:
+            self._forget()
             raise UserError(f"the curves cannot be drawn: {error}") from error
         if not answer:
             self._forget()
             raise UserError("the curves cannot be drawn: their process ended", hint="see scripts/curves.py")
-        said = parse_json(answer, "curves")
-        if not isinstance(said, dict):
+        try:
+            said = parse_json(answer, "curves")
+        except UserError:
+            self._forget()
+            raise
+        # another line in between would be taken for the answer, and every later one would be late
+        if not isinstance(said, dict) or said.pop("number", None) != number:
+            self._forget()
             raise UserError("the curves cannot be drawn: their process said something else")
         return said
 
