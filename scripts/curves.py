@@ -1,7 +1,8 @@
 """Curves of configs: noise levels that are drawn, and the learning rate over the run.
 
 Reads lines of JSON from stdin, each with `config` (plain data of a config), `steps` (optimizer steps of the run) and
-`number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`, `shift`) and `rate` (`x`, `y`).
+`number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`,
+`shift`) and `rate` (`x`, `y`).
 What cannot be drawn has an `error` instead. Ends with its input.
 """
 
@@ -39,8 +40,6 @@ def _of(make: Callable[[], Any]) -> dict[str, Any]:
         return asdict(make())
     except UserError as error:
         return {"error": str(error)}
-    except (Exception, SystemExit) as error:  # a class of the user's may do anything
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import numpy
 import torch
 from PIL import Image
 
+from modules.util.counted import counted
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -60,7 +61,7 @@ class Segmenter:
             model, read = fetched(CLIPSegForImageSegmentation, source, output_loading_info=True)
             # weights missing from the files would be random
             if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
-                raise ValueError(f"it has no weights for {lacking[0]} and {len(lacking) - 1} others")
+                raise ValueError(f"{counted(len(lacking), 'weight')} missing, such as {lacking[0]}")
             self._words = tokenizer([prompt], return_tensors="pt").to(device)
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             raise self._fault("cannot be loaded", error) from error

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from modules.captioner.Segmenter import check_threshold
+from modules.util.counted import counted
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -44,7 +45,7 @@ class Subject:
             )
             # what the files lack would be random
             if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
-                raise ValueError(f"it has no weights for {lacking[0]} and {len(lacking) - 1} others")
+                raise ValueError(f"{counted(len(lacking), 'weight')} missing, such as {lacking[0]}")
             self._background = _background_of(model.config.id2label)
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             raise self._fault("cannot be loaded", error) from error

@@ -141,11 +141,14 @@ def _driver(cards: list[str], found: str) -> Finding:
     built = _cuda_of_torch()
     drivers = [match for card in cards if (match := _DRIVER.search(card))]
     if built is None or not drivers:
-        unknown = "torch says nothing of CUDA" if built is None else "the version of the driver is unknown"
+        unknown = "torch does not report a CUDA version" if built is None else "the version of the driver is unknown"
         cure = "run scripts/setup.sh again" if built is None else "restart, or install the driver again"
         return Finding("graphics card", WARNING, f"{found}; {unknown}", cure)
-    needed = _OLDEST_DRIVERS.get(built[0], max(_OLDEST_DRIVERS.values()))
     version = f"{built[0]}.{built[1]}"
+    needed = _OLDEST_DRIVERS.get(built[0])
+    if needed is None:
+        cure = f"the oldest driver for CUDA {version} is not known here; see NVIDIA's release notes"
+        return Finding("graphics card", WARNING, found, cure)
     if min(int(match[1]) for match in drivers) < needed:
         cure = (
             f"torch is built for CUDA {version}, which needs driver {needed} or newer: update the NVIDIA driver, or "

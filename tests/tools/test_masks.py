@@ -272,7 +272,7 @@ def test_a_model_of_another_kind_or_without_all_weights_is_refused(tmp_path: Pat
         {"format": "pt"},
     )
     assert call(*words) == 2
-    assert f"it has no weights for {name}" in capsys.readouterr().err
+    assert f"1 weight missing, such as {name}" in capsys.readouterr().err
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"model_type": "clip"}))
     assert call(*words) == 2
