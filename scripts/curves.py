@@ -47,7 +47,7 @@ def main() -> int:
     answers = sys.stdout
     for line in sys.stdin:
         asked = parse_json(line, "line with a config")
-        with redirect_stdout(sys.stderr):  # what a class of the user's prints is no answer
+        with redirect_stdout(sys.stderr):  # a class of the user's may print
             made = answer(asked)
         print(json.dumps({"number": asked.get("number"), **made}), file=answers, flush=True)
     return 0

@@ -141,7 +141,11 @@ def _driver(cards: list[str], found: str) -> Finding:
     built = _cuda_of_torch()
     drivers = [match for card in cards if (match := _DRIVER.search(card))]
     if built is None or not drivers:
-        unknown = "torch does not report a CUDA version" if built is None else "the version of the driver is unknown"
+        unknown = (
+            "torch does not report a CUDA version"
+            if built is None
+            else "the version of the driver is unknown"
+        )
         cure = "run scripts/setup.sh again" if built is None else "restart, or install the driver again"
         return Finding("graphics card", WARNING, f"{found}; {unknown}", cure)
     version = f"{built[0]}.{built[1]}"

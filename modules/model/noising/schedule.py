@@ -170,7 +170,9 @@ class DiscreteSchedule(Schedule):
         if self.prediction == "epsilon":
             return predicted
         signal_B, sigma_B = self.coefficients(timestep_B)
-        return _per_sample(signal_B, predicted) * predicted + _per_sample(sigma_B, predicted) * to_float32(noisy)
+        return _per_sample(signal_B, predicted) * predicted + _per_sample(sigma_B, predicted) * to_float32(
+            noisy
+        )
 
 
 class FlowSchedule(Schedule):

@@ -58,7 +58,9 @@ def custom_factors(
     except (Exception, SystemExit) as error:  # a class of the user's may do anything
         at = f" at step {len(factors)} of {steps}" if factors else ""
         raise ConfigError(
-            f"{config.custom_learning_rate_scheduler} failed{at}: {_told(error)}", ARGUMENTS, "change its arguments"
+            f"{config.custom_learning_rate_scheduler} failed{at}: {_told(error)}",
+            ARGUMENTS,
+            "change its arguments",
         ) from error
     if not all(math.isfinite(one) and one >= 0 for one in factors):
         raise ConfigError(

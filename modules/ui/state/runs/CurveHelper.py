@@ -42,9 +42,7 @@ class CurveHelper:
         self._asked += 1
         number = self._asked
         try:
-            process.stdin.write(
-                json.dumps({"number": number, "config": dict(config), "steps": steps}) + "\n"
-            )
+            process.stdin.write(json.dumps({"number": number, "config": dict(config), "steps": steps}) + "\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except (OSError, ValueError) as error:

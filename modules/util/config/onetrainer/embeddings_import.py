@@ -67,7 +67,9 @@ def _one(
     elif whole.get("is_output_embedding") is True and len(family.spec.embedding_keys) > 1:
         others = ", ".join(key for key in family.spec.embedding_keys if key != family.spec.output_key)
         notes.add(
-            f"{place}.is_output_embedding", True, f"vectors of {family.spec.output_key} only; none for {others}"
+            f"{place}.is_output_embedding",
+            True,
+            f"vectors of {family.spec.output_key} only; none for {others}",
         )
     made |= end_of_training(place, whole, full, notes)
     notes.differences(given, usual, {*ours, "uuid", VERSION_KEY}, place)

@@ -461,7 +461,13 @@ def test_a_file_of_vectors_for_the_output_is_left_out(tmp_path: Path) -> None:
 def test_an_output_of_one_encoder_is_noted_where_there_are_several(tmp_path: Path) -> None:
     one = {"placeholder": "<w>", "is_output_embedding": True}
     for family, noted in (("FLUX_DEV_1", True), ("CHROMA_1", False)):
-        data = {"__version": 11, "model_type": family, "training_method": "EMBEDDING", "embedding": one, **LISTS}
+        data = {
+            "__version": 11,
+            "model_type": family,
+            "training_method": "EMBEDDING",
+            "embedding": one,
+            **LISTS,
+        }
         config, notes = load(tmp_path, data)
         assert config.embedding.is_output_embedding
         assert any("none for clip_l" in note for note in notes) is noted
