@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psutil
@@ -25,6 +26,8 @@ MOST_AHEAD = 8
 """Maximum number of images waiting to be encoded; more would not be faster."""
 BYTES_OF_A_PIXEL = 15
 """Memory of a pixel as decoded, and as floating-point numbers."""
+SAMPLE = 64
+"""Maximum number of entries that are looked for before a set is believed to be complete."""
 
 
 class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseDataLoader):
@@ -62,7 +65,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         self._digest_files()
         self.keep_outlines()
         complete, whole = CompleteSets(self.latents), self.latent_set()
-        known = whole is not None and whole in complete
+        known = whole is not None and whole in complete and not self.latents.missing(self._sample_of_images())
+        # each process decides before another one adds entries
+        self._wait_for_others()
         tasks = [] if known else self._latent_tasks()
         missing = set(self.latents.missing(task.key for task in tasks))
         try:
@@ -75,6 +80,14 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         self.latents.rescan()
         if whole and not known and self.rank == 0 and not self.latents.missing(task.key for task in tasks):
             complete.add(whole)
+
+    def _sample_of_images(self) -> Iterator[str]:
+        """Keys of some images, computed anew, so that a wrong note of a complete set is noticed."""
+        for unit in _spread(range(len(self.units)), SAMPLE // len(self.sides)):
+            entry = self.units.entries[unit]
+            for side in self.sides:
+                item = getattr(entry, side[:-1]) if side else entry
+                yield self.latent_key(item, self._plans[side].plan(item, entry.id, 0)[1])
 
     @no_search_for_cycles()
     def _latent_tasks(self) -> list[EncodeTask]:
@@ -134,7 +147,10 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
     def _prepare_texts(self, prompts: Sequence[str]) -> None:
         assert self.texts is not None
         complete, whole = CompleteSets(self.texts), self.text_set(prompts)
-        known = whole is not None and whole in complete
+        sample = (self.text_key(prompt) for prompt in _spread(prompts, SAMPLE))
+        known = whole is not None and whole in complete and not self.texts.missing(sample)
+        # each process decides before another one adds entries
+        self._wait_for_others()
         tasks = {} if known else self.text_tasks(prompts, self._needs_no_task(self.texts))
         missing = set(self.texts.missing(tasks))
         try:
@@ -156,3 +172,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             for done, (key, task) in enumerate(tasks.items(), 1):
                 self.texts.put(key, self.encode_task(task))
                 self._report("encoding prompts", done, len(tasks))
+
+
+def _spread(many: Sequence[T], most: int) -> Sequence[T]:
+    """Up to ``most`` elements at equal distances."""
+    return many[:: max(1, math.ceil(len(many) / most))]

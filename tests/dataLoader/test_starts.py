@@ -13,7 +13,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.mixin import DataLoaderText2ImageMixin, DataLoaderTextsMixin
 from modules.dataLoader.progress import in_threads
-from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
+from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader, _spread
 from modules.model import memory
 from modules.model.batch import ImageBatch
 from modules.pipeline.nodes.CachedTensors import content_key
@@ -175,11 +175,57 @@ def test_latents_of_another_vae_are_encoded(folder: Path) -> None:
 def test_another_version_of_the_code_looks_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(folder, [concept(folder / "data")])
     start(made)
-    for module in (DataLoaderText2ImageMixin, DataLoaderTextsMixin):
-        monkeypatch.setattr(module, "code_digest", lambda _modules: "another")
+    monkeypatch.setattr(DataLoaderText2ImageMixin, "code_digest", lambda _modules: "another")
+    monkeypatch.setattr(DataLoaderTextsMixin, "_CODE", "another")
     asked = looks(monkeypatch)
     _, model, _ = start(made)
     assert asked == ["encode_tasks", "text_tasks"] and not model.images_encoded and not model.texts_encoded
+
+
+def test_without_the_sources_of_the_program_prompts_are_looked_through(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataLoaderTextsMixin, "_CODE", None)
+    made = config(folder, [concept(folder / "data")])
+    start(made)
+    asked = looks(monkeypatch)
+    _, model, _ = start(made)
+    assert asked == ["text_tasks"] and not model.texts_encoded
+
+
+@pytest.mark.parametrize("number", [0, 7, COUNT - 1])
+def test_a_wrong_note_of_a_complete_set_heals(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As after a change that the note knows nothing of, to the name of one image's entry and of one prompt's."""
+    made = config(folder, [concept(folder / "data")])
+    own, _, _ = start(made)
+    changed, prompt = own.units.entries[number].path, list(own.all_prompts())[number]  # type: ignore[attr-defined]
+    image, text = Text2ImageDataLoader._key_of, Text2ImageDataLoader.text_key
+
+    def image_key(self: Any, path: str, transform: Transform) -> str:
+        key = image(self, path, transform)
+        return content_key(key) if path == changed else key
+
+    def text_key(self: Any, asked: str, plans: Any = ()) -> str:
+        key = text(self, asked, plans)
+        return content_key(key) if asked == prompt else key
+
+    monkeypatch.setattr(Text2ImageDataLoader, "_key_of", image_key)
+    monkeypatch.setattr(Text2ImageDataLoader, "text_key", text_key)
+    own, model, _ = start(made)
+    assert sum(model.images_encoded) == 1 and model.texts_encoded == [[prompt]]
+    assert len(latents(own)) == COUNT
+    asked = looks(monkeypatch)
+    start(made)
+    assert not asked
+
+
+@pytest.mark.parametrize(("many", "most"), [(0, 64), (1, 64), (64, 64), (65, 64), (1000, 64), (5, 1)])
+def test_a_sample_is_spread_over_all(many: int, most: int) -> None:
+    found = _spread(range(many), most)
+    assert len(found) <= most and list(found[:1]) == list(range(many))[:1]
+    assert len(found) > min(many, most) // 2 - 1 and (not found or many - found[-1] <= many / len(found) + 1)
 
 
 def test_names_of_cached_entries_and_random_streams_are_those_of_ever() -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from modules.pipeline.cache.CompleteSets import CompleteSets, code_digest
+from modules.pipeline.cache.CompleteSets import CompleteSets, code_digest, loaded_code
 from modules.pipeline.cache.ContentCache import ContentCache
 from tests.pipeline.test_ContentCache import filled, shards
 
@@ -79,6 +79,15 @@ def test_a_damaged_list_costs_a_look_and_is_replaced(tmp_path: Path, text: str) 
     assert known(tmp_path)
 
 
+def test_a_list_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, 4)
+    (tmp_path / "complete.json").mkdir()
+    CompleteSets(ContentCache(tmp_path)).add("a")
+    assert "complete.json cannot be written" in caplog.text and not known(tmp_path)
+
+
 def test_the_oldest_sets_go(tmp_path: Path) -> None:
     filled(tmp_path, 4)
     sets = CompleteSets(ContentCache(tmp_path))
@@ -95,3 +104,11 @@ def test_other_code_has_another_digest(tmp_path: Path) -> None:
     assert code_digest([module]) == before
     Path(module.__file__).write_text("a = 2\n", encoding="utf-8")
     assert code_digest([module]) != before
+
+
+def test_without_sources_there_is_no_digest(tmp_path: Path) -> None:
+    module = ModuleType("some")
+    module.__file__ = str(tmp_path / "some.py")
+    assert loaded_code([module]) is None
+    Path(module.__file__).write_text("a = 1\n", encoding="utf-8")
+    assert loaded_code([module]) == code_digest([module])

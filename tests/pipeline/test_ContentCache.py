@@ -177,6 +177,14 @@ def test_unchanged_shards_are_verified_once(tmp_path: Path, monkeypatch: pytest.
     assert len(looked) == 2
 
 
+def test_a_list_of_verified_shards_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "verified.json").mkdir()
+    filled(tmp_path, 4)
+    assert "verified.json cannot be written" in caplog.text and len(ContentCache(tmp_path)) == 4
+
+
 def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

@@ -15,7 +15,9 @@ import torch
 
 from modules.dataLoader.source import UnitSet
 from modules.model.batch import NO_SOURCES, Conditioning, Sources
-from modules.pipeline.cache.CompleteSets import code_digest
+from modules.model.text import LearnedWords, chunks
+from modules.modelSetup import ChunkedPrompts
+from modules.pipeline.cache.CompleteSets import loaded_code
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.cache.PromptIndex import PromptIndex
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 PROMPT_INDEX = "prompts.sqlite"
 PROMPTS_EDITION = "1"
 """Increased whenever the division of prompts into chunks changes."""
+_CODE = loaded_code([sys.modules[__name__], naming, LearnedWords, chunks, ChunkedPrompts])
+"""Digest of the code that names the entries of prompts."""
 
 
 @dataclass(frozen=True)
@@ -186,12 +190,15 @@ class DataLoaderTextsMixin:
         return made
 
     def text_set(self, prompts: Iterable[str]) -> str | None:
-        """Digest of all that decides which entries prompts need; ``None`` where images decide too."""
-        if self.setup.spec.sees_sources:
+        """Digest of all that decides which entries prompts need; ``None`` where images decide too, or where the
+        sources of this program are not there.
+        """
+        if self.setup.spec.sees_sources or _CODE is None:
             return None
-        code = code_digest([sys.modules[__name__], naming])
         words = "" if self.model.words is None else self._words_digest
-        made = hashlib.blake2b(content_key(code, self.texts_of, self._reader, words).encode(), digest_size=16)
+        made = hashlib.blake2b(
+            content_key(_CODE, self.texts_of, self._reader, words).encode(), digest_size=16
+        )
         for prompt in prompts:
             raw = prompt.encode("utf-8", "surrogatepass")
             made.update(b"%d:%b" % (len(raw), raw))

@@ -60,7 +60,7 @@ class CompleteSets:
         self._sets = {**dict(list(others.items())[1 - _MOST :]), digest: shards}
         try:
             write_json(self._path, {"format": _FORMAT, "sets": self._sets}, indent=None)
-        except OSError as error:
+        except (OSError, UserError) as error:
             _log.warning("%s cannot be written (%s)", self._path, error)
 
 
@@ -71,3 +71,13 @@ def code_digest(modules: Iterable[ModuleType]) -> str:
         text = Path(str(module.__file__)).read_bytes()
         code.update(b"%d:%b" % (len(text), text))
     return code.hexdigest()
+
+
+def loaded_code(modules: Iterable[ModuleType]) -> str | None:
+    """``code_digest`` for a constant of a module: sources may change between its import and a later look at them.
+    ``None`` where there are no sources; then nothing may be remembered.
+    """
+    try:
+        return code_digest(modules)
+    except OSError:
+        return None

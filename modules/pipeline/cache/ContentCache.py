@@ -251,7 +251,7 @@ class ContentCache:
                 }
                 try:
                     write_json(self.folder / _VERIFIED, known, indent=None)
-                except OSError as error:
+                except (OSError, UserError) as error:
                     # it only saves reading the files at the next start
                     _log.warning("%s cannot be written (%s)", self.folder / _VERIFIED, error)
 
