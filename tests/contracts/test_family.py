@@ -5,9 +5,10 @@ Two things are not multiplied out, so that a new family gets all of it and the t
 * Each family runs every schedule of a preference step, both references and both kinds of text, but each schedule with
   one of the references. How a schedule meets a reference has nothing of a family in it: the product is tried with the
   first family of each prediction here, and with a toy model in ``tests/objective/test_execution.py``.
-* A family whose setup class adds nothing to that of another one with the same prediction (``inherits_all``) runs that
-  one's code with other constants. Its tiny model passes everything here, but gradients of all schedules and whole
-  runs (``test_family_training.py``) are left to the other one in the usual run.
+* A family whose setup class adds nothing to that of another one with the same prediction, and whose denoiser has the
+  same kinds of modules (``inherits_all``), runs that one's code with other constants. Its tiny model passes everything
+  here, but gradients of all schedules and whole runs (``test_family_training.py``) are left to the other one in the
+  usual run.
 """
 
 from __future__ import annotations
@@ -70,14 +71,28 @@ VARIANTS = (
 """Families made of the parts of others; the usual run takes those others."""
 
 
+def kinds_of_modules(key: str) -> tuple[set[type], set[str]]:
+    """The types of a tiny denoiser's modules, and the names of its parameters without the numbers of layers."""
+    denoiser = tiny_model(key).denoiser
+    names = (name.split(".") for name, _ in denoiser.named_parameters())
+    return (
+        {type(module) for module in denoiser.modules()},
+        {".".join(part for part in parts if not part.isdigit()) for parts in names},
+    )
+
+
 def inherits_all(key: str) -> bool:
-    """Whether a family runs another one's code: its setup class only holds a spec, with the same prediction."""
+    """Whether a family runs another one's code: its setup class only holds a spec, with the same prediction, and its
+    denoiser has no other kinds of modules.
+    """
     kind = type(tiny_setup(key))
     parent, *others = kind.__bases__
     own = {name for name in vars(kind) if not name.startswith("__")} - {"spec", "_abc_impl"}
     if own or others or "spec" not in vars(parent):
         return False
-    return bool(parent.spec.prediction == kind.spec.prediction)
+    if parent.spec.prediction != kind.spec.prediction:
+        return False
+    return kinds_of_modules(key) == kinds_of_modules(parent.spec.key)
 
 
 SIBLINGS = tuple(key for key, _ in families() if inherits_all(key))
@@ -113,7 +128,9 @@ def stir(handle: AdapterHandle, seed: int, amount: float = 0.05) -> None:
 
 
 def test_who_runs_the_code_of_another_family() -> None:
-    assert set(SIBLINGS) - set(VARIANTS) == {"FLUX_SCHNELL_1", "STABLE_DIFFUSION_35"}
+    assert set(SIBLINGS) == {"FLUX_KONTEXT_DEV_1", "STABLE_DIFFUSION_20_BASE"}
+    # normalised queries and a second attention; no embedding of guidance
+    assert not inherits_all("STABLE_DIFFUSION_35") and not inherits_all("FLUX_SCHNELL_1")
 
 
 def test_every_family_has_a_tiny_model() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -83,7 +84,21 @@ def test_runs_get_what_is_in_the_folder(tmp_path: Path) -> None:
 
 def test_processes_share_what_one_of_them_has_written() -> None:
     assert tiny_folder().parent == root() == Path(os.environ[ROOT_VARIABLE])
-    written = (tiny_folder() / "model_index.json").stat()
+    written = state(tiny_folder() / "model_index.json")
     # as in a process that has not asked yet
     assert tiny_folder.__wrapped__() == tiny_folder()
-    assert (tiny_folder() / "model_index.json").stat() == written, "it is not written again"
+    assert state(tiny_folder() / "model_index.json") == written, "it is not written again"
+
+
+def state(path: Path) -> tuple[int, int, int]:
+    """Changes with every writing; reading only changes the time of access."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def test_a_folder_that_is_gone_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path / "gone"))
+    made = root.__wrapped__()
+    assert made.is_dir() and os.environ[ROOT_VARIABLE] == str(made) != str(tmp_path / "gone")
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    assert root.__wrapped__() == tmp_path

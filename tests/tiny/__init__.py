@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -92,7 +91,8 @@ ROOT_VARIABLE = "TASTEMAKER_TINY_MODELS"
 @lru_cache
 def root() -> Path:
     """Where models are written: made by the first process that asks, and shared with the processes it starts."""
-    if given := os.environ.get(ROOT_VARIABLE):
+    given = os.environ.get(ROOT_VARIABLE)
+    if given and Path(given).is_dir():
         return Path(given)
     made = Path(tempfile.mkdtemp(prefix="tiny-models-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -116,9 +116,12 @@ def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "", factor: 
     if not folder.exists():
         own = Path(tempfile.mkdtemp(prefix="part-", dir=root())) / folder.name
         factories()[key](own, prediction, factor)
-        # another process may have been faster; its files are the same
-        with suppress(OSError):
+        try:
             own.rename(folder)
+        except OSError:
+            # another process may have been faster; its files are the same
+            if not folder.is_dir():
+                raise
         shutil.rmtree(own.parent)
     return folder
 
