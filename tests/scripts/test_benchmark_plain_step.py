@@ -35,7 +35,7 @@ writer.close()
 """
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
@@ -49,8 +49,8 @@ def options(*arguments: str) -> argparse.Namespace:
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """One small model for all tests: what takes long is loading."""
+def trainer(tmp_path_factory: pytest.TempPathFactory, threads: None) -> Iterator[object]:
+    """One small model for all tests: what takes long is loading. It changes the number of threads."""
     made = _plain_step.started(tmp_path_factory.mktemp("plain"), 2, (32, 32, 32, 32), 8)
     yield made
     made.close()

@@ -7,7 +7,7 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -60,11 +60,9 @@ class Case:
 
     def changes_the_config(self) -> bool:
         """Whether the two configs are different ones, in this setting alone."""
-        folder = shared_folder("configs", _nothing)
-        if self.shared not in _CONFIGS:
-            _CONFIGS[self.shared] = as_data(write(folder, self.base, self.given))
-        one = _CONFIGS[self.shared]
-        other = as_data(write(folder, self.base, {**self.given, self.path: self.value}))
+        with fresh_folder() as folder:
+            one = as_data(write(folder, self.base, self.given))
+            other = as_data(write(folder, self.base, {**self.given, self.path: self.value}))
         changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} - FOLLOWING
         return bool(changed) and all(f"{name}.".startswith(f"{self.path}.") for name in changed)
 
@@ -74,15 +72,24 @@ class Case:
 
     @property
     def shared(self) -> str:
-        """Tells what is worked out once for several cases."""
+        """Brings cases together for which one outcome is worked out; alike in every process."""
         given = json.dumps({name: _named(value) for name, value in self.given.items()}, sort_keys=True)
         before = self.before.__qualname__ if self.before else ""
         return f"{self.see.source.__name__} {self.base.__qualname__} {given} {before}"
 
+    @property
+    def _key(self) -> Hashable:
+        """What an outcome is worked out of. Functions are themselves, because several may have one name."""
+        given = [
+            (name, value if callable(value) else json.dumps(value, sort_keys=True))
+            for name, value in sorted(self.given.items(), key=lambda pair: pair[0])
+        ]
+        return self.see.source, self.base, self.before, tuple(given)
+
     def _known(self) -> Any:
-        if self.shared not in _KNOWN:
-            _KNOWN[self.shared] = self._made({})
-        return _KNOWN[self.shared]
+        if self._key not in _KNOWN:
+            _KNOWN[self._key] = self._made({})
+        return _KNOWN[self._key]
 
     def _made(self, changed: Values) -> Any:
         with fresh_folder() as folder, mock.patch(f"{__name__}.WORKING", [folder]):
@@ -98,8 +105,7 @@ FOLLOWING = {"rlhf_dpo_ref_mode"}
 WORKING: list[Path] = []
 """The folder of the run under way."""
 
-_KNOWN: dict[str, Any] = {}
-_CONFIGS: dict[str, dict[str, Any]] = {}
+_KNOWN: dict[Hashable, Any] = {}
 
 
 def _named(value: Any) -> Any:
@@ -129,10 +135,6 @@ def shared_folder(name: str, fill: Callable[[Path], None]) -> Path:
     folder.mkdir()
     fill(folder)
     return folder
-
-
-def _nothing(folder: Path) -> None:
-    """For a folder in which configs are written, one after the other."""
 
 
 def put(data: Any, path: str, value: Any) -> None:
