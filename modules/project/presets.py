@@ -84,15 +84,16 @@ def _read(path: Path) -> TrainConfig | None:
         state = path.stat()
     except OSError:
         return None
-    return _read_once(path, state.st_mtime_ns, state.st_size)
+    try:
+        return _read_once(path, state.st_mtime_ns, state.st_size)
+    except UserError:
+        return None
 
 
 @lru_cache(maxsize=1024)
-def _read_once(path: Path, _changed: int, _size: int) -> TrainConfig | None:
-    try:
-        config: TrainConfig = load_layered(path, None, check=False)
-    except UserError:
-        return None
+def _read_once(path: Path, _changed: int, _size: int) -> TrainConfig:
+    """Errors are not remembered: what a file needs may be there next time."""
+    config: TrainConfig = load_layered(path, None, check=False)
     return config
 
 

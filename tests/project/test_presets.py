@@ -111,3 +111,19 @@ def test_a_preset_that_changes_is_read_again(tmp_path, monkeypatch):
     path.write_text("{")
     with pytest.raises(UserError, match="no preset"):
         find_preset(project())
+
+
+def test_a_preset_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
+    path = tmp_path / "one.json"
+    path.write_text(next(PRESETS.glob("**/*DPO*.json")).read_text(encoding="utf-8"), encoding="utf-8")
+    honest = presets.load_layered
+
+    def fails(*_rest, **_named):
+        raise UserError("its parent is not there", "preset", "")
+
+    monkeypatch.setattr(presets, "load_layered", fails)
+    assert presets._read(path) is None
+    monkeypatch.setattr(presets, "load_layered", honest)
+    assert presets._read(path) is not None
+    monkeypatch.setattr(presets, "load_layered", fails)
+    assert presets._read(path) is not None, "what was read is remembered"
