@@ -94,6 +94,10 @@ def run(arguments: argparse.Namespace) -> list[Result]:
             extra={"seconds": found["find"], "cpu_seconds": found["find_cpu"]},
         ),
         Result(
+            model, f"find to redraw, by the clock as share of {KEY_SECONDS:g} s", found["find"] / KEY_SECONDS,
+            extra={"seconds": found["find"]},
+        ),
+        Result(
             "2048 px", f"brush to redraw, as share of {BRUSH_SECONDS * 1000:g} ms", brush.middle / BRUSH_SECONDS, 1.0,
             extra={"seconds": brush.middle, "quartiles": [brush.low, brush.high], "slowest": max(found["brush"])},
         ),
