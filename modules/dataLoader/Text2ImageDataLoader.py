@@ -82,7 +82,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             complete.add(whole)
 
     def _sample_of_images(self) -> Iterator[str]:
-        """Keys of some images, computed anew, so that a wrong note of a complete set is noticed."""
+        """Keys of some images as they are now, so that a wrong note of a complete set is noticed."""
         for unit in _spread(range(len(self.units)), SAMPLE // len(self.sides)):
             entry = self.units.entries[unit]
             for side in self.sides:
