@@ -346,7 +346,7 @@ def left_out(options: argparse.Namespace) -> tuple[str, ...]:
         if part not in known:
             hint = f"possible: {', '.join(known)}" if known else "leave this option out"
             raise ConfigError(
-                f"{part!r} is no text encoder that {spec.label} can do without", "--without", hint
+                f"{part!r} is not a text encoder that {spec.label} can do without", "--without", hint
             )
     return tuple(dict.fromkeys(options.without))
 

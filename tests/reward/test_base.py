@@ -77,7 +77,7 @@ def test_black_images_are_refused_unless_allowed():
     [
         ({"images_BCHW": torch.zeros(2, 1, 4, 4)}, r"\(B, 3, H, W\)"),
         ({"images_BCHW": torch.zeros(2, 3, 4, 4, dtype=torch.float16)}, "float32"),
-        ({"prompts": ["a"]}, "1 prompts"),
+        ({"prompts": ["a"]}, "1 prompt$"),
         ({"group_B": torch.zeros(3, dtype=torch.int64)}, "3 group ids"),
         ({"group_B": torch.zeros(2)}, "int64"),
         ({"metadata": [{}]}, "1 metadata"),

@@ -160,7 +160,7 @@ def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own
         ("STABLE_DIFFUSION_15", ["--attention-mask", "SEEN"], "hides no padding"),
         ("CHROMA_1", ["--sequence-length", "text_encoder=13"], "up to 12 tokens"),
         (SD_3, ["--without", "text_encoder"], "possible: text_encoder_3"),
-        (FLUX, ["--without", "text_encoder_2"], "no text encoder that FLUX.1 dev can do without"),
+        (FLUX, ["--without", "text_encoder_2"], "not a text encoder that FLUX.1 dev can do without"),
     ],
 )
 def test_ways_of_reading_there_are_not(
