@@ -15,7 +15,7 @@ from modules.model.batch import ImageBatch
 from modules.model.noising.noise import NoiseOptions
 from modules.trainer import distributed
 from modules.trainer.callbacks import Callback
-from modules.trainer.optim.optimizers import create_optimizer
+from modules.trainer.optim.optimizers import create_optimizer, load_optimizer_state, optimizer_state
 from modules.trainer.resume.checkpoint import list_backups
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
@@ -133,7 +133,8 @@ def test_optimizers(optimizer: Optimizer) -> None:
     before = [parameter.detach().cpu().clone() for parameter in first]
     step(first, optimizer_of_first)
     second, optimizer_of_second = made()
-    optimizer_of_second.load_state_dict(copy.deepcopy(optimizer_of_first.state_dict()))
+    names = [str(number) for number in range(len(first))]
+    load_optimizer_state(optimizer_of_second, copy.deepcopy(optimizer_state(optimizer_of_first, names)), names)
     for parameter, value in zip(second, first, strict=True):
         parameter.data.copy_(value.data)
     step(first, optimizer_of_first)

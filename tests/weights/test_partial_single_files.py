@@ -50,8 +50,6 @@ def refused(setup: ModelFamily, path: Path, said: str) -> UserError:
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        (SD, f"{PREFIX}time_embed.cond_proj.weight"),
-        (XL, f"{PREFIX}time_embed.cond_proj.weight"),
         (XL, f"{PREFIX}input_blocks.1.0.in_layers.2.weight_scale_inv"),
         (SD, f"{VAE}encoder.norm_out.weight_scale_inv"),
         (SD, "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight_scale_inv"),
@@ -65,6 +63,14 @@ def test_tensors_a_part_has_no_place_for_are_refused(
     save_file({**state, name: torch.ones(4, 4)}, path)
     error = refused(tiny_setup(key), path, "has 1 tensors that such a part has no place for")
     assert name.rpartition(".")[2] in error.message
+
+
+@pytest.mark.parametrize("key", [SD, XL])
+def test_an_lcm_model_is_named_as_such(key: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    path, state = whole(key, folders, tmp_path)
+    save_file({**state, f"{PREFIX}time_embed.cond_proj.weight": torch.ones(4, 4)}, path)
+    error = refused(tiny_setup(key), path, "is an LCM model: it was distilled")
+    assert path.name in error.message and "train the model it was made from" in error.hint
 
 
 @pytest.mark.parametrize(
