@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy
 import torch
 from PIL import Image
@@ -11,7 +14,7 @@ from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder of CLIPSeg with config.json, the weights, preprocessor_config.json and the tokenizer"
-
+HUB = "the name of a repository of the hub, such as"
 KIND = "clipseg"
 
 
@@ -30,6 +33,34 @@ def check_words(prompt: str, threshold: float) -> None:
     check_threshold(threshold)
     if not prompt.strip():
         raise ConfigError("there are no words to look for", "--prompt", "say what is to be white")
+
+
+def check_weights(read: Mapping[str, Any]) -> None:
+    """Check transformers' loading info: weights missing from the files would be random.
+
+    Raises:
+        ValueError: some are missing or of another shape.
+    """
+    if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
+        raise ValueError(f"{counted(len(lacking), 'weight')} missing, such as {lacking[0]}")
+
+
+def pixels_above(probability_11hw: torch.Tensor, image: Image.Image, threshold: float) -> numpy.ndarray:
+    """Where a small map of probabilities reaches the threshold, at an image's size: booleans (height, width)."""
+    size = (image.height, image.width)
+    found = torch.nn.functional.interpolate(probability_11hw, size, mode="bilinear", align_corners=False)
+    chosen: numpy.ndarray = (found[0, 0] >= threshold).cpu().numpy()
+    return chosen
+
+
+def model_fault(source: str, what: str, error: Exception, wanted: str) -> DataError:
+    """What is wrong with a model, in one line.
+
+    Args:
+        wanted: what to give instead.
+    """
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return DataError(f"the model {source!r} {what}: {said}", field="--model", hint=f"give {wanted}")
 
 
 class Segmenter:
@@ -59,9 +90,7 @@ class Segmenter:
             if fetched(AutoConfig, source, trust_remote_code=False).model_type != KIND:
                 raise ValueError(f"it is not of the kind {KIND}")
             model, read = fetched(CLIPSegForImageSegmentation, source, output_loading_info=True)
-            # weights missing from the files would be random
-            if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
-                raise ValueError(f"{counted(len(lacking), 'weight')} missing, such as {lacking[0]}")
+            check_weights(read)
             self._words = tokenizer([prompt], return_tensors="pt").to(device)
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             raise self._fault("cannot be loaded", error) from error
@@ -86,18 +115,10 @@ class Segmenter:
                     pixel_values=pixels.to(self._device),
                 ).logits  # fmt: skip
             small = said.reshape(1, 1, *said.shape[-2:]).sigmoid().float()
-            size = (image.height, image.width)
-            found = torch.nn.functional.interpolate(small, size, mode="bilinear", align_corners=False)
+            return pixels_above(small, image, self._threshold)
         except UNREADABLE as error:
             fault = self._fault("cannot look at an image", error)
             raise UserError(fault.message, fault.field, fault.hint) from error
-        chosen: numpy.ndarray = (found[0, 0] >= self._threshold).cpu().numpy()
-        return chosen
 
     def _fault(self, what: str, error: Exception) -> DataError:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return DataError(
-            f"the model {self._source!r} {what}: {said}",
-            field="--model",
-            hint=f"give {PARTS}, or the name of a repository of the hub, such as CIDAS/clipseg-rd64-refined",
-        )
+        return model_fault(self._source, what, error, f"{PARTS}, or {HUB} CIDAS/clipseg-rd64-refined")

@@ -8,8 +8,7 @@ import numpy
 import torch
 from PIL import Image
 
-from modules.captioner.Segmenter import check_threshold
-from modules.util.counted import counted
+from modules.captioner.Segmenter import HUB, check_threshold, check_weights, model_fault, pixels_above
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -43,9 +42,7 @@ class Subject:
             model, read = fetched(
                 AutoModelForSemanticSegmentation, source, trust_remote_code=False, output_loading_info=True
             )
-            # what the files lack would be random
-            if lacking := sorted({*read["missing_keys"], *(key for key, *_ in read["mismatched_keys"])}):
-                raise ValueError(f"{counted(len(lacking), 'weight')} missing, such as {lacking[0]}")
+            check_weights(read)
             self._background = _background_of(model.config.id2label)
         except (*UNREADABLE, ImportError, SafetensorError) as error:
             raise self._fault("cannot be loaded", error) from error
@@ -66,20 +63,14 @@ class Subject:
             with torch.no_grad():
                 said_1Khw = self._model(pixel_values=pixels.to(self._device)).logits.float()
             subject_11hw = 1.0 - said_1Khw.softmax(dim=1)[:, self._background : self._background + 1]
-            size = (image.height, image.width)
-            found = torch.nn.functional.interpolate(subject_11hw, size, mode="bilinear", align_corners=False)
+            return pixels_above(subject_11hw, image, self._threshold)
         except UNREADABLE as error:
             fault = self._fault("cannot look at an image", error)
             raise UserError(fault.message, fault.field, fault.hint) from error
-        chosen: numpy.ndarray = (found[0, 0] >= self._threshold).cpu().numpy()
-        return chosen
 
     def _fault(self, what: str, error: Exception) -> DataError:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return DataError(
-            f"the model {self._source!r} {what}: {said}",
-            field="--model",
-            hint=f"give {PARTS}, or the name of a repository of the hub, such as google/deeplabv3_mobilenet_v2_1.0_513",
+        return model_fault(
+            self._source, what, error, f"{PARTS}, or {HUB} google/deeplabv3_mobilenet_v2_1.0_513"
         )
 
 

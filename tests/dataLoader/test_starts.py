@@ -175,22 +175,25 @@ def test_latents_of_another_vae_are_encoded(folder: Path) -> None:
 def test_another_version_of_the_code_looks_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(folder, [concept(folder / "data")])
     start(made)
-    monkeypatch.setattr(DataLoaderText2ImageMixin, "code_digest", lambda _modules: "another")
+    monkeypatch.setattr(DataLoaderText2ImageMixin, "_CODE", "another")
     monkeypatch.setattr(DataLoaderTextsMixin, "_CODE", "another")
     asked = looks(monkeypatch)
     _, model, _ = start(made)
     assert asked == ["encode_tasks", "text_tasks"] and not model.images_encoded and not model.texts_encoded
 
 
-def test_without_the_sources_of_the_program_prompts_are_looked_through(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "task"), [(DataLoaderText2ImageMixin, "encode_tasks"), (DataLoaderTextsMixin, "text_tasks")]
+)
+def test_without_the_sources_of_the_program_all_is_looked_through(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, task: str
 ) -> None:
-    monkeypatch.setattr(DataLoaderTextsMixin, "_CODE", None)
+    monkeypatch.setattr(module, "_CODE", None)
     made = config(folder, [concept(folder / "data")])
     start(made)
     asked = looks(monkeypatch)
     _, model, _ = start(made)
-    assert asked == ["text_tasks"] and not model.texts_encoded
+    assert asked == [task] and not model.texts_encoded and not model.images_encoded
 
 
 @pytest.mark.parametrize("number", [0, 7, COUNT - 1])

@@ -17,7 +17,7 @@ from modules.dataLoader.source import DataSource, UnitSet
 from modules.model import memory
 from modules.model.batch import ImageBatch, PairBatch, Sources
 from modules.pipeline import Rules as ruling
-from modules.pipeline.cache.CompleteSets import code_digest
+from modules.pipeline.cache.CompleteSets import loaded_code
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 MASKS = 3
 """Number of masks that an image with cached latents uses in turn; each is another masked image to encode."""
+_CODE = loaded_code([sys.modules[__name__], memory, naming, planning, ruling, transforms, bucket, rng])
+"""Digest of the code that decides the keys of latents; ``None`` without the program's sources."""
 
 
 @dataclass(frozen=True)
@@ -179,11 +181,11 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
 
     def latent_set(self) -> str | None:
         """Digest of all that decides which entries the images need; ``None`` where masks or other images do too."""
-        if self.setup.spec.inpainting or self.setup.spec.sources or self._outlines is not None:
+        spec = self.setup.spec
+        if _CODE is None or spec.inpainting or spec.sources or self._outlines is not None:
             return None
-        code = code_digest([sys.modules[__name__], memory, naming, planning, ruling, transforms, bucket, rng])
         tiles = repr((memory.MOST_PIXELS, memory.TILE, memory.STRIDE))
-        start = content_key(code, self.latents_of, tiles, *self.sides, *map(repr, self.rules))
+        start = content_key(_CODE, self.latents_of, tiles, *self.sides, *map(repr, self.rules))
         made = hashlib.blake2b(start.encode(), digest_size=16)
         for entry in self.units.entries:
             for side in self.sides:
