@@ -50,6 +50,10 @@ class RunActions:
         """What the start of a run is waiting for; empty if none is waiting."""
         self._waiting_run: tuple[str, dict[str, Any]] | None = None
         self._retry_at = 0.0
+        self._trying = False
+        """Whether a trainer is being launched now, in a thread."""
+        self._again = False
+        """Whether Start was pressed while a cancelled start was still being tried."""
         self._news, self._shown = False, 0.0
         self._timer = ui.root.after(POLL_MS, self._tick)
 
@@ -58,8 +62,14 @@ class RunActions:
 
         While another trainer uses the device, the run waits; ``order("stop")`` cancels the start.
         """
+        if self.starting and self._waiting_run is None and self._trying:
+            self._again = True
+            return
         if self.starting or self._waiting_run is not None or self.control.is_live:
             return
+        self._start_checked()
+
+    def _start_checked(self) -> None:
         if self._check.errors_of_settings():
             self._refused()
         elif self._check.errors():  # perhaps they were fixed in the meantime
@@ -107,13 +117,14 @@ class RunActions:
         dialog.present()
 
     def _try_to_start(self, folder: str, config: dict[str, Any]) -> None:
-        self.starting = True
+        self.starting = self._trying = True
         self._waiting_run = (folder, config)
         self._ui.work(lambda: self.control.start(folder, config), self._started, self._not_started)
 
     def _started(self, waits_for: str) -> None:
-        self.starting = False
-        cancelled = self._waiting_run is None
+        self.starting = self._trying = False
+        cancelled, again = self._waiting_run is None, self._again
+        self._again = False
         if waits_for and not cancelled:
             self.waiting = waits_for
             self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -121,11 +132,15 @@ class RunActions:
             self._stop_waiting()
             self.control.poll()
             if cancelled:  # Stop was pressed just when its turn came
-                self._ui.work(self.control.end_now, lambda _result: None)
+                self._ui.work(
+                    self.control.end_now, lambda _result: self._start_checked() if again else None
+                )
+        elif again:
+            self._start_checked()
         self._heard()
 
     def _not_started(self, error: Exception) -> None:
-        self.starting = False
+        self.starting = self._trying = self._again = False
         self._stop_waiting()
         self._heard()
         self._ui.error(error)
@@ -135,6 +150,8 @@ class RunActions:
 
     def order(self, kind: str) -> None:
         """Send the run a command, or cancel a waiting start."""
+        if kind == "stop":
+            self._again = False
         if kind == "stop" and self.waiting:
             self._stop_waiting()
             self._ui.status(words.START_CANCELLED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import time
 import tkinter as tk
 from collections.abc import Iterator
@@ -268,6 +269,33 @@ def test_start_waits_for_another_training_on_the_device_and_says_so(
     other_run.post("stop")
     hands.wait(lambda: control.state == "finished", "its turn does not come")
     assert control.run is not None and control.run.path.name == "run"
+    assert hands.dialogs() == []
+
+
+def test_start_right_after_stop_is_kept_while_the_cancelled_start_is_still_being_tried(
+    hands: Hands, other_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bar, control = hands.window.bottom_bar, hands.window.control
+    begun, finish = threading.Event(), threading.Event()
+    start = control.start
+
+    def slow_start(folder: str, config: dict[str, object]) -> str:
+        begun.set()
+        assert finish.wait(30)
+        return start(folder, config)
+
+    hands.click(bar.buttons["start"])
+    waiting = f"waits for the training in {other_run.path}"
+    hands.wait(lambda: waiting in text_of(bar._text), "it does not say that it waits")
+    monkeypatch.setattr(control, "start", slow_start)
+    hands.wait(begun.is_set, "it does not try again")
+    hands.click(bar.buttons["stop"])
+    hands.wait(lambda: text_of(bar._text) == "Ready", "Stop does not cancel it")
+    hands.click(bar.buttons["start"])
+    finish.set()
+    hands.wait(lambda: waiting in text_of(bar._text), "the second press of Start is lost")
+    other_run.post("stop")
+    hands.wait(lambda: control.state == "finished", "its turn does not come")
     assert hands.dialogs() == []
 
 
