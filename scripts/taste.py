@@ -40,6 +40,7 @@ from modules.project.training import Method, train  # noqa: E402
 from modules.spec.registry import FAMILIES  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
+from modules.util.files.user_path import user_path  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
 from modules.util.owned_files import shown  # noqa: E402
 from scripts.curate import ProgressLine, exit_status, positive  # noqa: E402
@@ -99,7 +100,7 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
             "--model-type",
             f"one of {', '.join(FAMILIES)}",
         )
-    place = Path(base).expanduser()
+    place = user_path(base, "--base-model")
     image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
     return {
         "model": {"type": kind, "base": str(place.resolve()) if place.exists() else base},
@@ -231,7 +232,7 @@ def folders_between(text: str) -> list[Contestant]:
     found = []
     for part in text.split(","):
         name, equals, folder = part.strip().rpartition("=")
-        place = Path(folder).expanduser()
+        place = user_path(folder, "--between")
         name = name.strip() if equals else place.resolve().name
         if not name or not folder:
             raise UserError(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
 from modules.util.errors import DataError, UserError
+from modules.util.files.user_path import user_path
 from modules.util.owned_files import Owned, shown
 from modules.util.web.HttpClient import HttpClient
 
@@ -46,7 +47,7 @@ class Remote(Generator):
 
     def adapter_folder(self) -> Path | None:
         folder = str(self.settings.get("lora_folder", ""))
-        return Path(folder).expanduser() if folder else None
+        return user_path(folder, "--lora-folder") if folder else None
 
     def check(self, requests: Sequence[ImageRequest]) -> None:
         offer = self.describe()

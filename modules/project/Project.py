@@ -18,6 +18,7 @@ from modules.project.prompts import hold_out, read_prompts
 from modules.project.Round import Round
 from modules.util.errors import DataError, UserError
 from modules.util.files.locking import try_lock
+from modules.util.files.user_path import user_path
 from modules.util.image_metadata_util import normalise_prompt
 from modules.util.owned_files import Owned, shown
 
@@ -187,7 +188,7 @@ class Project:
             return Adapter(label.replace("last", "start"), self.folder / self.file.model.adapter, strength)
         if name in trained:
             return Adapter(label, trained[name], strength)
-        path = Path(name).expanduser()
+        path = user_path(name)
         if path.is_file():
             return Adapter(f"{path.stem} at {strength:g}" if rest else path.stem, path.absolute(), strength)
         raise DataError(

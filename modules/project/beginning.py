@@ -10,6 +10,7 @@ from modules.project.ProjectFile import ProjectFile
 from modules.spec.registry import FAMILIES
 from modules.util.errors import UserError
 from modules.util.files.model_index import index_file, read_index
+from modules.util.files.user_path import user_path
 from modules.util.program_files import RESOURCES
 from modules.util.prompts_file import read_prompts_file
 
@@ -30,10 +31,12 @@ def demo_prompts() -> list[str]:
 
 def model_types(base: str) -> list[str]:
     """The possible model types of a folder in the diffusers layout; empty if it does not tell."""
-    index = index_file(Path(base).expanduser()) if base.strip() else None
-    if index is None:
+    if not base.strip():
         return []
     try:
+        index = index_file(user_path(base))
+        if index is None:
+            return []
         named = read_index(index).get("_class_name")
     except UserError:
         return []
@@ -50,7 +53,7 @@ def first_settings(
         card: memory of the graphics card in GB.
         images: ``generator`` and ``image``, if it is known how images are made.
     """
-    path = Path(base).expanduser()
+    path = user_path(base, "--base-model")
     place = str(path.resolve()) if path.exists() else base.strip()
     usual: dict[str, Any] = {"generator": {"kind": "own"}}
     more = DEMO_SETTINGS if Path(place) == DEMO_MODEL.resolve() else usual

@@ -19,6 +19,7 @@ from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import DataError, UserError
 from modules.util.files.model_index import index_file
+from modules.util.files.user_path import user_path
 from modules.util.image_metadata.formats.found import A1111, COMFYUI, SWARMUI
 from modules.util.image_metadata.making import Making, read_making
 from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
@@ -223,7 +224,7 @@ def type_of(base: str) -> str:
     if found:
         return found[0]
     named = [row.family for row in published_models() if row.name == base]
-    path = Path(base).expanduser()
+    path = user_path(base, "--base-model")
     if path.suffix == ".safetensors" and path.is_file():
         said = _architecture(path)
         named = [key for key, family in FAMILIES.items() if said and family.model_architecture == said]

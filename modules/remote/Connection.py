@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from modules.remote.host_keys import fault_of_key, known_hosts
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 from modules.util.owned_files import shown
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def options_of(remote: RemoteConfig) -> dict[str, Any]:
     if remote.user:
         made["username"] = remote.user
     if remote.key_file:
-        made["client_keys"] = [str(Path(remote.key_file).expanduser())]
+        made["client_keys"] = [str(user_path(remote.key_file, "key_file"))]
     return made
 
 

@@ -14,6 +14,7 @@ from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError, UserErrors
 from modules.util.files.hub_names import HUB_NAME
+from modules.util.files.user_path import user_path
 from modules.util.owned_files import shown
 from modules.util.pairs.source_files import further_sources
 from modules.util.prompts_file import read_prompt_rows
@@ -89,10 +90,17 @@ def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
                     yield from places_of_files(one, f"{path}[{number}].")
         elif isinstance(value, dict):
             for key, one in value.items():
-                if isinstance(one, str) and ("/" in one or os.sep in one) and Path(one).expanduser().exists():
+                if isinstance(one, str) and ("/" in one or os.sep in one) and _is_there(one):
                     yield Place(f"{path}.{key}", value, key, one, "model")
         elif isinstance(value, str) and value.strip() and widget in PATHS:
             yield Place(path, config, name, value, widget)
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return user_path(text).exists()
+    except UserError:
+        return False
 
 
 def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]) -> Parcel:
@@ -144,7 +152,7 @@ def _bound_to_this_computer(config: TrainConfig) -> list[UserError]:
 
 
 def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path]) -> None:
-    source = Path(place.value).expanduser()
+    source = user_path(place.value, place.path)
     if not source.exists():
         if place.name in OPTIONAL or (place.widget == "model" and HUB_NAME.fullmatch(place.value)):
             return

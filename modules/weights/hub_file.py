@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 from modules.weights.hub import hub_token
 
 ENDING = ".safetensors"
@@ -18,8 +19,11 @@ def local_file(name: str) -> Path | None:
 
     Args:
         name: a path, ``owner/name/file.safetensors``, or ``owner/name`` of a repository with one such file.
+
+    Raises:
+        UserError: it begins with ``~`` and the name of a user whom this computer does not have.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         return path
     repository, file = _on_hub(name)
@@ -46,7 +50,7 @@ def find_file(name: str, field: str) -> Path:
         UserError: the file does not exist, cannot be downloaded, or the repository holds several.
     """
     check_name(name, field)
-    path = Path(name).expanduser()
+    path = user_path(name, field)
     if path.is_file():
         return path
     repository, file = _on_hub(name)
@@ -79,7 +83,7 @@ def find_file(name: str, field: str) -> Path:
 
 def check_name(name: str, field: str) -> None:
     """Raise ``UserError`` if a name is neither that of a local file nor a valid name on the hub."""
-    path = Path(name).expanduser()
+    path = user_path(name, field)
     if path.is_file():
         if path.suffix.lower() != ENDING:
             raise UserError(
@@ -100,7 +104,7 @@ def check_name(name: str, field: str) -> None:
 def _on_hub(name: str) -> tuple[str, str]:
     """The repository and file that a name can refer to on the hub; both empty for a local path."""
     match = _REPOSITORY.fullmatch(name)
-    path = Path(name).expanduser()
+    path = Path(name)
     if match is None or path.is_dir() or path.parent.is_dir():
         return "", ""
     return match[1], match[2].removeprefix("/")

@@ -20,6 +20,7 @@ from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
 from modules.util.files.model_index import NAMES, index_file, read_index
+from modules.util.files.user_path import user_path
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
@@ -67,7 +68,7 @@ def find_source(
     """
     if not name.strip():
         raise UserError("no base model is given", field=FIELD, hint="choose a model folder or a file")
-    path = Path(name).expanduser()
+    path = user_path(name, FIELD)
     if path.is_dir():
         return path
     if path.is_file():
@@ -114,7 +115,7 @@ def _check_gguf_place(path: Path, spec: FamilySpec, parts: Iterable[str] | None,
 
 def is_hub_name(name: str) -> bool:
     """Whether a name can only mean a model on the hub, because no local folder or file can have it."""
-    path = Path(name).expanduser()
+    path = Path(name)
     return bool(
         HUB_NAME.fullmatch(name)
         and not path.exists()

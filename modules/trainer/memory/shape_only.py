@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from modules.modelSetup.SampleDenoiser import SampleDenoiser
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
+from modules.util.files.user_path import user_path
 from modules.weights.hub_cache import downloaded
 from modules.weights.hub_file import local_file
 from modules.weights.loading import FIELD, is_hub_name
@@ -129,7 +129,7 @@ def shape_only_model(
     """
     dtypes = training.part_dtypes(config, setup.spec)
     options = training.load_options(config)
-    source = denoiser_source = str(Path(config.base_model_name).expanduser())
+    source = denoiser_source = str(user_path(config.base_model_name, "base_model_name"))
     loaded = training.parts_of_a_run(config, setup.spec)
     if parts is None:
         base, named = _places(setup, config, weights)

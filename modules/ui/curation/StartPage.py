@@ -28,6 +28,7 @@ from modules.ui.widgets.tk_support import Pump, elide_middle, on_event, run_in_t
 from modules.util.counted import counted
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 
 LOOK_MS = 300
 
@@ -358,11 +359,12 @@ class StartPage(ttk.Frame):
         certainty = self._read_number("threshold", self.certainty.get(), 50.1, 99.99, False)
         pairs = self._read_number("pairs_per_group", self.pairs.get(), 1, 1000, True)
         bits = self._read_number("near_duplicates", self.bits.get(), 0, 32, True)
-        source, output = (Path(v.get().strip()).expanduser() for v in (self.source, self.output))
         if not self.output.get().strip():
             self.show_error("output", words.NO_PAIRS_FOLDER)
             return
+        source = Path(self.source.get().strip())
         try:
+            source, output = (user_path(v.get().strip()) for v in (self.source, self.output))
             check_folders(source, output)
         except UserError as error:
             self.show_error("source" if str(source) in error.message else "output", str(error))
@@ -407,7 +409,7 @@ def edit_options(sources: str, edits: bool) -> EditOptions:
     """Which images are edits, from the form. A file is the source of all images, anything else a folder of
     sources.
     """
-    path = Path(sources.strip()).expanduser() if sources.strip() else None
+    path = user_path(sources.strip()) if sources.strip() else None
     if path is not None and path.is_file():
         return EditOptions(edits, image=path)
     return EditOptions(edits, input_dir=path)

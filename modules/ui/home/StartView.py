@@ -26,6 +26,7 @@ from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import fit_middle, run_in_thread
 from modules.util.counted import counted
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 from modules.util.prompts_file import read_prompts_file
 
 USUAL_CARD = 16
@@ -244,7 +245,7 @@ class StartView(CardBoard):
         try:
             card = int(self.card.get().split()[0])
             settings = first_settings(base, self._labels[self.type.get()], card, self.images)
-            self.watch.create(Path(folder).expanduser(), settings, prompts)
+            self.watch.create(user_path(folder), settings, prompts)
         except (UserError, OSError) as error:
             self._fault(str(error))
 

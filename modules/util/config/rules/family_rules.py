@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import PARTS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LossWeight, PaddingMask, StopUnit, TrainingMethod
-from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.util.files.hub_names import repository
 from modules.util.files.model_index import index_file
+from modules.util.files.user_path import user_path
 from modules.util.published_models import find_published
 
 if TYPE_CHECKING:
@@ -66,8 +66,12 @@ def _unit(c: TrainConfig, part: str) -> StopUnit:
 def _parts_that_are_published_apart(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
     name = repository(c.base_model_name)
-    # a folder may have been completed
-    found = None if index_file(Path(name).expanduser()) else find_published(spec.key, name)
+    try:
+        # a folder may have been completed
+        found = None if index_file(user_path(name)) else find_published(spec.key, name)
+    except UserError as fault:
+        yield ConfigError(fault.message, "base_model_name", fault.hint)
+        return
     if found is None or found.guessed:
         return
     for part in (part for part in spec.of_kind("text_encoder") if part.apart):
