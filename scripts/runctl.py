@@ -205,8 +205,10 @@ def vote(run: RunDirectory, options: argparse.Namespace) -> int:
     else:
         for one in book.open_questions():
             images = [str(book.image(one, number)) for number in range(one.images)]
-            facts = {"question": one.key, "prompt": one.prompt, "images": images}
-            tell(facts, f"{one.key}  {one.prompt}\n    " + "\n    ".join(images), options.json)
+            sources = [{"name": name, "path": str(book.source(one, n))} for n, name in enumerate(one.sources)]
+            facts = {"question": one.key, "prompt": one.prompt, "images": images, "sources": sources}
+            lines = [*(f"source {shown['name']}: {shown['path']}" for shown in sources), *images]
+            tell(facts, f"{one.key}  {one.prompt}\n    " + "\n    ".join(lines), options.json)
         return 0
     for key, given in votes:
         book.give(key, given)

@@ -51,6 +51,7 @@ class RewardBatch:
             mapping per image, for rewards that need more than the prompt. Empty: none.
         group_size: how many images every group must have; ``None`` leaves it open.
         sources: of each image, what it was made from by editing: (3, h, w) uint8 each. Empty: none of any.
+        source_names: their names, for a person; never sent anywhere.
     """
 
     images_BCHW: Tensor
@@ -59,6 +60,7 @@ class RewardBatch:
     metadata: list[Metadata] = field(default_factory=list)
     group_size: int | None = None
     sources: list[tuple[Tensor, ...]] = field(default_factory=list)
+    source_names: list[tuple[str, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         images = self.images_BCHW
@@ -73,11 +75,14 @@ class RewardBatch:
             self.metadata = [{} for _ in range(count)]
         if not self.sources:
             self.sources = [() for _ in range(count)]
+        if not self.source_names:
+            self.source_names = [() for _ in range(count)]
         for (one, many), number in (
             (("prompt", ""), len(self.prompts)),
             (("group id", ""), len(self.group_B)),
             (("metadata", "metadata"), len(self.metadata)),
             (("source image", ""), len(self.sources)),
+            (("source name", ""), len(self.source_names)),
         ):
             if number != count:
                 raise RewardError(f"{counted(count, 'image')} but {counted(number, one, many)}")
@@ -110,6 +115,7 @@ class RewardBatch:
             [self.metadata[i] for i in index],
             self.group_size,
             [self.sources[i] for i in index],
+            [self.source_names[i] for i in index],
         )
 
 

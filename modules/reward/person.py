@@ -38,12 +38,16 @@ class Shown:
         epoch: epoch in which they were made.
         group: number of the prompt group, unique in the run.
         images_KCHW: float32, values in [0, 1].
+        sources: what the prompt edits, (3, h, w) uint8 each.
+        source_names: their names.
     """
 
     epoch: int
     group: int
     prompt: str
     images_KCHW: Tensor
+    sources: tuple[Tensor, ...] = ()
+    source_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,8 +150,9 @@ class PersonReward(Reward):
             index = batch.members(group)
             epoch = int(str(batch.metadata[index[0]]["id"]).partition("/")[0])
             self._shown[group] = shown.get(group) or Shown(
-                epoch, group, batch.prompts[index[0]], batch.images_BCHW[index]
-            )
+                epoch, group, batch.prompts[index[0]], batch.images_BCHW[index],
+                batch.sources[index[0]], batch.source_names[index[0]],
+            )  # fmt: skip
             if group not in shown and self._is_for_person(self._shown[group]):
                 desk.show(self._shown[group])
         asked = [one for one in groups if self._is_for_person(self._shown[one])]

@@ -50,9 +50,11 @@ class RolloutSource:
 
     Args:
         pixels: (3, H, W) uint8 each, on the CPU; those of one place have one size in all requests of a rollout.
+        names: their names, for people.
     """
 
     pixels: tuple[torch.Tensor, ...]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

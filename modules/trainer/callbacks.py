@@ -54,10 +54,19 @@ class Callback:
         """A command was ``taken``, is ``done`` or has ``failed``."""
 
     def votes_wanted(
-        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+        self,
+        question: str,
+        prompt: str,
+        folder: Path,
+        images: int,
+        open_questions: int,
+        sources: Sequence[tuple[str, Path]] = (),
     ) -> None:
-        """A person is asked about images of a prompt. ``open_questions`` is the number of unanswered
-        questions, including this one.
+        """A person is asked about images of a prompt.
+
+        Args:
+            open_questions: number of unanswered questions, including this one.
+            sources: name and copy of each image that the prompt edits.
         """
 
     def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
@@ -126,10 +135,16 @@ class Callbacks(Callback):
             member.command(command, state, message)
 
     def votes_wanted(
-        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+        self,
+        question: str,
+        prompt: str,
+        folder: Path,
+        images: int,
+        open_questions: int,
+        sources: Sequence[tuple[str, Path]] = (),
     ) -> None:
         for member in self.members:
-            member.votes_wanted(question, prompt, folder, images, open_questions)
+            member.votes_wanted(question, prompt, folder, images, open_questions, sources)
 
     def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
         for member in self.members:
@@ -216,11 +231,17 @@ class EventLog(Callback):
         self._writer.answer(command, state, message)
 
     def votes_wanted(
-        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+        self,
+        question: str,
+        prompt: str,
+        folder: Path,
+        images: int,
+        open_questions: int,
+        sources: Sequence[tuple[str, Path]] = (),
     ) -> None:
         self._emit(
             "votes_wanted", question=question, prompt=prompt, path=self._path(folder), images=images,
-            open=open_questions,
+            open=open_questions, sources=[{"name": name, "path": self._path(path)} for name, path in sources],
         )  # fmt: skip
 
     def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
@@ -360,9 +381,16 @@ class Console(Callback):
         self._line(f"saved {path}")
 
     def votes_wanted(
-        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+        self,
+        question: str,
+        prompt: str,
+        folder: Path,
+        images: int,
+        open_questions: int,
+        sources: Sequence[tuple[str, Path]] = (),
     ) -> None:
-        self._line(f"question {question}: {images} images of {prompt!r} in {folder}")
+        edited = f", edited from {', '.join(name for name, _ in sources)}" if sources else ""
+        self._line(f"question {question}: {images} images of {prompt!r}{edited} in {folder}")
 
     def warning(self, message: str) -> None:
         self._line(f"warning: {message}")

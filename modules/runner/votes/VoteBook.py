@@ -17,6 +17,7 @@ from typing import Any
 from modules.util.errors import UserError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import Owned
+from modules.util.pairs.source_files import MOST_SOURCES
 
 FOLDER, RECORDS = "votes", "votes.jsonl"
 MOST_BYTES = 64 * 1024 * 1024
@@ -60,6 +61,7 @@ class Question:
         key: digest of the images, which votes refer to.
         place: ``<epoch>-<group>``, name of the folder of the images.
         images: number of images; their files are ``0.png`` and so on.
+        sources: names of the images that the prompt edits; copies are next to the images, ``source-0.png`` and so on.
         open: whether a trainer is waiting for an answer.
         dropped: whether nobody answered in time.
     """
@@ -68,6 +70,7 @@ class Question:
     place: str
     prompt: str
     images: int
+    sources: tuple[str, ...] = ()
     vote: Vote = Vote()
     open: bool = True
     dropped: bool = False
@@ -128,15 +131,20 @@ class VoteBook:
         """The file of an image."""
         return self.folder / question.place / f"{number}.png"
 
+    def source(self, question: Question, number: int) -> Path:
+        """The file of an image that the prompt edits."""
+        return self.folder / question.place / source_file(number)
+
     # -- the trainer's side ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a trainer: questions of an earlier one are no longer open."""
         self._append({"begun": True})
 
-    def ask(self, key: str, place: str, prompt: str, images: int) -> Question:
-        """Ask about images that are on disk."""
-        self._append({"asked": key, "place": place, "prompt": prompt, "images": images})
+    def ask(self, key: str, place: str, prompt: str, images: int, sources: Sequence[str] = ()) -> Question:
+        """Ask about images that are on disk, with the sources of these names."""
+        record: dict[str, Any] = {"asked": key, "place": place, "prompt": prompt, "images": images}
+        self._append(record | ({"sources": list(sources)} if sources else {}))
         return self.questions[key]
 
     def drop(self, key: str) -> None:
@@ -215,14 +223,24 @@ class VoteBook:
             return
         if type(images) is not int or not 2 <= images <= MOST_IMAGES:
             return
+        sources = record.get("sources", [])
+        if not isinstance(sources, list) or len(sources) > MOST_SOURCES:
+            return
+        if not all(isinstance(one, str) for one in sources):
+            return
         for one in self.questions.values():
             if one.place == place:
                 one.open = False
         before = self.questions.pop(key, None)
-        made = Question(key, place, prompt, images)
+        made = Question(key, place, prompt, images, tuple(sources))
         if before is not None and before.place == place and before.images == images:
             made.vote, made.dropped = before.vote, before.dropped
         self.questions[key] = made
+
+
+def source_file(number: int) -> str:
+    """The file of a source in the folder of a question's images."""
+    return f"source-{number}.png"
 
 
 def _is_key(value: object) -> bool:

@@ -48,7 +48,7 @@ def encode_image(rgb_CHW: torch.Tensor, ending: str, text: str) -> bytes:
 
     Args:
         ending: ``.png``, or anything else for JPEG.
-        text: how it was made; stored as ``parameters`` of a PNG or as user comment of a JPEG.
+        text: how it was made; stored as ``parameters`` of a PNG or as user comment of a JPEG. A PNG needs none.
     """
     import torch
     from PIL import Image
@@ -59,7 +59,8 @@ def encode_image(rgb_CHW: torch.Tensor, ending: str, text: str) -> bytes:
     stream = io.BytesIO()
     if ending.lower() == ".png":
         info = PngInfo()
-        info.add_itxt("parameters", text) if not text.isascii() else info.add_text("parameters", text)
+        if text:
+            info.add_itxt("parameters", text) if not text.isascii() else info.add_text("parameters", text)
         image.save(stream, format="PNG", pnginfo=info)
     else:
         exif = Image.Exif()

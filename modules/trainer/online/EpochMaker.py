@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -135,7 +135,7 @@ class EpochMaker:
         if not all_different(self.processes.gather([one.seed for one in requests])):
             raise RuntimeError("two images of an epoch would be made from the same noise")
         settings = self.settings(epoch)
-        showing = self._showing(epoch)
+        showing = self._showing(epoch, requests)
         with self._weights(step):
             rollouts = generate(
                 self.setup,
@@ -150,7 +150,7 @@ class EpochMaker:
         rgb_NCHW = self._decoded(rollouts) if showing is None else showing.images(rollouts)
         self._tell("scoring images", 0, len(rollouts))
         scales = self.judge.rewards.state_dict()
-        sources = [() if one.source is None else one.source.pixels for one in requests]
+        sources = [one.source for one in requests]
         judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked, sources)
         self._warnings += self.judge.warnings()
         batch = OnlineBatch(rollouts, judged.adv_N, judged.reward_N, torch.arange(len(rollouts)))
@@ -162,12 +162,12 @@ class EpochMaker:
             self.judge.rewards.load_state_dict(scales)
             raise
         if self.processes.first:
-            self._warnings += self._review.keep(epoch, rgb_NCHW, batch)
+            self._warnings += self._review.keep(epoch, rgb_NCHW, batch, sources)
         counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
         images = [int(one) for one in self.processes.sum(counts).tolist()]
         return MadeEpoch(epoch, batch, micro, images, judged.facts)
 
-    def _showing(self, epoch: int) -> ShowingWhileMade | None:
+    def _showing(self, epoch: int, requests: Sequence[RolloutRequest]) -> ShowingWhileMade | None:
         """Shows a person the images of a prompt while others are made, if a person is asked."""
         if self._person is None:
             return None
@@ -175,6 +175,7 @@ class EpochMaker:
         return ShowingWhileMade(
             epoch, self.config.rlhf_group_size, self._person.offer,
             lambda latents_NChw: decode(self.setup, self.model, latents_NChw, batch),
+            {one.group: one.source for one in requests if one.source is not None},
         )  # fmt: skip
 
     def _decoded(self, rollouts: Rollouts) -> torch.Tensor:

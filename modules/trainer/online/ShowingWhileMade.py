@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from modules.reward.person import Shown
+from modules.rollout.generate import RolloutSource
 from modules.rollout.Rollouts import Rollouts
+
+NOTHING = RolloutSource(())
 
 
 class ShowingWhileMade:
@@ -16,6 +19,7 @@ class ShowingWhileMade:
         group_size: images per prompt.
         offer: called once for each prompt.
         decode: latents (N, C, h, w) to images (N, 3, H, W).
+        edited: what the prompts edit, by group; none of those that edit nothing.
     """
 
     def __init__(
@@ -24,8 +28,10 @@ class ShowingWhileMade:
         group_size: int,
         offer: Callable[[Shown], None],
         decode: Callable[[torch.Tensor], torch.Tensor],
+        edited: Mapping[int, RolloutSource],
     ) -> None:
         self._epoch, self._size, self._offer, self._decode = epoch, group_size, offer, decode
+        self._edited = edited
         self._groups: dict[int, dict[str, torch.Tensor]] = {}
 
     def take(self, made: Rollouts) -> None:
@@ -37,7 +43,10 @@ class ShowingWhileMade:
             if len(images) == self._size:
                 # in member order, whatever the order in which they were made
                 whole_KCHW = torch.stack([images[name] for name in sorted(images)])
-                self._offer(Shown(self._epoch, group, made.prompts[place], whole_KCHW))
+                source = self._edited.get(group, NOTHING)
+                self._offer(
+                    Shown(self._epoch, group, made.prompts[place], whole_KCHW, source.pixels, source.names)
+                )
 
     def images(self, rollouts: Rollouts) -> torch.Tensor:
         """The images of the whole rollout, (N, 3, H, W)."""

@@ -15,7 +15,7 @@ from PIL import Image
 
 from modules.model.noising.sampling import SamplingCancelled
 from modules.reward.person import Judged, Shown
-from modules.runner.votes.VoteBook import Question, VoteBook
+from modules.runner.votes.VoteBook import Question, VoteBook, source_file
 from modules.trainer.callbacks import Callback
 from modules.trainer.evaluate.image_files import encode_image
 from modules.util.counted import counted
@@ -63,15 +63,18 @@ class VoteDesk:
         """Write the images and ask about them. In a resumed run, they keep their earlier votes."""
         place = f"{shown.epoch}-{shown.group}"
         files = [encode_image(one, ".png", shown.prompt) for one in shown.images_KCHW]
+        sources = [encode_image(one.float() / 255, ".png", "") for one in shown.sources]
         before = self._book.at(place)
-        if before is not None and before.prompt == shown.prompt and self._are_same(before, files):
+        if before is not None and before.prompt == shown.prompt and self._are_same(before, files, sources):
             key, known = before.key, before.answered
         else:
             known = False
-            key = hashlib.blake2b(b"".join(files) + place.encode(), digest_size=8).hexdigest()
+            key = hashlib.blake2b(b"".join([*files, *sources]) + place.encode(), digest_size=8).hexdigest()
             for number, data in enumerate(files):
                 write_bytes(self._book.folder / place / f"{number}.png", data)
-        question = self._book.ask(key, place, shown.prompt, len(files))
+            for number, data in enumerate(sources):
+                write_bytes(self._book.folder / place / source_file(number), data)
+        question = self._book.ask(key, place, shown.prompt, len(files), shown.source_names)
         self._keys[shown.group] = key
         if not known:
             self._callback.votes_wanted(
@@ -80,16 +83,19 @@ class VoteDesk:
                 self._book.folder / place,
                 question.images,
                 len(self._book.open_questions()),
+                [(name, self._book.source(question, n)) for n, name in enumerate(question.sources)],
             )
 
-    def _are_same(self, before: Question, files: Sequence[bytes]) -> bool:
-        if before.images != len(files):
+    def _are_same(self, before: Question, files: Sequence[bytes], sources: Sequence[bytes]) -> bool:
+        if (before.images, len(before.sources)) != (len(files), len(sources)):
             return False
+        paths = [self._book.image(before, number) for number in range(len(files))]
+        paths += [self._book.source(before, number) for number in range(len(sources))]
         try:
-            old = [_pixels(self._book.image(before, number).read_bytes()) for number in range(len(files))]
+            old = [_pixels(path.read_bytes()) for path in paths]
         except (OSError, ValueError):
             return False
-        new = [_pixels(data) for data in files]
+        new = [_pixels(data) for data in (*files, *sources)]
         return all(a.shape == b.shape and np.abs(a - b).mean() <= SAME for a, b in zip(old, new, strict=True))
 
     def wait(self, groups: Sequence[int]) -> dict[int, tuple[int, ...] | None]:

@@ -12,6 +12,7 @@ from modules.model.Model import Model
 from modules.objective.advantages import group_advantages
 from modules.reward.base import RewardBatch
 from modules.reward.combine import Combined, RewardSet, Scores
+from modules.rollout.generate import RolloutSource
 from modules.rollout.Rollouts import Rollouts
 from modules.trainer.distributed import Processes, choose_device
 from modules.trainer.online.RewardWatch import RewardWatch
@@ -73,19 +74,19 @@ class Judge:
         rollouts: Rollouts,
         rgb_NCHW: torch.Tensor,
         check: Callable[[], None] | None = None,
-        sources: Sequence[tuple[torch.Tensor, ...]] = (),
+        edited: Sequence[RolloutSource | None] = (),
     ) -> Judged:
         """Score, gather, combine and compare the images.
 
         Args:
             check: called before anything is recorded; raises to cancel.
-            sources: of each image, what it was made from, (3, h, w) uint8 each; empty for none of any.
+            edited: of each image, what it was made from; empty for nothing of any.
 
         Raises:
             RewardError: a reward failed, or every group of the epoch is skipped.
             DataError: a reward is NaN or infinite, or a group is incomplete.
         """
-        scores, ids = self._scores(rollouts, rgb_NCHW, list(sources) or [()] * len(rollouts))
+        scores, ids = self._scores(rollouts, rgb_NCHW, list(edited) or [None] * len(rollouts))
         if check is not None:
             check()
         rows = self._processes.gather((ids, scores))
@@ -161,16 +162,18 @@ class Judge:
     # -- asking -----------------------------------------------------------------------------------------------
 
     def _scores(
-        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, sources: list[tuple[torch.Tensor, ...]]
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, edited: list[RolloutSource | None]
     ) -> tuple[Scores, list[str]]:
         """Scores of the images this process has to judge, and their ids."""
         ids, prompts = list(rollouts.ids), list(rollouts.prompts)
         group_N = rollouts.group_N
         if self.rewards.needs_groups and self._processes.world_size > 1:
-            ids, prompts, group_N, rgb_NCHW, sources = self._whole_groups(rollouts, rgb_NCHW, sources)
+            ids, prompts, group_N, rgb_NCHW, edited = self._whole_groups(rollouts, rgb_NCHW, edited)
         size = self._config.rlhf_group_size if self.rewards.needs_groups else None
         metadata = [{"id": one} for one in ids]
-        batch = RewardBatch(rgb_NCHW.float(), prompts, group_N, metadata, size, sources)  # type: ignore[arg-type]
+        sources = [() if one is None else one.pixels for one in edited]
+        names = [() if one is None else one.names for one in edited]
+        batch = RewardBatch(rgb_NCHW.float(), prompts, group_N, metadata, size, sources, names)  # type: ignore[arg-type]
         if not len(batch):
             return Scores(torch.zeros(len(self.rewards.names), 0), torch.zeros(0, dtype=torch.bool)), ids
         if not self._loaded:
@@ -189,16 +192,16 @@ class Judge:
             self._model.to(denoiser, self._processes.device)
 
     def _whole_groups(
-        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, sources: list[tuple[torch.Tensor, ...]]
-    ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, ...]]]:
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, edited: list[RolloutSource | None]
+    ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor, list[RolloutSource | None]]:
         """All images of every W-th group, gathered from all processes."""
-        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW, sources)
+        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW, edited)
         world, rank = self._processes.world_size, self._processes.rank
         picked = sorted(
             (
-                (group, one, prompt, image, edited)
+                (group, one, prompt, image, source)
                 for names, prompts, groups, images, before in self._processes.gather(mine)
-                for one, prompt, group, image, edited in zip(
+                for one, prompt, group, image, source in zip(
                     names, prompts, groups, images, before, strict=True
                 )
                 if group % world == rank

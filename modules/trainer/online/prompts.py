@@ -243,7 +243,7 @@ class EditedImages:
         """
         edits = [one for one in dict.fromkeys(prompts) if one.sources]
         read = {path: self._pixels(path) for path in dict.fromkeys(p for one in edits for p in one.sources)}
-        return {one: RolloutSource(tuple(read[path] for path in one.sources)) for one in edits}
+        return {one: RolloutSource(tuple(read[path] for path in one.sources), one.sources) for one in edits}
 
     def _pixels(self, path: str) -> torch.Tensor:
         """(3, H, W) uint8."""

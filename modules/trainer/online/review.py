@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from modules.rollout.generate import RolloutSource
 from modules.trainer.evaluate.image_files import save_image
 from modules.trainer.online.batch import OnlineBatch
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 from modules.util.owned_files import Owned, shown
+from modules.util.pairs.source_files import source_stem
 
 EPOCH = "epoch-"
 INDEX = "images.json"
-_OWN = re.compile(r"\d{4,}\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
+_OWN = re.compile(r"\d{4,}(-source(\.\d)?)?\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
 
 
 class ReviewFolder:
@@ -31,13 +34,19 @@ class ReviewFolder:
         self._folder, self._images, self._epochs = folder, images, epochs
         self._told_of_old = False
 
-    def keep(self, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch) -> list[str]:
-        """Write the first images of an epoch and remove old epochs. Returns what failed."""
+    def keep(
+        self,
+        epoch: int,
+        rgb_NCHW: torch.Tensor,
+        batch: OnlineBatch,
+        edited: Sequence[RolloutSource | None],
+    ) -> list[str]:
+        """Write the first images of an epoch, with what they edit, and remove old epochs. Returns what failed."""
         if not self._images:
             return []
         problems = []
         try:
-            keep_images(self._folder, epoch, rgb_NCHW, batch, self._images)
+            keep_images(self._folder, epoch, rgb_NCHW, batch, edited[: self._images])
         except UserError as error:
             problems.append(str(error))
         try:
@@ -49,10 +58,20 @@ class ReviewFolder:
         return problems
 
 
-def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch, count: int) -> Path:
-    """Write the first ``count`` images as ``epoch-N/*.png`` and a list of them. Returns the epoch's folder.
+def keep_images(
+    folder: Path,
+    epoch: int,
+    rgb_NCHW: torch.Tensor,
+    batch: OnlineBatch,
+    edited: Sequence[RolloutSource | None],
+) -> Path:
+    """Write the first images as ``epoch-N/*.png`` and a list of them. Returns the epoch's folder.
 
-    The PNG metadata holds prompt, seed, reward and advantage in the format that other programs read.
+    The PNG metadata holds prompt, seed, reward and advantage in the format that other programs read. What an image
+    edits is next to it, as the model saw it and under the name by which the pair tool finds it.
+
+    Args:
+        edited: of each image to write, what it edits.
 
     Raises:
         UserError: the disk is full or not writable.
@@ -63,10 +82,10 @@ def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineB
     try:
         # an epoch that is repeated after a resume
         _remove(folder, target.name)
-        for number in range(min(count, len(batch))):
+        for number, source in enumerate(edited):
             name = f"{number:04d}.png"
             reward, advantage = float(batch.reward_B[number]), float(batch.adv_B[number])
-            facts = {
+            facts: dict[str, object] = {
                 "file": name,
                 "id": rollouts.ids[number],
                 "prompt": rollouts.prompts[number],
@@ -85,6 +104,8 @@ def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineB
                 ]
             )
             save_image(rgb_NCHW[number], target / name, text)
+            if source is not None:
+                facts["sources"] = _keep_sources(target, f"{number:04d}", source)
             entries.append(facts)
         write_json(target / INDEX, {"epoch": epoch, "images": entries})
     except OSError as error:
@@ -94,6 +115,16 @@ def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineB
             hint="make room on the disk of the workspace, or keep none",
         ) from error
     return target
+
+
+def _keep_sources(target: Path, stem: str, source: RolloutSource) -> list[dict[str, str]]:
+    """Write what an image edits, and return the name and file of each."""
+    made = []
+    for number, (pixels_CHW, name) in enumerate(zip(source.pixels, source.names, strict=True), start=1):
+        file = f"{source_stem(f'{stem}-source', number)}.png"
+        save_image(pixels_CHW.float() / 255, target / file, "")
+        made.append({"name": name, "file": file})
+    return made
 
 
 def forget_old(folder: Path, keep: int) -> None:

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.curation.ImageGroup import ImageGroup
-from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
+from modules.ui.curation.ChoiceView import (
+    Action,
+    ChoiceView,
+    ViewContext,
+    source_captions,
+    sources_at_scale,
+)
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.curation.SourcePane import SourcePane
 from modules.ui.texts import choosing as words
@@ -27,7 +33,7 @@ class GridView(ChoiceView):
         super().__init__(parent, context)
         self.columnconfigure(1, weight=1)
         self.rowconfigure(0, weight=1)
-        self.sources = SourcePane(self, context)
+        self.sources = SourcePane(self, context.prefetcher, context.theme.fonts["text"])
         self.sources.grid(row=0, column=0, sticky="n")
         self.grid_of_images = self.make_grid()
         self.grid_of_images.grid(row=0, column=1, sticky="nsew")
@@ -52,7 +58,8 @@ class GridView(ChoiceView):
         """Show the sources at the size of the images."""
         group = self.group_in_sight()
         if group is not None:
-            self.sources.show(group, self.grid_of_images.cell)
+            captions = source_captions(group, self.context.blind)
+            self.sources.show(sources_at_scale(group), captions, self.grid_of_images.cell)
 
     def _resized(self) -> None:
         self.fit()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
+from tkinter import font as tkfont
 from tkinter import ttk
 
-from modules.curation.ImageGroup import ImageGroup
-from modules.ui.curation.ChoiceView import MOST_SHOWN, ViewContext, source_captions, sources_at_scale
-from modules.ui.widgets.ImagePrefetcher import Key, Shown
+from modules.ui.curation.ChoiceView import MOST_SHOWN
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key, Shown
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.ThumbGrid import PAD
 
@@ -16,19 +16,18 @@ from modules.ui.widgets.ThumbGrid import PAD
 class SourcePane(ttk.Frame):
     """Sources one below the other, each as large as an image of the grid. Empty if nothing is edited."""
 
-    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
-        super().__init__(parent, style="Back.TFrame")
-        self._context = context
-        font = context.theme.fonts["text"]
+    def __init__(
+        self, parent: tk.Misc, prefetcher: ImagePrefetcher, font: tkfont.Font, style: str = "Back.TFrame"
+    ) -> None:
+        super().__init__(parent, style=style)
         # the grid does not zoom, so neither do the sources
-        self.views = [ImageView(self, context.prefetcher, ZoomState(), font=font) for _ in range(MOST_SHOWN)]
+        self.views = [ImageView(self, prefetcher, ZoomState(), font=font) for _ in range(MOST_SHOWN)]
         self._shown: Sequence[Shown] = ()
 
-    def show(self, group: ImageGroup, cell: int) -> None:
-        """Show the sources of a group; ``cell`` is the side of an image's place in the grid, in pixels."""
+    def show(self, sources: Sequence[Shown], captions: Sequence[str], cell: int) -> None:
+        """Show sources with captions; ``cell`` is the side of an image's place in the grid, in pixels."""
         side = cell - 2 * PAD
-        self._shown = sources_at_scale(group)
-        captions = source_captions(group, self._context.blind)
+        self._shown = sources[:MOST_SHOWN]
         for row, view in enumerate(self.views):
             if row < len(self._shown):
                 view.configure(width=side, height=side)

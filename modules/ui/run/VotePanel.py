@@ -9,10 +9,11 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.runner.votes.VoteBook import Question, Vote, VoteBook
+from modules.ui.curation.SourcePane import SourcePane
 from modules.ui.texts import votes as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Shown
+from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
 from modules.util.counted import counted
@@ -29,7 +30,7 @@ LIKE_KEYS, DISLIKE_KEYS, BEST_KEYS, DONE_KEYS = (
 
 
 class VotePanel(ttk.Frame):
-    """The open questions of a run. Every mark is on disk before it is drawn.
+    """The open questions of a run, with what their prompts edit. Every mark is on disk before it is drawn.
 
     Args:
         changed: called with the number of open questions whenever it changes.
@@ -42,23 +43,26 @@ class VotePanel(ttk.Frame):
         self._book: VoteBook | None = None
         self.question: Question | None = None
         self._open = 0
-        self.columnconfigure(0, weight=1)
+        self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
         self.title = ttk.Label(self, text=words.NO_QUESTION, justify="left")
-        self.title.grid(row=0, column=0, sticky="ew", pady=(0, px(4)))
+        self.title.grid(row=0, column=0, columnspan=2, sticky="ew", pady=(0, px(4)))
         self.bind(
             "<Configure>", lambda event: self.title.configure(wraplength=max(100, event.width - px(20)))
         )
         self._prefetcher = ImagePrefetcher(
             lambda key: ui.pump.post(lambda: self._arrived(key[0])), budget=BUDGET
         )
+        self.sources = SourcePane(self, self._prefetcher, ui.theme.fonts["text"], "TFrame")
+        self.sources.grid(row=1, column=0, sticky="n")
+        self.sources.grid_remove()
         self.images = ThumbGrid(
             self, self._prefetcher, on_best=self.like, on_worst=self.dislike, font=ui.theme.fonts["text"]
         )
-        self.images.grid(row=1, column=0, sticky="nsew")
+        self.images.grid(row=1, column=1, sticky="nsew")
         self._keys()
         row = FlowFrame(self, px(4))
-        row.grid(row=2, column=0, sticky="ew", pady=(px(6), 0))
+        row.grid(row=2, column=0, columnspan=2, sticky="ew", pady=(px(6), 0))
         for text, command, style in (
             (words.LIKE, lambda: self.like(self.images.cursor), "TButton"),
             (words.DISLIKE, lambda: self.dislike(self.images.cursor), "TButton"),
@@ -126,6 +130,7 @@ class VotePanel(ttk.Frame):
             self.title.configure(text=words.NO_QUESTION)
             self.images.show([])
             self.images.set_marks({})
+            self.sources.show([], [], self.images.cell)
             return
         self.title.configure(text=words.QUESTION.format(prompt=question.prompt or words.NO_PROMPT))
         self.images.show([self._book.image(question, number) for number in range(question.images)])
@@ -134,11 +139,23 @@ class VotePanel(ttk.Frame):
 
     def _fit(self) -> None:
         self.images.fit_cells(self._ui.theme.px(SMALLEST))
-        self._prefetcher.want(self.images.in_sight())
+        self._show_sources()
+        self._prefetcher.want([*self.sources.wanted(), *self.images.in_sight()])
+
+    def _show_sources(self) -> None:
+        """Show what the prompt edits at the size of the images."""
+        question, book = self.question, self._book
+        if question is None or book is None:
+            return
+        first = book.image(question, 0)
+        shown = [Compared(first, book.source(question, number)) for number in range(len(question.sources))]
+        captions = [words.SOURCE.format(name=Path(name).name) for name in question.sources]
+        self.sources.show(shown, captions, self.images.cell)
 
     def _arrived(self, path: Shown) -> None:
         if self.winfo_exists():
             self.images.arrived(path)
+            self.sources.arrived(path)
 
     def _mark(self) -> None:
         vote = self.question.vote if self.question is not None else Vote()

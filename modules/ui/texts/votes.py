@@ -7,6 +7,7 @@ NO_QUESTION = (
 )
 QUESTION = "Which of these do you like?  \u2013  {prompt}"
 NO_PROMPT = "(no prompt)"
+SOURCE = "Source  {name}"
 LIKE, DISLIKE = "Space  Like", "D  Dislike"
 BEST, DONE = "B  Best", "Enter  Done"
 OPEN = "open question"

@@ -12,16 +12,21 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.intake.groups import ScanOptions, scan_groups
 from modules.reward.base import Reward, RewardBatch, create_reward
 from modules.reward.builtin import SourceLikeness
+from modules.runner.votes.VoteBook import Question, Vote, VoteBook
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.trainer.online.prompts import collect_prompts, online_summary
 from modules.util.config.load import load_config
 from modules.util.errors import UserError
+from scripts import runctl
 from tests.dataLoader.builders import write_image
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
+from tests.trainer.online.test_person import Votes, voter
 from tests.usual import usual
 
 INSTRUCTIONS = ("make it night", "paint it red", "add a hat", "remove it")
@@ -164,6 +169,46 @@ def test_a_reward_is_given_the_source_of_each_image(tmp_path: Path, monkeypatch:
     assert any(
         "4 source images have a different shape from rlhf_rollout_size" in one for one in heard.warnings
     )
+
+
+def test_votes_and_kept_images_name_and_show_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All instructions are the same, so only the source tells the questions apart."""
+    config = write_edits(tmp_path, "NFT", rlhf_reward="person", rlhf_keep_images=4, rlhf_prompts_per_epoch=2)
+    _rows(tmp_path, *({"prompt": "make it night", "source": f"before/{n}.png"} for n in range(4)))
+    told: list[str] = []
+
+    def look(book: VoteBook, question: Question) -> Vote:
+        runctl.main([str(tmp_path / "run"), "votes"])
+        told.append(capsys.readouterr().out)
+        return Vote((0,), (1,), done=True)
+
+    heard = Votes()
+    with voter(tmp_path / "run", look):
+        run_here(config, callback=heard)
+    book = VoteBook(tmp_path / "run")
+    book.refresh()
+    questions = list(book.questions.values())
+    assert len({one.sources for one in questions}) == len(questions) == 2
+    assert [names for names, _ in heard.sources] == [one.sources for one in questions]
+    for (names, (copy,)), said in zip(heard.sources, told, strict=True):
+        assert mean_colour(copy) == pytest.approx(mean_colour(Path(names[0])), abs=8)
+        assert f"source {names[0]}: {copy}" in said
+    kept = tmp_path / "run" / "rollouts" / "epoch-0"
+    listed = json.loads((kept / "images.json").read_text(encoding="utf-8"))["images"]
+    for one in listed:
+        (source,) = one["sources"]
+        assert source["file"] == one["file"].replace(".png", "-source.png")
+        assert mean_colour(kept / source["file"]) == pytest.approx(mean_colour(Path(source["name"])), abs=8)
+    # the pair tool compares only images of one source
+    found = list(scan_groups(kept, tmp_path / "pairs", ScanOptions(near_duplicates=None)))
+    assert [len(one.files) for one in found if isinstance(one, ImageGroup)] == [2, 2] and len(found) == 2
+
+
+def mean_colour(path: Path) -> tuple[int, ...]:
+    with Image.open(path) as image:
+        return tuple(image.convert("RGB").resize((1, 1), Image.Resampling.BOX).getpixel((0, 0)))  # type: ignore[arg-type]
 
 
 # -- before a run ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,20 @@ class Votes(Listening):
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
         self.wanted: list[tuple[str, Path, int]] = []
+        self.sources: list[tuple[tuple[str, ...], tuple[Path, ...]]] = []
         self.counted: list[tuple[int, str, list[int], bool]] = []
 
     def votes_wanted(
-        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+        self,
+        question: str,
+        prompt: str,
+        folder: Path,
+        images: int,
+        open_questions: int,
+        sources: Sequence[tuple[str, Path]] = (),
     ) -> None:
         self.wanted.append((question, folder, images))
+        self.sources.append((tuple(name for name, _ in sources), tuple(path for _, path in sources)))
 
     def votes_counted(self, group: int, by: str, levels: Any, teaches: bool) -> None:
         self.counted.append((group, by, list(levels), teaches))
@@ -213,6 +221,18 @@ def test_a_head_votes_on_what_the_person_does_not_see(
     # all of the first epoch, then every other prompt
     assert by[:2] == ["person", "person"] and by.count("head") == 2
     assert len(given) == 4 == len(heard.wanted)
+
+
+@pytest.mark.parametrize("sources", ["cat.png", [1], ["a.png"] * 10, None])
+def test_a_question_with_impossible_sources_is_skipped(tmp_path: Path, sources: object) -> None:
+    book = VoteBook(tmp_path)
+    book.ask("00000000000000aa", "0-0", "make it night", 4, ["photos/cat.png"])
+    record = {"asked": "00000000000000bb", "place": "0-1", "prompt": "a", "images": 4, "sources": sources}
+    with (book.folder / "votes.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    read = VoteBook(tmp_path)
+    read.refresh()
+    assert [one.sources for one in read.questions.values()] == [("photos/cat.png",)]
 
 
 def test_votes_from_a_terminal_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

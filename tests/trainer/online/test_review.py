@@ -27,6 +27,15 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert len(list((tmp_path / "epoch-2").iterdir())) == 4
 
 
+def test_what_images_edit_goes_with_them(tmp_path: Path) -> None:
+    for number in (0, 1):
+        for name in ("0000-source.png", "0000-source.2.png"):
+            (tmp_path / f"epoch-{number}").mkdir(exist_ok=True)
+            (tmp_path / f"epoch-{number}" / name).write_text("x")
+    forget_old(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-1"]
+
+
 def test_files_of_a_person_stay_and_links_are_not_followed(tmp_path: Path) -> None:
     with Guard(tmp_path / "person") as guard:
         run = tmp_path / "run"

@@ -77,3 +77,22 @@ def test_questions_are_answered_by_keys_and_clicks(hands: Hands, tmp_path: Path)
     hands.keys("<Return>", to=canvas)
     hands.wait(lambda: "2 of 4 liked" in page.diary.get("1.0", "end"), "the diary does not tell")
     assert votes.question is None and page.tabs.tab(votes, "text") == "Votes"
+
+
+def test_the_source_is_next_to_its_images_and_gone_with_them(hands: Hands, tmp_path: Path) -> None:
+    run = asking_run(tmp_path / "asking")
+    book = VoteBook(run.path)
+    Image.new("RGB", (64, 64), (250, 10, 10)).save(book.folder / "0-0" / "source-0.png")
+    book.ask(KEYS[0], "0-0", "make it night", 4, ["photos/cat.png"])
+    book.give(KEYS[1], Vote(done=True))
+    hands.window.show_page("run")
+    hands.window.runs.attach(str(run.path))
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    votes = page.votes
+    view = votes.sources.views[0]
+    hands.wait(lambda: view._photo is not None, "the source does not appear")
+    assert view._caption == "Source  cat.png" and votes.sources.winfo_ismapped()
+    assert view.winfo_rootx() < votes.images.winfo_rootx()
+    hands.keys("<Return>", to=votes.images.canvas)
+    assert votes.question is None and not votes.sources.winfo_ismapped()
