@@ -144,7 +144,9 @@ EXAMPLES: dict[str, dict[str, object]] = {
 def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
     config, table = load_config(path), usual_values()
     row = table["v_prediction" if config.force_v_prediction else config.model_type.spec.prediction]
-    if (name := path.relative_to(FOLDER).as_posix()) in EXAMPLES:
+    # one for a smaller card differs in the types of weights alone
+    name = re.sub(r" \d+ GB\.json$", ".json", path.relative_to(FOLDER).as_posix())
+    if name in EXAMPLES:
         data = json.loads(path.read_text(encoding="utf-8"))
         assert {key: data.get(key) for key in EXAMPLES[name]} == EXAMPLES[name]
         assert config.lora_alpha == 2 * config.lora_rank
