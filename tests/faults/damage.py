@@ -66,12 +66,15 @@ class Kind:
         without: damages that do not concern it: others may write or delete such a file, and nothing shows that it
             was another one before.
         again: parts of what it returned are made again where they are missing.
+        copied: whether a copy is as good as the files themselves, which is not so where one knows others by their
+            place on the disk.
     """
 
     make: Callable[[Path], Path]
     use: Callable[[Path], Any]
     without: tuple[str, ...] = ()
     again: bool = False
+    copied: bool = True
 
 
 @dataclass
@@ -173,7 +176,7 @@ def _index_kind() -> Kind:
     def use(folder: Path) -> Any:
         return FileIndex(folder / "files.sqlite").digest(str(folder / "in" / "0.png"))
 
-    return Kind(make, use)
+    return Kind(make, use, copied=False)
 
 
 def _pair_kind(name: str, use: Callable[[Path], Any], without: tuple[str, ...] = ()) -> Kind:
@@ -355,15 +358,29 @@ class _Heard(logging.Handler):
         self.said.append(record.getMessage())
 
 
+def _made(base: Path, kind: str) -> Path:
+    """The file to be damaged, among sound ones in ``base/case``; they are made once, and copied for each case."""
+    folder, one = base / "case", KINDS[kind]
+    kept, name = base / "sound" / kind.replace("/", " "), base / "sound" / f"{kind.replace('/', ' ')}.name"
+    shutil.rmtree(folder, ignore_errors=True)
+    if name.exists():
+        shutil.copytree(kept, folder)
+        return folder / name.read_text()
+    folder.mkdir(parents=True)
+    file = one.make(folder)
+    if one.copied:
+        shutil.copytree(folder, kept)
+        name.write_text(file.relative_to(folder).as_posix())
+    return file
+
+
 def damage(base: Path, kind: str, how: str, seed: int, tally: DamageTally) -> None:
     """One case; a person's files lie next to it."""
     label, draw = f"{kind} {how} {seed}", random.Random(f"{kind} {how} {seed}")
     folder, one = base / "case", KINDS[kind]
     if how in one.without:
         return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    guard, file = Guard(base / "person"), one.make(folder)
+    guard, file = Guard(base / "person"), _made(base, kind)
     sound, data = one.use(folder), file.read_bytes()
     others = [p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p != file]
     other = next((found for found in others if found not in (data, b"")), b"another file")

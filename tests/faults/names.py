@@ -21,7 +21,7 @@ from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
 from modules.util.owned_files import Owned
 from scripts import curate
-from tests.faults.pair_folders import change_manifest, entry, make_pairs, put_row, write_images
+from tests.faults.pair_folders import change_manifest, entry, make_pairs, put_row
 from tests.guard import Guard
 from tests.trainer.resume.test_checkpoint import at
 
@@ -136,16 +136,25 @@ class NameTally:
         return [*self.crashes, *self.guards]
 
 
-def try_name(base: Path, where: str, what: str, tally: NameTally) -> None:
-    """One name in one field, in folders made anew."""
-    folder = base / "case"
-    shutil.rmtree(folder, ignore_errors=True)
-    guard = Guard(base / "case" / "person")
-    try:
+def _prepared(base: Path, folder: Path) -> Path:
+    """A copy of what every case begins with; it is made once, at the place of the cases, for names in files."""
+    made = base / "prepared"
+    if not made.exists():
+        shutil.rmtree(folder, ignore_errors=True)
         make_pairs(folder, 2, finalised=True)
-        (folder / "out" / "out").symlink_to(guard.folder)
+        (folder / "out" / "out").symlink_to(folder / "person")
         (folder / "out" / "circle").symlink_to(".")
-        write_images(folder / "in", 2)
+        folder.rename(made)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(made, folder, symlinks=True)
+    return folder
+
+
+def try_name(base: Path, where: str, what: str, tally: NameTally) -> None:
+    """One name in one field, in folders of its own."""
+    folder = _prepared(base, base / "case")
+    guard = Guard(folder / "person")
+    try:
         tally.tried += 1
         try:
             made = FIELDS[where](folder, NAMES[what].replace("{person}", str(guard.folder)))
