@@ -57,10 +57,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # before there are workers, so that all of them share the models that one has written
     tiny.root()
+    keep_bytecode()
     if config.getoption("quick") and (
         hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
     ):
         sys.addaudithook(refuse_children)
+
+
+def keep_bytecode() -> None:
+    """Programs are started hundreds of times: where the surroundings keep no bytecode, each would compile every module
+    that it imports again, which takes longer than most of them run.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish() -> None:

@@ -17,11 +17,13 @@ import torch
 
 NAME = "second"
 _SOURCE = Path(__file__).with_name("second_device.cpp")
+_FLAGS = ("-O1", "-w", "-shared", "-fPIC", "-std=c++20")
 
 
 def build(folder: Path) -> Path:
     """The compiled library, from ``folder`` if it was made before from the same source and PyTorch."""
-    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    way = " ".join((torch.__version__, torch.__file__, *_FLAGS)).encode()
+    key = hashlib.sha256(_SOURCE.read_bytes() + way).hexdigest()[:16]
     made = folder / f"second_device-{key}.so"
     if made.exists():
         return made
@@ -39,8 +41,7 @@ def _compile(made: Path) -> None:
     fresh = made.with_suffix(f".{os.getpid()}")
     include = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
     libraries = [f"-L{home / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]
-    flags = ["-O1", "-w", "-shared", "-fPIC", "-std=c++20"]
-    subprocess.run(["g++", *flags, *include, str(_SOURCE), *libraries, "-o", str(fresh)], check=True)
+    subprocess.run(["g++", *_FLAGS, *include, str(_SOURCE), *libraries, "-o", str(fresh)], check=True)
     fresh.replace(made)
 
 

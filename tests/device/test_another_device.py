@@ -77,10 +77,11 @@ SHARES = {"families": FAMILIES, "settings and methods": SETTINGS}
 
 @pytest.fixture(scope="module")
 def library() -> Path:
-    """The folder of the device's library, compiled once for a source and a PyTorch."""
+    """The folder of the device's library, compiled once for a source and a PyTorch, for all checkouts."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++ (Debian's package g++)")
-    folder = ROOT / ".pytest_cache" / "second_device"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "tastemaker-tests" / "second_device"
     second_device.build(folder)
     return folder
 
