@@ -51,20 +51,20 @@ class Row:
         return dict(self.data)
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(one) for one in _names(text)]
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in names(text)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tastes", type=_names, help="names, separated by commas (all)")
-    parser.add_argument("--answers", type=_numbers, default=[25, 50, 100], help="answers (25,50,100)")
-    parser.add_argument("--seeds", type=_numbers, default=[1, 2, 3], help="seeds (1,2,3)")
+    parser.add_argument("--tastes", type=names, help="names, separated by commas (all)")
+    parser.add_argument("--answers", type=numbers, default=[25, 50, 100], help="answers (25,50,100)")
+    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3], help="seeds (1,2,3)")
     parser.add_argument(
-        "--methods", type=_names, default=["supervised", "dpo", "head-nft"], help=f"of {', '.join(METHODS)}"
+        "--methods", type=names, default=["supervised", "dpo", "head-nft"], help=f"of {', '.join(METHODS)}"
     )
     parser.add_argument(
         "--taste-file", help="Python file with more tastes, TASTES = (Taste(...), ...); its code is run"
