@@ -4,10 +4,13 @@ Reads lines of JSON from stdin, each with `config` (plain data of a config), `st
 `number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`,
 `shift`) and `rate` (`x`, `y`).
 What cannot be drawn has an `error` instead. Ends with its input.
+
+With --picture it draws the noise levels of every distribution for the documents instead, and ends.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -20,10 +23,17 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.trainer.curve_picture import density_picture  # noqa: E402
 from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
-from modules.util.jsonio import parse_json  # noqa: E402
+from modules.util.jsonio import parse_json, write_text  # noqa: E402
+
+DRAWN = (
+    ("UNIFORM", 0.0, 0.0), ("LOGIT_NORMAL", 0.0, 0.0), ("SIGMOID", 7.0, 0.0), ("HEAVY_TAIL", 1.29, 0.0),
+    ("COS_MAP", 0.0, 0.0), ("INVERTED_PARABOLA", 7.7, 0.0), ("BETA", 2.0, 4.0), ("POWER", 3.0, -1.0),
+)  # fmt: skip
+"""The distributions of the picture, each with a weight and a bias that show what it is for."""
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,8 +52,26 @@ def _of(make: Callable[[], Any]) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def main() -> int:
-    """Answer until there are no more lines."""
+def picture() -> str:
+    """The densities of all distributions as SVG."""
+    made = {}
+    for name, weight, bias in DRAWN:
+        given = {"timestep_distribution": name, "noising_weight": weight, "noising_bias": bias}
+        title = name if not weight else f"{name} {weight:g}, {bias:g}"
+        made[title] = level_curves(TrainConfig.from_dict(given)).drawn
+    return density_picture(made)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Answer until there are no more lines, or draw the picture."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write an SVG of all distributions")
+    options = parser.parse_args(argv)
+    if options.picture is not None:
+        write_text(options.picture, picture())
+        return 0
     answers = sys.stdout
     for line in sys.stdin:
         asked = parse_json(line, "line with a config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,15 @@ from modules.model.noising.noise import noise_level
 from modules.modelSetup import training
 from modules.modelSetup.training import noise_options
 from modules.trainer import assembly
-from modules.trainer.curves import BINS, DRAWS, level_curves, rate_curve
+from modules.trainer.curve_picture import BOTTOM, HEIGHT, density_picture
+from modules.trainer.curves import BINS, DRAWS, Curve, level_curves, rate_curve
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import TimestepDistribution
 from modules.util.errors import ConfigError
 from modules.util.rng import generator
+from scripts import curves as script
 from tests.source_tree import ROOT
 from tests.tiny import tiny_folder, tiny_setup
 
@@ -135,3 +139,18 @@ def test_the_program_answers_line_by_line(tmp_path: Path) -> None:
     assert "no.such.Class" in second["rate"]["error"] and "drawn" in second["levels"]
     assert loud["rate"] == first["rate"] and "hello" in said.stderr
     assert "my_schedules.Leaving failed: gone" in leaving["rate"]["error"]
+
+
+def test_the_picture_of_a_density_starts_at_zero() -> None:
+    densities = {"even <1>": Curve([0.1, 0.9], [1.0, 1.0]), "steep": Curve([0.1, 0.9], [0.0, 2.0])}
+    even, steep = re.findall(r'points="([^"]*)"', made := density_picture(densities))
+    first, last = ([float(one.split(",")[1]) for one in points.split()] for points in (even, steep))
+    assert first[0] == first[1] == sum(last) / 2
+    assert last[0] == HEIGHT - BOTTOM
+    assert "even &lt;1&gt;" in made and "<1>" not in made
+
+
+def test_the_picture_in_the_documents_shows_every_distribution() -> None:
+    assert {name for name, *_ in script.DRAWN} == set(TimestepDistribution)
+    drawn = (ROOT / "docs/images/noise-levels.svg").read_text(encoding="utf-8")
+    assert [name for name in TimestepDistribution if f">{name}" not in drawn] == []

@@ -72,10 +72,17 @@ class CurvePlot(tk.Canvas):
         theme: colours and scale.
         title: shown above.
         reserved: pixels at 100 % to the left of the legend, used by other widgets.
+        from_zero: start the vertical axis at 0, so that the height of a curve is its share.
     """
 
     def __init__(
-        self, parent: tk.Misc, theme: Theme, title: str = "", height: int = 220, reserved: int = 0
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        title: str = "",
+        height: int = 220,
+        reserved: int = 0,
+        from_zero: bool = False,
     ) -> None:
         super().__init__(
             parent,
@@ -86,7 +93,7 @@ class CurvePlot(tk.Canvas):
             height=theme.px(height),
         )
         self._theme = theme
-        self.title, self._reserved = title, reserved
+        self.title, self._reserved, self._from_zero = title, reserved, from_zero
         self.curves: list[Curve] = []
         self.smoothing = 0.0
         self._drawn: list[tuple[Curve, list[float]]] = []
@@ -139,6 +146,9 @@ class CurvePlot(tk.Canvas):
         low = min(min(values) for _, values in self._drawn)
         high = max(max(values) for _, values in self._drawn)
         room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+        if self._from_zero and low >= 0:
+            low, room = 0.0, high * 0.08 or 1.0
+            return left, right if right > left else left + 1, low, high + room
         return left, right if right > left else left + 1, low - room, high + room
 
     def _place(self, x: float, y: float) -> tuple[float, float]:

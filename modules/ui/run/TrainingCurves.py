@@ -19,15 +19,23 @@ HEIGHT = 200
 
 
 class _Drawing:
-    """A button that shows a plot below itself, with a line of text."""
+    """A button that shows a plot below itself, with a line of text.
 
-    def __init__(self, ui: Ui, form: SettingsForm, group: str, turned: TrainingCurves) -> None:
+    Args:
+        field: the setting whose card it is put into.
+        from_zero: start the vertical axis at 0.
+    """
+
+    def __init__(
+        self, ui: Ui, form: SettingsForm, field: str, turned: TrainingCurves, from_zero: bool
+    ) -> None:
+        group = ui.state.settings[field].group
         frame = form.extend_card(group, first=True)
         self.shown = False
         self.button = ttk.Button(frame, text=words.DRAW, command=self.turn)
         self.button.pack(anchor="w")
         self.button.bind("<Return>", lambda _event: self.button.invoke())
-        self.plot = CurvePlot(frame, ui.theme, height=HEIGHT)
+        self.plot = CurvePlot(frame, ui.theme, height=HEIGHT, from_zero=from_zero)
         self.said = ttk.Label(frame, style="Muted.TLabel", justify="left")
         wrap_within(self.said, form.cards[group], ui.theme)
         self._turned = turned
@@ -60,9 +68,9 @@ class TrainingCurves:
 
     def __init__(self, ui: Ui, form: SettingsForm, page: tk.Misc) -> None:
         self._ui, self._helper = ui, CurveHelper()
-        settings = ui.state.settings
-        self.rate = _Drawing(ui, form, settings["learning_rate"].group, self)
-        self.levels = _Drawing(ui, form, settings["timestep_distribution"].group, self)
+        self.rate = _Drawing(ui, form, "learning_rate", self, from_zero=False)
+        # otherwise the noise of a uniform density fills the plot
+        self.levels = _Drawing(ui, form, "timestep_distribution", self, from_zero=True)
         self._busy, self._again = False, False
         page.bind("<Destroy>", lambda event: self._helper.end() if event.widget is page else None, add="+")
 

@@ -46,6 +46,7 @@ def test_drawings_are_shown_follow_the_settings_and_hide(quick: None, hands: Han
         hands.wait(lambda drawing=drawing: drawing.plot.curves)  # type: ignore[misc]
         assert drawing.plot.winfo_ismapped()
     assert [curve.name for curve in levels.plot.curves] == ["training", "the model"]
+    assert levels.plot._limits()[2] == 0.0 < rate.plot._limits()[2]
     state = hands.window.state_
     state.set_value("max_steps", 7)
     hands.wait(lambda: "shift 7" in str(levels.said.cget("text")))
