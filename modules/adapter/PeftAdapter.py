@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -328,7 +328,15 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
         tensor.data = tensor.data.to(home, options.dtype)
         tensor.requires_grad_(True)
     if options.decompose:
+        magnitude = layer.lora_magnitude_vector[NAME]
+        magnitude.get_weight_norm = partial(_positive, magnitude.get_weight_norm)
         _exact_magnitude(layer)
+
+
+def _positive(norm: Callable[..., torch.Tensor], *given: Any, **named: Any) -> torch.Tensor:
+    """The norms of a layer's weights, above 0: DoRA divides by them, and a row of zeros would become NaN."""
+    found = norm(*given, **named)
+    return found.clamp_min(torch.finfo(found.dtype).tiny)
 
 
 @torch.no_grad()

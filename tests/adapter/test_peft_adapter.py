@@ -192,3 +192,15 @@ def test_bad_options_are_refused(values: dict[str, object], field: str | None) -
     with pytest.raises(ConfigError) as caught:
         AdapterOptions(**values)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+def test_a_row_of_zeros_does_not_become_nan_in_dora() -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        next(layer for layer in model.denoiser.modules() if isinstance(layer, torch.nn.Linear)).weight[0] = 0.0
+    base = image(model)
+    handle = attach(model, AdapterOptions(rank=4, alpha=2.0, decompose=True))
+    assert torch.allclose(image(model), base, atol=1e-6)
+    assert torch.isfinite(image(model)).all()
+    stirred(handle)
+    assert torch.isfinite(image(model)).all()
