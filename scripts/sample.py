@@ -38,6 +38,10 @@ from modules.util.published_models import find_published  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 MOST_IMAGES = 10_000
+NEWER_OPTIONS: tuple[tuple[str, object], ...] = (
+    ("source_resolution", None), ("without", []), ("base_image", None), ("mask_image", None),
+    ("force_last_timestep", False),
+)  # fmt: skip
 UNSAFE = re.compile(r"[^\w .()-]+")
 
 if TYPE_CHECKING:
@@ -167,6 +171,13 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="scale source images to about this many pixels squared; to the size of the image by default, at most 1024",
     )
+    parser.add_argument("--base-image", type=Path, help="image that an inpainting model paints into")
+    parser.add_argument("--mask-image", type=Path, help="mask of that image: white is painted, black is kept")
+    parser.add_argument(
+        "--force-last-timestep",
+        action="store_true",
+        help="start at the noisiest timestep, for models trained on pure noise whose files do not say so",
+    )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
@@ -240,6 +251,9 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
                 "prompt": prompt,
                 "negative_prompt": options.negative_prompt,
                 "source_path": str(options.source or ""),
+                "base_image_path": str(options.base_image or ""),
+                "mask_image_path": str(options.mask_image or ""),
+                "force_last_timestep": options.force_last_timestep,
                 "seed": options.seed + number,
                 "diffusion_steps": options.steps,
                 "cfg_scale": options.cfg_scale,
@@ -486,6 +500,7 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.modelSetup.AdapterSwitch import AdapterSwitch
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample, unguided
+    from modules.trainer.evaluate.sample_painting import check_painting
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
     say = teller_of(options)
@@ -499,6 +514,7 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     filled = filled_samples(options, setup.spec, wanted)
     warn_of_unread(setup, filled, say)
     check_sample_sources(setup.spec, wanted)
+    check_painting(setup.spec, wanted)
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
@@ -569,7 +585,7 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         for name, value in vars(options).items()
         if name not in {*own, "dry_run", "count", "overwrite"}
         # images of versions without these options are still known
-        and (name, value) not in (("source_resolution", None), ("without", []))
+        and (name, value) not in NEWER_OPTIONS
     }
     device, number_type = place_of(options)
     (usual,) = filled_samples(options, ModelType(options.model_type).spec, [sample])
@@ -623,12 +639,14 @@ def sampled(
     from modules.modelSetup import sample_images
     from modules.modelSetup.sample_images import SampleRequest
     from modules.trainer.evaluate.image_files import encode_image, parameters_text
+    from modules.trainer.evaluate.sample_painting import painting
     from modules.trainer.evaluate.sample_sources import sample_sources
 
     start = 0
     while start < len(filled):
         sources = sample_sources(filled[start], sides_multiple(setup, model), options.source_resolution)
-        first = SampleRequest.of(filled[start], 0, sources)
+        painted = painting(filled[start], model.latent_factor)
+        first = SampleRequest.of(filled[start], 0, sources, painted)
         stop = start + 1
         while stop < min(len(filled), start + options.batch_size) and _alike(filled[stop], filled[start]):
             stop += 1
@@ -646,8 +664,9 @@ def sampled(
 
 
 def _alike(one: FilledSample, other: FilledSample) -> bool:
-    same_source = one.config.source_path == other.config.source_path
-    return same_source and replace(one, prompt="", config=other.config) == replace(other, prompt="")
+    names = ("source_path", "base_image_path", "mask_image_path", "force_last_timestep")
+    same_start = all(getattr(one.config, name) == getattr(other.config, name) for name in names)
+    return same_start and replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
 def target_of(options: argparse.Namespace, name: str) -> Path:

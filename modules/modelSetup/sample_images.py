@@ -13,10 +13,23 @@ import torch
 
 from modules.model.batch import Conditioning, Sources
 from modules.model.Model import Model
-from modules.model.noising.sampling import Denoise, Progress, run_sampler
+from modules.model.noising.sampling import Denoise, Progress, from_last_timestep, run_sampler
 from modules.model.text.NegativePrompt import NegativePrompt
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.SampleConfig import FilledSample
+
+
+@dataclass(frozen=True)
+class PaintedInto:
+    """An image that is painted into.
+
+    Args:
+        kept_CHW: its pixels in [0, 1], middle grey where it is painted.
+        mask_hw: 1 in the latent cells to paint, 0 elsewhere.
+    """
+
+    kept_CHW: torch.Tensor
+    mask_hw: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,8 @@ class SampleRequest:
             pixels.
         batch_size: images sampled at once; affects only memory.
         sources: the source images, (3, H, W) in [0, 1] each, the same for all prompts.
+        last_timestep: start at the noisiest timestep even if the sampler would leave it out.
+        painted: what inpainting models paint into, the same for all prompts; ``None`` for whole images.
     """
 
     prompts: Sequence[str]
@@ -42,9 +57,17 @@ class SampleRequest:
     scheduler: object = None
     batch_size: int = 4
     sources: Sequence[torch.Tensor] = ()
+    last_timestep: bool = False
+    painted: PaintedInto | None = None
 
     @classmethod
-    def of(cls, sample: FilledSample, seed: int, sources: Sequence[torch.Tensor] = ()) -> SampleRequest:
+    def of(
+        cls,
+        sample: FilledSample,
+        seed: int,
+        sources: Sequence[torch.Tensor] = (),
+        painted: PaintedInto | None = None,
+    ) -> SampleRequest:
         """The request for one image of a config's sample."""
         return cls(
             [sample.prompt],
@@ -55,6 +78,8 @@ class SampleRequest:
             sample.size,
             sample.noise_scheduler,
             sources=sources,
+            last_timestep=sample.config.force_last_timestep,
+            painted=painted,
         )
 
 
@@ -70,6 +95,8 @@ class _Batch:
     size: tuple[int, int]
     scheduler: object
     sources: Sequence[torch.Tensor]
+    last_timestep: bool
+    painted: PaintedInto | None
 
 
 def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
@@ -96,6 +123,8 @@ def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
         request.size or (spec.default_resolution, spec.default_resolution),
         request.scheduler or spec.default_sampler,
         request.sources,
+        request.last_timestep,
+        request.painted,
     )
     count = max(1, request.batch_size)
     slices = [slice(start, start + count) for start in range(0, len(prompts), count)]
@@ -204,6 +233,14 @@ def _sources(setup: BaseModelSetup, model: Model, images: Sequence[torch.Tensor]
     return Sources(one_1Chw.expand(count, -1, -1, -1) for one_1Chw in latents)
 
 
+def _painted(setup: BaseModelSetup, model: Model, painted: PaintedInto, count: int) -> torch.Tensor:
+    """Mask and latents of what is kept, the same for ``count`` samples, (B, 1 + C, h, w)."""
+    with model.borrowed(model.spec.vae), torch.autocast(model.device.type, enabled=False):
+        kept_1Chw = setup.encode_image(model, painted.kept_CHW[None]).to(model.device)
+    mask_11hw = painted.mask_hw[None, None].to(kept_1Chw.device, kept_1Chw.dtype)
+    return torch.cat([mask_11hw, kept_1Chw], dim=1).expand(count, -1, -1, -1)
+
+
 def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress: Progress) -> torch.Tensor:
     embedded = model.spec.embeds_guidance
     texts = sample_texts(model, request.prompts, request.negatives, request.cfg)
@@ -218,7 +255,11 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
         cond = cond.plus(guidance_B=torch.full((len(cond),), request.cfg, device=model.device))
     if request.sources:
         cond = cond.editing(_sources(setup, model, request.sources, len(cond)))
+    if request.painted is not None:
+        cond = cond.plus(inpaint_BChw=_painted(setup, model, request.painted, len(cond)))
     sampler = setup.make_sampler(model, request.scheduler, request.steps, request.size)
+    if request.last_timestep:
+        sampler = from_last_timestep(sampler, model.schedule, request.steps)
     noise_BChw, generators = setup.start_noise(model, request.seeds, request.size)
     scales = setup.guidance_scales(request.cfg, len(sampler.timesteps))
     apart = request.cfg > 1.0 and model.spec.guide in model.parts

@@ -376,7 +376,9 @@ class GenericTrainer:
                 self._validate()
         if due & 2:
             self._sample_interval.restart()
-            self._try(self._sample)
+            self._counters.samples_due += 1
+            if self._counters.samples_due > self.config.sample_skip_first:
+                self._try(self._sample)
         if due & 4:
             self._save_interval.restart()
             self._counters.saves_due += 1

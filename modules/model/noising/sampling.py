@@ -217,6 +217,18 @@ def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: 
     return sampler
 
 
+def from_last_timestep(sampler: Any, schedule: Schedule, steps: int) -> Any:
+    """A sampler whose steps start at the last timestep of the model's schedule. Those of flow models always do.
+
+    Lin et al. 2023 (arXiv 2305.08891, section 3.3): a model trained on pure noise has to be sampled from it.
+    """
+    if not isinstance(schedule, DiscreteSchedule):
+        return sampler
+    moved = type(sampler).from_config(sampler.config, timestep_spacing="trailing")
+    moved.set_timesteps(steps)
+    return moved
+
+
 def initial_noise(seeds: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, list[torch.Generator]]:
     """Initial noise (B, C, h, w) and its generators, one per seed, on the CPU.
 

@@ -20,6 +20,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.sample_images import SampleRequest, check_sample, unguided
 from modules.runner.events import SAMPLING
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
+from modules.trainer.evaluate.sample_painting import check_painting, painting
 from modules.trainer.evaluate.sample_sources import check_sample_sources, sample_sources
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.enum.choices import ImageFormat
@@ -64,7 +65,9 @@ class Sampler:
         """Raise ``UserError`` if a sample has a size, a sampler or a source that this model cannot use.
         Settings without effect give a warning.
         """
-        check_sample_sources(self._model.spec, [sample.config for _, sample in self._samples])
+        wanted = [sample.config for _, sample in self._samples]
+        check_sample_sources(self._model.spec, wanted)
+        check_painting(self._model.spec, wanted)
         with self._model.as_sampled():
             for _, sample in self._samples:
                 check_sample(self._setup, self._model, sample)
@@ -143,7 +146,8 @@ class Sampler:
         try:
             multiple = sides_multiple(self._setup, self._model)
             sources = sample_sources(sample, multiple, self._source_resolution)
-            request = SampleRequest.of(sample, seed, sources)
+            painted = painting(sample, self._model.latent_factor)
+            request = SampleRequest.of(sample, seed, sources, painted)
             return sample_images.sample(self._setup, self._model, request, report)
         except torch.OutOfMemoryError as error:
             _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)

@@ -22,6 +22,8 @@ from modules.util.pairs.source_files import further_sources
 FORMAT = 1
 CELLS = "cells"
 LETTERS = 12
+_NEWER = ("base_image_path", "mask_image_path", "force_last_timestep")
+"""Settings of samples that are left out while they are off, so that cells of versions without them are still known."""
 _UNSAFE = re.compile(r"[^\w ,.()-]+")
 
 
@@ -74,7 +76,10 @@ class SampleGrid:
         chosen = [(self._digest(path), strength) for path, strength in cell.chosen() if strength != 0.0]
         source = cell.sample.source_path
         sources = [self._digest(path) for path in further_sources(Path(source))] if source else []
-        facts = {**common, "sample": cell.sample.to_dict(), "adapters": chosen, "sources": sources}
+        painted = (cell.sample.base_image_path, cell.sample.mask_image_path)
+        sources += [self._digest(Path(path)) for path in painted if path]
+        given = {name: v for name, v in cell.sample.to_dict().items() if v or name not in _NEWER}
+        facts = {**common, "sample": given, "adapters": chosen, "sources": sources}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:LETTERS]
         name = _UNSAFE.sub("", label)[:60].strip(" .")
         return GridCell(cell, label, digest, self._folder / CELLS / f"{name} {digest}.png".strip())

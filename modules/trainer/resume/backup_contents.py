@@ -27,11 +27,13 @@ class Counters:
         undefined_steps: consecutive steps whose loss or gradient was NaN or infinite.
         saves_due: number of intermediate saves due so far, made or skipped.
         validated_at: the step of the last validation.
+        samples_due: number of samplings due so far, made or skipped.
     """
 
     undefined_steps: int = 0
     saves_due: int = 0
     validated_at: int = -1
+    samples_due: int = 0
 
 
 def _count(value: Any) -> bool:

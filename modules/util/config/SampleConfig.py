@@ -57,6 +57,20 @@ class SampleConfig(BaseConfig):
             "the extension."
         ),
     )
+    base_image_path: PathText = setting(
+        "",
+        widget="file",
+        title="Image to paint into",
+        tip="For inpainting models: the image to paint into, where its mask is white. It is cropped to the size of the "
+        "sample. Empty: the whole image is painted.",
+    )
+    mask_image_path: PathText = setting(
+        "",
+        widget="file",
+        visible=".base_image_path",
+        title="Mask",
+        tip="The mask of that image, of the same shape: white is painted, black is kept.",
+    )
     width: int | None = setting(
         None,
         ge=64,
@@ -100,6 +114,12 @@ class SampleConfig(BaseConfig):
         NoiseScheduler.AUTO,
         title="Sampler",
         tip="The method that turns noise into an image. AUTO takes the one the family is usually sampled with.",
+    )
+    force_last_timestep: bool = setting(
+        False,
+        title="Start at the last timestep",
+        tip="Start at the noisiest timestep, which some samplers leave out. Use it if the model was trained on pure "
+        "noise (zero terminal SNR) and its files do not say so. Flow models always start there.",
     )
 
     def filled(self, family: FamilySpec, published: PublishedModel | None = None) -> FilledSample:

@@ -291,6 +291,17 @@ def chroma(folder: Path) -> dict[str, Any]:
     return _family("CHROMA_1", "transformer")
 
 
+def paints(folder: Path) -> dict[str, Any]:
+    """Training a model that paints into images, and a sample that is painted into one."""
+    shown = {"base_image_path": "chosen/000.png", "mask_image_path": "masks/000.png"}
+    return {
+        **inpainted(folder),
+        "samples": [{**SAMPLE, **{name: str(image_folder() / path) for name, path in shown.items()}}],
+        "sample_after": 1,
+        "sample_after_unit": "STEP",
+    }
+
+
 def edits(folder: Path) -> dict[str, Any]:
     """Training a model that edits images, and a sample of it."""
     before = image_folder() / "before"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import SAMPLE, concept, edits, image_folder, pictures, sampled
+from tests.house.acts.bases import SAMPLE, concept, edits, image_folder, paints, pictures, sampled
 from tests.house.acts.case import Case, write
 from tests.house.acts.model_cases import other_model
 
@@ -78,6 +78,7 @@ SAMPLES = [
     Case("sample_model_name", sampled, lambda folder: other_model("STABLE_DIFFUSION_15"), see.samples),
     Case("sample_after", sampled, 2, see.samples, {"max_steps": 2}),
     Case("sample_after_unit", sampled, "EPOCH", see.samples),
+    Case("sample_skip_first", sampled, 1, see.samples, {"max_steps": 2}),
     Case("sample_before_training", sampled, True, see.samples),
     Case("sample_image_format", sampled, "PNG", see.files),
     Case("non_ema_sampling", sampled, True, see.samples),
@@ -90,6 +91,19 @@ SAMPLES = [
         lambda folder: str(image_folder() / "before-other/000.png"),
         see.samples,
     ),
+    Case(
+        "samples.0.base_image_path",
+        paints,
+        lambda folder: str(image_folder() / "chosen/002.png"),
+        see.samples,
+    ),
+    Case(
+        "samples.0.mask_image_path",
+        paints,
+        lambda folder: str(image_folder() / "other-masks/000.png"),
+        see.samples,
+    ),
+    Case("samples.0.force_last_timestep", sampled, True, see.samples),
     Case("samples.0.width", sampled, 72, see.samples),
     Case("samples.0.height", sampled, 72, see.samples),
     Case("samples.0.seed", sampled, 43, see.samples),

@@ -8,6 +8,7 @@ import torch
 from modules.model.noising.sampling import (
     DISCRETE,
     SamplingCancelled,
+    from_last_timestep,
     initial_noise,
     make_sampler,
     run_sampler,
@@ -118,3 +119,20 @@ def test_spacing_of_a_flow_models_own_config() -> None:
     assert len(plain) == len(karras) == 6
     # the same ends, and steps that grow smaller towards the image
     assert torch.allclose(plain[[0, -2, -1]], karras[[0, -2, -1]]) and (karras[1:4] < plain[1:4] - 0.01).all()
+
+
+@pytest.mark.parametrize("name", list(DISCRETE))
+def test_samples_start_at_the_last_timestep_where_that_is_wanted(name: str) -> None:
+    schedule = DiscreteSchedule.from_config(CONFIG)
+    usual = make_sampler(schedule, name, 10, CONFIG | {"timestep_spacing": "leading"})
+    forced = from_last_timestep(usual, schedule, 10)
+    assert float(forced.timesteps[0]) == 999.0
+    assert len(forced.timesteps) == len(usual.timesteps)
+    noise, generators = initial_noise([3], (4, 4, 4))
+    assert torch.isfinite(run_sampler(forced, perfect(schedule), noise, generators)).all()
+
+
+def test_flow_models_start_at_noise_anyway() -> None:
+    sampler = make_sampler(FlowSchedule(), "EULER", 4, {"shift": 3.0})
+    assert from_last_timestep(sampler, FlowSchedule(), 4) is sampler
+    assert float(sampler.timesteps[0]) == 1000.0

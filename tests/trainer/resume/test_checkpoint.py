@@ -49,7 +49,7 @@ def at(step: int) -> Snapshot:
             "processes": 1,
             "step": {},
             "scaler": {"scale": 1.0, "good": 0},
-            "counters": {"undefined_steps": 0, "saves_due": 0, "validated_at": -1},
+            "counters": {"undefined_steps": 0, "saves_due": 0, "validated_at": -1, "samples_due": 0},
         },
         config={"seed": step},
     )

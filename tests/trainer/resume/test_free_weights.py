@@ -91,6 +91,7 @@ LEFT_BEHIND = {
     "samples": [SAMPLE],
     "sample_after": 1,
     "sample_after_unit": "STEP",
+    "sample_skip_first": 1,
     "sample_image_format": "PNG",
     "sample_model_name": lambda folder: other_model("STABLE_DIFFUSION_15"),
     "non_ema_sampling": True,

@@ -32,6 +32,7 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "fused_gradient_reduce": "how gradients of several GPUs are added up",
     "async_gradient_reduce": "how gradients of several GPUs are added up",
     "async_gradient_reduce_buffer": "how gradients of several GPUs are added up",
+    "lora_decompose_norm_epsilon": "norms of 0 are always handled",
     "lokr_vec_trick": "another order of the same computation",
     "secrets": "tokens are never copied into configs",
     "prior": "of families that are not supported",
@@ -48,10 +49,6 @@ def _of_kind(kind: str) -> Acts:
     return lambda full: bool(full["training_method"] == "LORA" and full["peft_type"] == kind)
 
 
-def _decomposed(full: Mapping[str, Any]) -> bool:
-    return bool(full["lora_decompose"] is True or full["lokr_weight_decompose"] is True)
-
-
 ACTS_ONLY: Mapping[str, Acts] = {
     "oft_block_share": _of_kind("OFT_2"),
     "oft_scaled": _of_kind("OFT_2"),
@@ -61,8 +58,6 @@ ACTS_ONLY: Mapping[str, Acts] = {
     "lokr_weight_decompose": _of_kind("LOKR"),
     "lokr_full_matrix": _of_kind("LOKR"),
     "lokr_dora_on_output": lambda full: full["lokr_weight_decompose"] is True,
-    "lora_decompose_norm_epsilon": _decomposed,
-    "lora_decompose_output_axis": _decomposed,
     "multi_gpu": lambda full: full["multi_gpu"] is True,
     "device_indexes": lambda full: full["multi_gpu"] is True,
 }
@@ -70,6 +65,7 @@ ACTS_ONLY: Mapping[str, Acts] = {
 _ELSEWHERE = (
     "attention_mechanism",
     "compile",
+    "lora_decompose_output_axis",
     "quantization",
     "cloud",
     "oft_block_size",

@@ -33,6 +33,7 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
 )
 from modules.util.config.onetrainer.parts_import import import_part
 from modules.util.config.onetrainer.remote_import import import_remote
+from modules.util.config.onetrainer.samples_import import SWITCH, import_painting, import_skips
 from modules.util.config.overrides import merge
 from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
 from modules.util.config.SampleConfig import SampleConfig
@@ -144,10 +145,10 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
             made[part] |= chosen[part]
         if "learning_rate" in chosen:
             made[part]["learning_rate"] = None
-    made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
+    made |= {"lora_rank": _adapter(full, notes), **import_layers(full, family, notes)}
     made |= import_rounded_layers(full, made[family.denoiser], family, defaults["quantization"], notes)
     made |= _acceleration(full, family, notes)
-    made |= _warmup(full, notes) | import_remote(given, full, notes)
+    made |= _warmup(full, notes) | import_remote(given, full, notes) | import_skips(full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
@@ -176,14 +177,15 @@ def import_onetrainer_samples(
         model_type: determines the size, steps and guidance of samples that do not set them; ours by default.
     """
 
-    family = (model_type or TrainConfig().model_type).value
+    family = model_type or TrainConfig().model_type
 
     def import_sample(data: Data, where: str, notes: Notes) -> SampleConfig:
-        defaults = _defaults()["sample"] | _defaults()["sample_by_model_type"].get(family, {})
+        defaults = _defaults()["sample"] | _defaults()["sample_by_model_type"].get(family.value, {})
         data.pop(VERSION_KEY, None)
         full = defaults | data
         made = {name: value for name, value in full.items() if name in SampleConfig.model_fields}
-        notes.differences(data, defaults, SampleConfig.model_fields, where)
+        made |= import_painting(full, family, where, notes)
+        notes.differences(data, defaults, {*SampleConfig.model_fields, SWITCH}, where)
         return build(SampleConfig, made, where, notes)
 
     return _import_list(source, "samples", "OneTrainer sample list", import_sample)
@@ -217,12 +219,24 @@ def _output_format(full: Data, notes: Notes) -> str:
     return ours
 
 
-def _rank(full: Data, notes: Notes) -> Any:
+def _adapter(full: Data, notes: Notes) -> Any:
     """The rank of an adapter. OFT calls it the block size, and LoKr has a setting of its own."""
+    _decomposition(full, notes)
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "the size of every kind of adapter")
     return full[name]
+
+
+def _decomposition(full: Data, notes: Notes) -> None:
+    """DoRA's magnitudes. There those of a layer's inputs are the default, here they are those of its outputs."""
+    if (full["training_method"], full["peft_type"]) != ("LORA", "LORA") or full["lora_decompose"] is not True:
+        return
+    name = "lora_decompose_output_axis"
+    if full[name] is True:
+        notes.moved(name, True, "lora_decompose", "its magnitudes are always those of outputs")
+    else:
+        notes.add(name, full[name], "DoRA has magnitudes of inputs there, of outputs here", ours=True)
 
 
 def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:

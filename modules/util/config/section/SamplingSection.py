@@ -55,6 +55,16 @@ class SamplingSection(BaseConfig):
         group="When",
         tip="Unit of the sampling interval. NEVER: no samples. ALWAYS: after each step.",
     )
+    sample_skip_first: int = setting(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        visible="!sample_after_unit=NEVER",
+        free=True,
+        title="Skip first",
+        group="When",
+        tip="Skip this many samplings at the start, when images change little. Samples before training are still made.",
+    )
     sample_before_training: bool = setting(
         False,
         free=True,

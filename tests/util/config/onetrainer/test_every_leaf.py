@@ -106,6 +106,8 @@ def base(place: str) -> dict[str, Any]:
         made["learning_rate_scheduler"] = "CUSTOM"
     if place == "generalized_offset_noise":
         made["offset_noise_weight"] = 0.1
+    if place.endswith("_skip_first"):
+        made |= {"sample_after": 1, "save_every": 1, "sample_after_unit": "STEP", "save_every_unit": "STEP"}
     if place == "device_indexes":
         made["multi_gpu"] = True
     if place.endswith(".learning_rate"):

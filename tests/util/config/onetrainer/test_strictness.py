@@ -500,3 +500,49 @@ def test_numbers_of_further_optimizers_are_carried(
 def test_the_base_model_tells_families_of_one_name_apart(base: str, family: str, tmp_path: Path) -> None:
     made, _ = load(tmp_path, model_type="FLUX_2", base_model_name=base)
     assert made.model_type.value == family
+
+
+@pytest.mark.parametrize(
+    ("given", "skipped"),
+    [
+        ({"sample_after": 10, "sample_after_unit": "STEP", "sample_skip_first": 25}, (2, 0)),
+        ({"save_every": 10, "save_every_unit": "EPOCH", "save_skip_first": 30}, (0, 3)),
+        ({"sample_after_unit": "ALWAYS", "sample_skip_first": 5}, (0, 0)),
+        ({"save_every": 10, "save_every_unit": "STEP", "save_skip_first": 9}, (0, 0)),
+    ],
+)
+def test_what_is_skipped_there_in_steps_is_counted_here(
+    given: dict[str, Any], skipped: tuple[int, int], tmp_path: Path
+) -> None:
+    config, notes = load(tmp_path, **given)
+    assert (config.sample_skip_first, config.save_skip_first) == skipped
+    assert not [note for note in notes if "skip_first" in note]
+
+
+def test_samples_painted_into_an_image(tmp_path: Path) -> None:
+    painted = {"base_image_path": "a.png", "mask_image_path": "b.png"}
+    family = {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}
+    config, notes = load(tmp_path, samples=[{**painted, "sample_inpainting": True}], **family)
+    assert config.samples is not None
+    assert (config.samples[0].base_image_path, config.samples[0].mask_image_path) == ("a.png", "b.png")
+    assert not [note for note in notes if "samples" in note]
+    # not read there
+    config, notes = load(tmp_path, samples=[painted], **family)
+    assert config.samples is not None and config.samples[0].base_image_path == ""
+    assert len([note for note in notes if "without sample_inpainting" in note]) == 2
+    config, notes = load(tmp_path, samples=[{**painted, "sample_inpainting": True}])
+    assert config.samples is not None and config.samples[0].mask_image_path == ""
+    assert len([note for note in notes if "makes whole images" in note]) == 3
+    assert not any(note.changes_weights for note in notes if "samples" in note)
+
+
+def test_dora_along_the_inputs_is_noted(tmp_path: Path) -> None:
+    given = {"training_method": "LORA", "peft_type": "LORA", "lora_decompose": True}
+    config, notes = load(tmp_path, **given)
+    assert config.lora_decompose
+    (note,) = [note for note in notes if "lora_decompose" in note]
+    assert note.changes_weights and "magnitudes of inputs there, of outputs here" in note
+    _, notes = load(tmp_path, **given, lora_decompose_output_axis=True, lora_decompose_norm_epsilon=True)
+    assert not [note for note in notes if "lora_decompose" in note]
+    _, notes = load(tmp_path, **{**given, "lora_decompose": False})
+    assert not [note for note in notes if "lora_decompose" in note]
