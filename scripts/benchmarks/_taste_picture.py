@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
@@ -22,6 +23,10 @@ COLOURS = (
 )
 
 
+STEPS = {"best_of_n": (1.0, 2.0, 4.0, 8.0, 16.0), "head_accuracy": (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)}
+"""Marks of the upright axis by figure. Each doubling of N is as high as any other: the gain grows about with log N."""
+
+
 def learning_curve(rows: Sequence[dict[str, Any]]) -> str:
     """SVG: a line for each method, the mean over tastes, in a band from the worst taste to the best.
 
@@ -30,17 +35,16 @@ def learning_curve(rows: Sequence[dict[str, Any]]) -> str:
     figure = "best_of_n" if any(row["best_of_n"] is not None for row in rows) else "head_accuracy"
     known = [row for row in rows if row[figure] is not None]
     answers: list[int] = sorted({row["answers"] for row in known})
-    low: float
-    high: float
-    low, high = (1.0, max([4.0, *(row[figure] for row in known)])) if figure == "best_of_n" else (0.5, 1.0)
-
+    steps = STEPS[figure]
+    scale = math.log2 if figure == "best_of_n" else float
+    low, high = scale(steps[0]), scale(steps[-1])
     span: int = max(answers) - min(answers) or 1
 
     def x(value: float) -> float:
         return LEFT + (value - min(answers)) / span * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - (scale(max(value, steps[0])) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
     title = "best of N" if figure == "best_of_n" else "share of unseen pairs ordered right"
     parts = [
@@ -50,12 +54,11 @@ def learning_curve(rows: Sequence[dict[str, Any]]) -> str:
         f'<text x="{LEFT}" y="18">{title}; band: worst to best taste</text>',
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">answers of the person</text>',
     ]
-    for number in range(5):
-        value = low + (high - low) * number / 4
+    for value in steps:
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#dddddd"/>'
         )
-        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
     parts += [
         f'<text x="{x(one):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{one}</text>'
         for one in answers
