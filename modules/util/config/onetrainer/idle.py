@@ -72,6 +72,11 @@ _ELSEWHERE = (
     "lokr_dim",
 )
 """Settings that are handled individually elsewhere."""
+_ENVIRONMENT = {
+    "huggingface_cache_dir": "set the environment variable HF_HUB_CACHE to this folder before the start",
+    "offline_mode": "set the environment variable HF_HUB_OFFLINE to 1 before the start",
+}
+"""Settings of the hub's library, which reads them when it is loaded."""
 _SIZES = ("oft_block_size", "lokr_dim")
 """Other names for the rank."""
 _THEIR_TOKENS = 512
@@ -96,9 +101,12 @@ def note_rest(
     """
     idle = {name for name, acts in ACTS_ONLY.items() if not acts(full)}
     skips = {f"{part}_layer_skip" for part in family.spec.skips_layers_of}
-    known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS, *skips}
+    known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS, *skips, *_ENVIRONMENT}
     notes.differences(given, defaults, known, "")
     _lengths(full, family, defaults, notes)
+    for name, instead in _ENVIRONMENT.items():
+        if full[name] != defaults[name]:
+            notes.add(name, full[name], instead)
     if family.spec.guide in given:
         notes.say(family.spec.guide, "not loaded in training, so samples of a run have no guidance")
     secrets = given.get("secrets")

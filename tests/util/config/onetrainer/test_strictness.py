@@ -346,7 +346,7 @@ def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
         "changes training:",
         "  future_loss = true: unknown setting",
         "no effect here:",
-        "  huggingface_cache_dir = hub: not supported",
+        "  huggingface_cache_dir = hub: set the environment variable HF_HUB_CACHE to this folder before the start",
     ]
     assert out == [*noted, f"wrote {tmp_path / 'out.json'}"]
     assert (tmp_path / "out.json.notes.txt").read_text().splitlines() == noted
