@@ -70,11 +70,13 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     )
     made: Json = {
         "project": str(project.folder),
-        "prompts": len(project.prompts()),
+        "prompts": len(project.tasks()),
         "held_out": len(project.file.held_out),
         "preset": find_preset(project.file).name,
         "next": next_step(project),
     }
+    if project.file.edits:
+        made["sources"] = len({one.task.source for one in project.given()})
     return made if found is None else {**made, "proposed": found.to_dict()}
 
 
@@ -307,6 +309,8 @@ def vote_at_terminal(arena: Arena) -> None:
 def ask(ballot: Ballot, votes: int) -> str:
     """Print one question on stderr; return the typed answer, empty at the end of the input."""
     print(f"\n{votes + 1}. {ballot.prompt}", file=sys.stderr)
+    for path in ballot.sources:
+        print(f"  source  {path}", file=sys.stderr)
     for number, path in enumerate(ballot.show, start=1):
         print(f"  {number}  {path}", file=sys.stderr)
     print("better: 1 or 2, = a tie, s skip, u undo, q stop > ", end="", file=sys.stderr, flush=True)
@@ -434,7 +438,10 @@ def add_new(command: argparse.ArgumentParser) -> None:
         "--propose", action="store_true", help="only print what the images say; make nothing"
     )
     command.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="one prompt per line, {a|b} for choices"
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="one prompt per line, {a|b} for choices; for edits a .jsonl file with prompt and source",
     )
     command.add_argument(
         "--generator", choices=list(GENERATORS), help="what makes the images (own, or what made --images)"

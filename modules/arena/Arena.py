@@ -34,6 +34,7 @@ class Ballot:
 
     Args:
         left, right: the contestants, by index.
+        sources: what both images were made from, if they are edits.
     """
 
     left: int
@@ -41,6 +42,7 @@ class Ballot:
     prompt: str
     seed: int
     show: tuple[Path, Path]
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,16 @@ class Arena:
         self._asked = len(votes)
         self.tally = Tally([one.name for one in self.contestants], self._keys, votes)
         done: dict[tuple[int, int], set[Question]] = {pair: set() for pair in self._questions}
-        prompts: Counter[str] = Counter()
+        themes: Counter[str] = Counter()
         for vote in votes:
             if vote.left in self._keys and vote.right in self._keys:
                 low, high = sorted((self._keys.index(vote.left), self._keys.index(vote.right)))
                 done[low, high].add((vote.prompt, vote.seed))
-                prompts[vote.prompt] += 1
+                themes[self.contestants[low].theme((vote.prompt, vote.seed))] += 1
         self._left = {
             pair: [q for q in questions if q not in done[pair]] for pair, questions in self._questions.items()
         }
-        self.ballot = None if self.ending is not None else self._next(prompts)
+        self.ballot = None if self.ending is not None else self._next(themes)
 
     def voted(self) -> list[Voted]:
         """The votes among these contestants, in order, without skips. They reveal who made which image."""
@@ -151,12 +153,13 @@ class Arena:
     def _askable(self) -> list[tuple[int, int]]:
         return [pair for pair, questions in self._left.items() if questions and self.tally.is_open(pair)]
 
-    def _next(self, prompts: Counter[str]) -> Ballot:
-        """The question after ``self._asked`` votes: the chosen pair, with one of the least used prompts."""
+    def _next(self, themes: Counter[str]) -> Ballot:
+        """The question after ``self._asked`` votes: the chosen pair, with one of the least used prompts or edits."""
         rng = python_random("arena-question", self._seed, self._asked)
         pair = self.tally.next_pair(self._askable())
-        fewest = min(prompts[prompt] for prompt, _ in self._left[pair])
-        prompt, seed = rng.choice([q for q in self._left[pair] if prompts[q[0]] == fewest])
+        theme = self.contestants[pair[0]].theme
+        fewest = min(themes[theme(question)] for question in self._left[pair])
+        prompt, seed = rng.choice([q for q in self._left[pair] if themes[theme(q)] == fewest])
         left, right = pair if rng.random() < 0.5 else pair[::-1]
         show = [
             self.store.show(image, f"{self._asked:05d}-{side}{image.suffix.lower()}")
@@ -165,7 +168,8 @@ class Arena:
                 ("right", self.contestants[right].images[prompt, seed]),
             )
         ]
-        return Ballot(left, right, prompt, seed, (show[0], show[1]))
+        sources = self.contestants[left].sources.get((prompt, seed), ())
+        return Ballot(left, right, prompt, seed, (show[0], show[1]), tuple(sources))
 
     def answer(self, side: int | None, skipped: bool = False) -> None:
         """Answer the open question.

@@ -55,6 +55,7 @@ class ArenaServer(LineServer):
             "prompt": arena.ballot.prompt,
             "images": len(arena.ballot.show),
             "show": [_image(path) for path in arena.ballot.show],
+            **({"sources": [str(path) for path in arena.ballot.sources]} if arena.ballot.sources else {}),
             **common,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
@@ -23,11 +23,17 @@ class Contestant:
         name: displayed name, hidden until the end.
         key: identifies the model and adapter of the images in the votes.
         images: an image file for each prompt and seed.
+        sources: of edits, the images that they were made from.
     """
 
     name: str
     key: str
     images: Mapping[Question, Path]
+    sources: Mapping[Question, tuple[Path, ...]] = field(default_factory=dict)
+
+    def theme(self, question: Question) -> str:
+        """What a question is about, whatever the seed: the prompt and, of edits, what is edited."""
+        return "\n".join([question[0], *(path.name for path in self.sources.get(question, ()))])
 
     @classmethod
     def of_folder(cls, name: str, key: str, folder: Path) -> Contestant:

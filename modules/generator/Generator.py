@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from collections.abc import Generator as Stream
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+
+from modules.util.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class ImageRequest:
         width, height, steps, cfg, sampler: ``None`` means the model's usual value.
         adapter: an adapter file; ``None`` for the base model.
         strength: strength of the adapter.
+        sources: the images that the prompt edits, in order; the further ones are next to the first, as ``NAME.2.png``.
     """
 
     prompt: str
@@ -29,6 +33,7 @@ class ImageRequest:
     sampler: str | None = None
     adapter: Path | None = None
     strength: float = 1.0
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,23 @@ class Generator(ABC):
     """
 
     on_news: Callable[[MakingNews], None] = staticmethod(lambda news: None)
+
+    takes_sources: ClassVar[bool] = False
+    """Whether it can make images from other images."""
+
+    def refuse_sources(self) -> None:
+        """Raise ``UserError`` unless it can make images from other images."""
+        if not self.takes_sources:
+            raise DataError(
+                f"{self.called} cannot be given source images here",
+                "--generator",
+                "use the generator own for edits, or pick from edits that exist with the pair tool",
+            )
+
+    @property
+    def called(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
 
     @abstractmethod
     def describe(self) -> Description:

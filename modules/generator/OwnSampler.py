@@ -35,6 +35,8 @@ class OwnSampler(Generator):
         settings: ``model_type``, ``base`` (a folder, a file or a hub name) and ``device``.
     """
 
+    takes_sources = True
+
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._type, self._base = str(settings["model_type"]), str(settings["base"])
         self._device = str(settings.get("device", "auto"))
@@ -105,6 +107,8 @@ def _at_once(request: ImageRequest) -> int:
 
 def _sample(request: ImageRequest) -> dict[str, Any]:
     made: dict[str, Any] = {"prompt": request.prompt, "seed": request.seed}
+    if request.sources:
+        made["source_path"] = str(request.sources[0])
     return made | {
         name: value for field, name in _SETTINGS.items() if (value := getattr(request, field)) is not None
     }

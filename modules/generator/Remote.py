@@ -49,7 +49,13 @@ class Remote(Generator):
         folder = str(self.settings.get("lora_folder", ""))
         return user_path(folder, "--lora-folder") if folder else None
 
+    @property
+    def called(self) -> str:
+        return self.WHAT
+
     def check(self, requests: Sequence[ImageRequest]) -> None:
+        if any(request.sources for request in requests):
+            self.refuse_sources()
         offer = self.describe()
         if self.checkpoint and offer.models:
             self._known(self.checkpoint, offer.models, "model", "--checkpoint")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,16 +14,20 @@ from typing import Any
 
 from modules.generator.Generator import Generator, ImageRequest
 from modules.generator.registry import make_generator
+from modules.project.candidates.SourceShelf import FOLDER, SourceShelf
 from modules.project.ProjectFile import NAME, ModelPart, ProjectFile
-from modules.project.prompts import hold_out, read_prompts
+from modules.project.prompts import Given, Task, check_tasks, hold_out, read_rows, read_tasks
 from modules.project.Round import Round
+from modules.spec.registry import FAMILIES
 from modules.util.errors import DataError, UserError
 from modules.util.files.locking import try_lock
 from modules.util.files.user_path import user_path
-from modules.util.image_metadata_util import normalise_prompt
 from modules.util.owned_files import Owned, shown
+from modules.util.prompts_file import ENDING, PromptRow
 
 PROMPTS = "prompts.txt"
+EDITS = f"prompts{ENDING}"
+"""The prompts of a project of edits, with what they edit."""
 START = "start.safetensors"
 ARENA = "arena"
 LOCK = ".project.lock"
@@ -70,6 +75,8 @@ class Project:
         self.folder = Path(folder).absolute()
         self.owned = Owned(self.folder, local=True)
         self.file = ProjectFile.read(self.folder)
+        self.shelf = SourceShelf(self.owned)
+        self.prompts_path = self.folder / (EDITS if self.file.edits else PROMPTS)
 
     @classmethod
     def create(
@@ -79,8 +86,8 @@ class Project:
 
         Args:
             settings: as in ``project.json``, without values derived from the other arguments.
-            prompts: a file, or its text; copied into the project. The held-out prompts are chosen here once
-                and for all.
+            prompts: a file, or its text; copied into the project, with the images that the prompts of a ``.jsonl`` file
+                edit. The held-out prompts are chosen here once and for all.
             adapter: adapter to start from; copied into the project.
 
         Raises:
@@ -89,14 +96,18 @@ class Project:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
         made = ProjectFile.checked({**settings, "held_out": []}, NAME)
-        made.held_out = hold_out(read_prompts(prompts), made.seed)
+        given = read_tasks(prompts)
+        check_tasks(given, FAMILIES[made.model.type])
+        made.hold_out(hold_out([one.task for one in given], made.seed))
         if adapter is not None and not adapter.is_file():
             raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
-        make_generator(made.generator["kind"], generator_settings(made))
+        check_generator(made)
         owned = Owned(folder, local=True)
-        with owned.write(PROMPTS) as temporary:
+        if made.edits:
+            text = lines_of_edits(SourceShelf(owned), read_rows(prompts))
+        with owned.write(EDITS if made.edits else PROMPTS) as temporary:
             data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
-            temporary.write_bytes(data)
+            temporary.write_bytes(text.encode("utf-8") if made.edits else data)
         if adapter is not None:
             owned.take(adapter, START)
             made.model.adapter = START
@@ -116,7 +127,7 @@ class Project:
         sampler = self.file.image.sampler if generator["kind"] == self.file.generator["kind"] else None
         image = self.file.image.model_copy(update={"sampler": sampler})
         made = self.file.model_copy(update={"generator": generator, "image": image})
-        make_generator(generator["kind"], generator_settings(made))
+        check_generator(made)
         _save(self.owned, made)
         self.file = made
 
@@ -144,27 +155,66 @@ class Project:
         """The current round."""
         return self.rounds()[-1]
 
-    def prompts(self) -> list[str]:
-        """The prompts to pick from: those in ``prompts.txt`` that are not held out."""
-        judging = {normalise_prompt(prompt) for prompt in self.file.held_out}
-        found = [p for p in read_prompts(self.folder / PROMPTS) if normalise_prompt(p) not in judging]
-        if not found:
+    def given(self) -> list[Given]:
+        """All tasks of the project's file of prompts, with their source images where they lie.
+
+        Raises:
+            UserError: it is unreadable, or some of it is not what the project's model makes.
+        """
+        found = read_tasks(self.prompts_path)
+        if any(bool(one.sources) is not self.file.edits for one in found):
             raise DataError(
-                f"{PROMPTS} has no prompts except those kept for judging", PROMPTS, "write some more"
+                f"{self.prompts_path.name} has prompts {'without' if self.file.edits else 'with'} source images",
+                self.prompts_path.name,
+                "a project has either edits or other images; begin another one",
             )
+        check_tasks(found, FAMILIES[self.file.model.type])
         return found
+
+    def tasks(self) -> list[Task]:
+        """The tasks to pick from: those in the file of prompts that are not held out."""
+        judging = {task.key for task in self.file.held_out_tasks}
+        found = [one.task for one in self.given() if one.task.key not in judging]
+        if not found:
+            name = self.prompts_path.name
+            raise DataError(f"{name} has no prompts except those kept for judging", name, "write some more")
+        return found
+
+    def prompts(self) -> list[str]:
+        """The prompts of ``tasks``, each once for each source."""
+        return [task.prompt for task in self.tasks()]
+
+    def keep_sources(self) -> None:
+        """Copy source images that were added to the file of prompts by hand, so that the project has all it needs."""
+        for one in self.given() if self.file.edits else ():
+            self.shelf.keep(one.sources)
 
     def generator(self) -> Generator:
         """The generator that makes the images."""
         return make_generator(self.file.generator["kind"], generator_settings(self.file))
 
-    def request(self, prompt: str, seed: int, adapter: Adapter) -> ImageRequest:
+    def request(self, task: Task, seed: int, adapter: Adapter) -> ImageRequest:
         """A request for an image with the settings of this project."""
         image = self.file.image
         return ImageRequest(
-            prompt, seed, image.negative, image.width, image.height, image.steps, image.cfg, image.sampler,
-            adapter.file, adapter.strength,
+            task.prompt, seed, image.negative, image.width, image.height, image.steps, image.cfg, image.sampler,
+            adapter.file, adapter.strength, self.shelf.files(task.source),
         )  # fmt: skip
+
+    def check_requests(self, generator: Generator, requests: Sequence[ImageRequest]) -> None:
+        """Check everything that can be checked before the first image.
+
+        Raises:
+            UserError: the program lacks something, or a source image is missing or has changed.
+        """
+        self.shelf.check(sorted({one.sources[0].stem for one in requests if one.sources}))
+        if self.file.edits and not all(one.sources for one in requests):
+            raise DataError(
+                f"a source image in {FOLDER} is missing",
+                FOLDER,
+                "put it back: other images were made from it",
+            )
+        generator.check(requests)
 
     def adapter(self, text: str) -> Adapter:
         """Parse ``base``, ``start``, ``last``, ``round-N`` or a file, with ``@S`` for another strength.
@@ -216,6 +266,25 @@ def generator_settings(file: ProjectFile) -> dict[str, Any]:
     return {**file.generator, "model_type": model.type, "base": model.base}
 
 
+def check_generator(file: ProjectFile) -> None:
+    """Raise ``UserError`` if the generator cannot be used, or cannot be given the source images that there are."""
+    generator = make_generator(file.generator["kind"], generator_settings(file))
+    if file.edits:
+        generator.refuse_sources()
+
+
+def lines_of_edits(shelf: SourceShelf, rows: Sequence[PromptRow]) -> str:
+    """The lines of a project's file of prompts; what they edit is copied into the project."""
+    return "".join(
+        json.dumps(
+            {"prompt": row.text, "source": f"{FOLDER}/{shelf.files(shelf.keep(row.sources))[0].name}"},
+            ensure_ascii=False,
+        )
+        + "\n"
+        for row in rows
+    )
+
+
 def _save(owned: Owned, file: ProjectFile) -> None:
     with owned.write(NAME) as temporary:
-        temporary.write_text(file.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(file.text(), encoding="utf-8")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from modules.project.candidates.SourceShelf import NAME as SOURCE_NAME
+from modules.project.prompts import Task
 from modules.spec.registry import FAMILIES
+from modules.util.counted import counted
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import read_json
 from modules.util.owned_files import shown
 
 NAME = "project.json"
 CARDS = (8, 12, 16, 24)
+WITH_SOURCES = 2
+"""The format of projects of edits; all others keep the first one, which older versions read."""
 
 
 class _Part(BaseModel):
@@ -47,12 +53,13 @@ class ProjectFile(_Part):
         card: memory of the graphics card in GB.
         preset: a preset in ``training_presets``; by default it is found by model and card.
         held_out: prompts used for judging and never for picking.
+        held_out_sources: names of what these prompts edit, one for each; empty for prompts alone.
         near_duplicates: tolerance for near-duplicates, as in picking.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = WITH_SOURCES
 
-    format: int = VERSION
+    format: int = 1
     model: ModelPart
     generator: dict[str, Any]
     image: ImagePart = ImagePart()
@@ -60,7 +67,30 @@ class ProjectFile(_Part):
     preset: str = ""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     held_out: list[str]
+    held_out_sources: list[Annotated[str, Field(pattern=f"^{SOURCE_NAME.pattern}$")]] = []
     near_duplicates: Annotated[int, Field(ge=-1, le=64)] = 2
+
+    @property
+    def edits(self) -> bool:
+        """Whether images are made from other images."""
+        return bool(self.held_out_sources)
+
+    @property
+    def held_out_tasks(self) -> list[Task]:
+        """The tasks used for judging."""
+        sources = self.held_out_sources or [""] * len(self.held_out)
+        return [Task(prompt, source) for prompt, source in zip(self.held_out, sources, strict=True)]
+
+    def hold_out(self, tasks: Sequence[Task]) -> None:
+        """Set the tasks used for judging."""
+        self.held_out = [one.prompt for one in tasks]
+        self.held_out_sources = [one.source for one in tasks if one.source]
+        self.format = WITH_SOURCES if self.edits else 1
+
+    def text(self) -> str:
+        """The content of the file."""
+        without = None if self.edits else {"held_out_sources"}
+        return self.model_dump_json(indent=2, exclude=without) + "\n"
 
     @property
     def device(self) -> str:
@@ -103,4 +133,10 @@ class ProjectFile(_Part):
             )
         if not isinstance(made.generator.get("kind"), str):
             raise ConfigError(f"{where}: no generator is named", "generator.kind", "for example own")
+        if made.held_out_sources and len(made.held_out_sources) != len(made.held_out):
+            raise ConfigError(
+                f"{where}: {len(made.held_out_sources)} source images for {counted(len(made.held_out), 'prompt')}",
+                "held_out_sources",
+                "restore the file from a copy",
+            )
         return made

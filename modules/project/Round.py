@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from modules.curation.store import STORE_NAME
+from modules.project.candidates.SourceShelf import FOLDER, NAME, SourceShelf
+from modules.project.prompts import Task
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.errors import UserError
 from modules.util.files.EventLog import peek
-from modules.util.image_metadata_util import normalise_prompt
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
+from modules.util.prompts_file import ENDING
 
 _ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
 _MARKS = (
@@ -35,6 +37,7 @@ _DONE_GROUPS = (
 
 
 _KEYS = {"file", "prompt", "seed"}
+_SOURCE = "source"
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,30 @@ class Candidate:
 
     Args:
         file: its name in the round's folder ``candidates``.
+        source: name of what it is an edit of; empty for an image of a prompt alone.
     """
 
     file: str
     prompt: str
     seed: int
+    source: str = ""
+
+    @property
+    def task(self) -> Task:
+        """What it is made of. Only images of the same task are compared."""
+        return Task(self.prompt, self.source)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As stored."""
+        return {name: value for name, value in vars(self).items() if name != _SOURCE or value}
+
+    @staticmethod
+    def is_stored(data: object) -> bool:
+        """Whether plain data is an image as stored."""
+        if not isinstance(data, dict) or data.keys() - {_SOURCE} != _KEYS:
+            return False
+        source = data.get(_SOURCE)
+        return _SOURCE not in data or (isinstance(source, str) and NAME.fullmatch(source) is not None)
 
 
 class Round:
@@ -76,7 +98,6 @@ class Round:
         """A taste learned while a run on the previous one can still be resumed, because resuming needs the
         previous one.
         """
-        self.prompts_path = self.folder / "prompts.txt"
         self._trained_path = self.folder / "trained.json"
         self._added_path = self.folder / "added.json"
         self._chosen_path = self.folder / "shown.json"
@@ -100,7 +121,7 @@ class Round:
         good = good and all(
             type(data.get(name, 1)) is int and data.get(name, 1) > 0 for name in ("surplus", "shown")
         )
-        if not good or not all(isinstance(one, dict) and one.keys() == _KEYS for one in data["images"]):
+        if not good or not all(map(Candidate.is_stored, data["images"])):
             raise UserError(f"{shown(self.plan_path)} is not a plan of images", hint="restore it from a copy")
         return dict(data)
 
@@ -129,7 +150,7 @@ class Round:
         plan: dict[str, Any] = {
             "adapter": adapter,
             "strength": strength,
-            "images": [vars(one) for one in images],
+            "images": [one.to_dict() for one in images],
         }
         if surplus > 1:
             plan |= {"surplus": surplus, "shown": shown}
@@ -138,11 +159,18 @@ class Round:
 
     def keep_image(self, image: Candidate, data: bytes) -> None:
         """Save an image that was made, as a candidate or as one of a surplus to choose from."""
-        waits = image.prompt in self.pools()
+        waits = image.task.group in self.pools()
+        if not waits:
+            self._place_sources(image)
         with self._owned.write(
             f"{self.name}/{'surplus' if waits else 'candidates'}/{image.file}"
         ) as temporary:
             temporary.write_bytes(data)
+
+    def _place_sources(self, image: Candidate) -> None:
+        """Put what a candidate is an edit of next to it, before the candidate itself."""
+        if image.source:
+            SourceShelf(self._owned).place_next_to(image.source, f"{self.name}/candidates/{image.file}")
 
     # --- more images than are shown ---
 
@@ -152,14 +180,14 @@ class Round:
         return int(self.plan.get("shown", 0))
 
     def pools(self) -> dict[str, list[Candidate]]:
-        """The images of every prompt that has more images than are shown."""
+        """The images of every task that has more images than are shown, by the task's ``group``."""
         found: dict[str, list[Candidate]] = {}
         for image in self.images() if self.shown else ():
-            found.setdefault(image.prompt, []).append(image)
+            found.setdefault(image.task.group, []).append(image)
         return {prompt: images for prompt, images in found.items() if len(images) > self.shown}
 
     def chosen(self) -> dict[str, list[str]]:
-        """The chosen files, by prompt."""
+        """The chosen files, by the task's ``group``."""
         if not self._chosen_path.is_file():
             return {}
         data = read_json(self._chosen_path, "list of chosen images")
@@ -189,8 +217,10 @@ class Round:
         """Make these files candidates, in addition to those chosen before. May be repeated after an interruption."""
         every = {**self.chosen(), **{prompt: list(files) for prompt, files in chosen.items()}}
         write_json_in(self._owned, f"{self.name}/{self._chosen_path.name}", every)
-        for file in (file for files in every.values() for file in files):
-            if (self.surplus / file).is_file():
+        for image in (image for pool in self.pools().values() for image in pool):
+            file = image.file
+            if file in every.get(image.task.group, ()) and (self.surplus / file).is_file():
+                self._place_sources(image)
                 self._owned.move(f"{self.name}/surplus/{file}", f"{self.name}/candidates/{file}")
 
     # --- images of the person's own ---
@@ -200,9 +230,7 @@ class Round:
         if not self._added_path.is_file():
             return []
         data = read_json(self._added_path, "list of added images")
-        if not isinstance(data, list) or not all(
-            isinstance(one, dict) and one.keys() == _KEYS for one in data
-        ):
+        if not isinstance(data, list) or not all(map(Candidate.is_stored, data)):
             raise UserError(
                 f"{shown(self._added_path)} is not a list of images", hint="restore it from a copy"
             )
@@ -212,7 +240,7 @@ class Round:
         """Record images that are about to be added by ``take_in``. After a kill, only those that exist count."""
         names = {image.file for image in images}
         every = [one for one in self.added() if one.file not in names] + list(images)
-        write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [vars(one) for one in every])
+        write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [one.to_dict() for one in every])
 
     def take_in(self, image: Candidate, data: bytes, with_prompt: bool = False) -> None:
         """Add an image. ``with_prompt`` also writes its prompt to a file next to it, if the image does not
@@ -221,6 +249,7 @@ class Round:
         if with_prompt:
             caption = f"{self.name}/candidates/{Path(image.file).stem}.json"
             write_json_in(self._owned, caption, {"caption": image.prompt})
+        self._place_sources(image)
         with self._owned.write(f"{self.name}/candidates/{image.file}") as temporary:
             temporary.write_bytes(data)
 
@@ -258,8 +287,8 @@ class Round:
 
     @property
     def prompt_count(self) -> int:
-        """Number of prompts with at least two images to compare."""
-        images = Counter(normalise_prompt(one.prompt) for one in (*self.images(), *self.added()))
+        """Number of tasks with at least two images to compare."""
+        images = Counter(one.task.key for one in (*self.images(), *self.added()))
         return sum(count > 1 for count in images.values())
 
     # --- training ---
@@ -304,10 +333,27 @@ class Round:
         self._owned.remove(f"{self.name}/taste-newer.json")
         self._owned.remove(f"{self.name}/{self.newer_taste_path.name}")
 
-    def write_prompts(self, prompts: Sequence[str]) -> None:
+    @property
+    def prompts_path(self) -> Path:
+        """The file of the prompts of images made during training. One with source images is in their folder, because
+        such a file names only what is in its own.
+        """
+        edits = self._owned.root / FOLDER / f"{self.name}{ENDING}"
+        return edits if edits.is_file() else self.folder / "prompts.txt"
+
+    def write_prompts(self, tasks: Sequence[Task]) -> None:
         """Write the prompts of the images made during training."""
-        with self._owned.write(f"{self.name}/prompts.txt") as temporary:
-            temporary.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
+        edits = any(one.source for one in tasks)
+        shelf = SourceShelf(self._owned)
+        lines = [
+            json.dumps({"prompt": one.prompt, "source": shelf.files(one.source)[0].name}, ensure_ascii=False)
+            if edits
+            else one.prompt
+            for one in tasks
+        ]
+        name = f"{FOLDER}/{self.name}{ENDING}" if edits else f"{self.name}/prompts.txt"
+        with self._owned.write(name) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def write_config(self, config: dict[str, Any]) -> None:
         write_json_in(self._owned, f"{self.name}/config.json", config)

@@ -12,7 +12,7 @@ from modules.util.errors import UserError
 from modules.util.files.model_index import index_file, read_index
 from modules.util.files.user_path import user_path
 from modules.util.program_files import RESOURCES
-from modules.util.prompts_file import read_prompts_file
+from modules.util.prompts_file import ENDING, read_prompts_file
 
 DEMO_MODEL = RESOURCES / "demo_model"
 DEMO_PROMPTS = 20
@@ -27,6 +27,12 @@ DEMO_SETTINGS: dict[str, Any] = {
 def demo_prompts() -> list[str]:
     """Some prompts that the demo model was trained on."""
     return read_prompts_file(RESOURCES / "demo_prompts.txt")[:DEMO_PROMPTS]
+
+
+def prompts_of_form(text: str) -> Path | str:
+    """Prompts as written into a form: a text, or the path of a ``.jsonl`` file, whose prompts edit images."""
+    alone = text.strip()
+    return user_path(alone, "--prompts") if "\n" not in alone and alone.lower().endswith(ENDING) else text
 
 
 def model_types(base: str) -> list[str]:

@@ -90,7 +90,7 @@ def _ask(
     models: Mapping[str, str],
 ) -> Json:
     images = [
-        {"path": str(one.images[question]), "prompt": question[0], "group": f"{number} {question[0]}"}
+        {"path": str(one.images[question]), "prompt": question[0], "group": f"{number} {one.theme(question)}"}
         for number, one in enumerate(made)
         for question in common
     ]

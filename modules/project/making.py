@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from modules.generator.Generator import MakingNews
 from modules.project.candidates.choosing import choose_shown
 from modules.project.Project import Adapter, Project
+from modules.project.prompts import Task
 from modules.project.Round import Candidate, Round
 from modules.util.counted import counted
 from modules.util.errors import DataError
-from modules.util.image_metadata_util import normalise_prompt
 from modules.util.rng import digest64, python_random
 
 USUAL_PER_PROMPT = 6
@@ -43,11 +43,11 @@ def generate(
         _decide(project, one, per_prompt, adapter, prompts)
         missing = one.missing()
         used = _adapter_of(project, one)
-        requests = [project.request(image.prompt, image.seed, used) for image in missing]
+        requests = [project.request(image.task, image.seed, used) for image in missing]
         made = 0
         if requests:
             generator = project.generator()
-            generator.check(requests)
+            project.check_requests(generator, requests)
             generator.on_news = _Teller(one, len(missing), progress)
             try:
                 with closing(generator.generate(requests)) as images:
@@ -95,13 +95,14 @@ def _decide(
                 "--adapter",
                 "leave it out, or begin a new round",
             )
-    prompts = list(dict.fromkeys(image.prompt for image in planned))
+    prompts = list(dict.fromkeys(image.task for image in planned))
     if prompts and most is not None and most != len(prompts):
         raise DataError(
             f"{one.name} has {counted(len(prompts), 'prompt')} already", "--prompts", "leave it out"
         )
     if not prompts:
-        prompts, most = project.prompts(), most or MOST_PROMPTS
+        project.keep_sources()
+        prompts, most = project.tasks(), most or MOST_PROMPTS
         if len(prompts) > most:
             prompts = sorted(python_random("taste-prompts", project.file.seed).sample(prompts, most))
     write_plan(project, one, prompts, per_prompt, adapter)
@@ -113,7 +114,7 @@ class Surplus:
 
     Args:
         times: factor relative to the images shown.
-        without: prompts without a surplus, whose images are shown at random.
+        without: tasks without a surplus, by ``group``, whose images are shown at random.
     """
 
     times: int = 1
@@ -123,31 +124,30 @@ class Surplus:
 def write_plan(
     project: Project,
     one: Round,
-    prompts: Sequence[str],
+    tasks: Sequence[Task],
     per_prompt: int | None,
     adapter: Adapter | None,
     surplus: Surplus | None = None,
 ) -> None:
-    """Plan images of these prompts. Images planned before stay.
+    """Plan images of these tasks. Images planned before stay.
 
     Args:
         surplus: surplus of a new plan; an existing plan keeps its own.
     """
     planned = one.images()
-    had = Counter(image.prompt for image in planned)
+    had = Counter(image.task.group for image in planned)
     if planned:
         without = frozenset(had) - one.pools().keys()
         surplus = Surplus(int(one.plan.get("surplus", 1)), without)
     surplus = surplus or Surplus()
     wanted = per_prompt or one.shown or (max(had.values()) if had else USUAL_PER_PROMPT)
     images = list(planned)
-    for place, prompt in enumerate(prompts):
-        for number in range(had[prompt], wanted * (1 if prompt in surplus.without else surplus.times)):
-            seed = (
-                digest64("taste-candidate", project.file.seed, one.number, normalise_prompt(prompt), number)
-                % 2**32
-            )
-            images.append(Candidate(f"{place:03d}-{number:02d}-{seed}.png", prompt, seed))
+    for place, task in enumerate(tasks):
+        count = wanted * (1 if task.group in surplus.without else surplus.times)
+        for number in range(had[task.group], count):
+            seed = digest64("taste-candidate", project.file.seed, one.number, task.key, number) % 2**32
+            file = f"{place:03d}-{number:02d}-{seed}.png"
+            images.append(Candidate(file, task.prompt, seed, task.source))
     if adapter is None and planned:
         one.write_plan(
             one.plan["adapter"], one.plan["strength"], images, surplus.times, max(wanted, one.shown)

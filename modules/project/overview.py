@@ -117,14 +117,14 @@ def overview(project: Project) -> Overview:
 def unfinished(project: Project) -> frozenset[str]:
     """Candidates of prompts without all their images yet, which cannot be compared fairly."""
     one = project.round
-    waiting = {image.prompt for image in one.missing()} | one.to_choose().keys()
-    return frozenset(image.file for image in one.images() if image.prompt in waiting)
+    waiting = {image.task.group for image in one.missing()} | one.to_choose().keys()
+    return frozenset(image.file for image in one.images() if image.task.group in waiting)
 
 
 def _images(
     project: Project, one: Round, planned: int, made: int, to_choose: bool, newest: list[Path]
 ) -> Step:
-    total = planned or len(project.prompts()) * USUAL_PER_PROMPT
+    total = planned or len(project.tasks()) * USUAL_PER_PROMPT
     complete = "made" if planned and made == planned and not to_choose else ""
     blocked = "trained" if one.trained else complete
     return Step("generate", made, total, blocked, tuple(newest))

@@ -49,8 +49,9 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
             continue
         same_base = _same_base(config.base_model_name, file.model.base)
         size = _card_of(path)
-        if EDITS in path.stem.lstrip("#").split() and not config.model_type.spec.edits_only:
-            # the images of a round come from prompts alone
+        for_edits = EDITS in path.stem.lstrip("#").split()
+        # presets for a learned taste are for both
+        if not config.model_type.spec.edits_only and for_edits != (file.edits and not taste):
             continue
         if (path.parent == PRESETS and not same_base) or (size is not None and file.card > size):
             continue

@@ -4,18 +4,54 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
-from modules.util.errors import DataError
+from modules.project.candidates.SourceShelf import name_of_sources
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.counted import counted
+from modules.util.errors import DataError, list_offenders
 from modules.util.image_metadata_util import normalise_prompt
-from modules.util.prompts_file import prompts_of_text, read_prompts_file
+from modules.util.owned_files import shown
+from modules.util.prompts_file import PromptRow, prompts_of_text, read_prompt_rows
 from modules.util.rng import python_random
 
 MOST_OF_A_LINE = 256
 HELD_OUT_SHARE = 0.2
 _CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """What images are made of. Images of one task are compared with one another, and with no others.
+
+    Args:
+        prompt: the prompt; of an edit the instruction.
+        source: name of the source images in the project, which follows from their contents; empty for a prompt alone.
+    """
+
+    prompt: str
+    source: str = ""
+
+    @property
+    def group(self) -> str:
+        """Its name in records: the prompt, after the source's name if there is one."""
+        return f"{self.source}\n{self.prompt}" if self.source else self.prompt
+
+    @property
+    def key(self) -> str:
+        """As ``group``, without what generators add to prompts. Images are grouped by it."""
+        return Task(normalise_prompt(self.prompt), self.source).group
+
+
+class Given(NamedTuple):
+    """A task of a file, and the source images where they lie."""
+
+    task: Task
+    sources: tuple[Path, ...] = ()
 
 
 def written_out(line: str) -> list[str]:
@@ -35,32 +71,82 @@ def written_out(line: str) -> list[str]:
     return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
 
 
-def read_prompts(given: Path | str) -> list[str]:
-    """Read the prompts of a file or a text, with choices expanded and duplicates removed.
+def read_rows(given: Path | str) -> list[PromptRow]:
+    """The lines of a file or a text, as they are written."""
+    if isinstance(given, Path):
+        return read_prompt_rows(given)
+    return [PromptRow(text) for text in prompts_of_text(given, "the list")]
+
+
+def read_tasks(given: Path | str) -> list[Given]:
+    """Read the tasks of a file or a text, with choices expanded and duplicates removed.
 
     Prompts that are equal after removing generator tags count as duplicates, because images are grouped this
-    way.
-    """
-    found: dict[str, str] = {}
-    lines = read_prompts_file(given) if isinstance(given, Path) else prompts_of_text(given, "the list")
-    for line in lines:
-        for prompt in written_out(line):
-            found.setdefault(normalise_prompt(prompt), prompt)
-    return list(found.values())
-
-
-def hold_out(prompts: Sequence[str], seed: int) -> list[str]:
-    """Choose the prompts held out for judging: a fifth, at least one.
+    way. The same prompt with another source is another task.
 
     Raises:
-        DataError: there are fewer than three prompts.
+        DataError: there are no tasks, or only some have a source image.
     """
-    if len(prompts) < 3:
+    found: dict[str, Given] = {}
+    for row in read_rows(given):
+        source = name_of_sources(row.sources) if row.sources else ""
+        for prompt in written_out(row.text):
+            one = Given(Task(prompt, source), row.sources)
+            found.setdefault(one.task.key, one)
+    made = list(found.values())
+    without = [one.task.prompt for one in made if not one.sources]
+    if 0 < len(without) < len(made):
         raise DataError(
-            f"{len(prompts)} prompts are too few: some are kept for judging",
+            f"{counted(len(without), 'prompt has', 'prompts have')} no source image, and others have one:\n"
+            f"{list_offenders([shown(text, 60) for text in without])}",
+            "--prompts",
+            'write {"prompt": ..., "source": ...} in each line, or a source in none',
+        )
+    return made
+
+
+def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
+    """Check that a family can make images of these tasks.
+
+    Raises:
+        DataError: it edits images and there are none, takes none, or fewer than there are.
+    """
+    counts = sorted({len(one.sources) for one in given})
+    if spec.edits_only and not counts[0]:
+        raise DataError(
+            f"{spec.label} edits images, and the prompts have no source images",
+            "--prompts",
+            'name a .jsonl file with {"prompt": ..., "source": ...} in each line',
+        )
+    if counts[-1] and not spec.sources:
+        raise DataError(
+            f"the prompts have source images, and {spec.label} takes none",
+            "--model-type",
+            "choose a model that edits images, or prompts without source images",
+        )
+    if counts[-1] > spec.sources or counts[0] != counts[-1]:
+        most = f"{spec.label} takes at most {spec.sources}"
+        raise DataError(
+            f"some prompts have {counts[0]} source images and others {counts[-1]}"
+            if counts[0] != counts[-1]
+            else f"the prompts have {counts[-1]} source images, and {most}",
+            "--prompts",
+            "a second source lies next to the first, as cat.2.png; give all prompts the same number of them",
+        )
+
+
+def hold_out(tasks: Sequence[Task], seed: int) -> list[Task]:
+    """Choose the tasks held out for judging: a fifth, at least one.
+
+    Raises:
+        DataError: there are fewer than three.
+    """
+    if len(tasks) < 3:
+        raise DataError(
+            f"{len(tasks)} prompts are too few: some are kept for judging",
             "--prompts",
             "write at least 3; 20 or more are better",
         )
-    order = list(prompts)
+    order = list(tasks)
     python_random("taste-held-out", seed).shuffle(order)
-    return sorted(order[: max(1, round(HELD_OUT_SHARE * len(prompts)))])
+    return sorted(order[: max(1, round(HELD_OUT_SHARE * len(tasks)))])

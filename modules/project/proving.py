@@ -13,6 +13,7 @@ from modules.arena.picture import picture_of_votes
 from modules.arena.tally import Tally
 from modules.arena.VoteStore import VoteStore, read_votes
 from modules.project.Project import ARENA, Adapter, Project
+from modules.project.prompts import Task
 from modules.project.Round import Round, write_json_in
 from modules.util.counted import counted
 from modules.util.errors import DataError
@@ -23,14 +24,13 @@ USUAL_QUESTIONS = 60
 Progress = Callable[[str], None]
 
 
-def questions(project: Project, count: int) -> list[Question]:
+def questions(project: Project, count: int) -> list[tuple[Task, int]]:
     """The first ``count`` of an endless list of questions: the held-out prompts in turn, each time with
     another seed.
     """
-    prompts = project.file.held_out
+    tasks = project.file.held_out_tasks
     return [
-        (prompts[i % len(prompts)], digest64("taste-arena", project.file.seed, i) % 2**32)
-        for i in range(count)
+        (tasks[i % len(tasks)], digest64("taste-arena", project.file.seed, i) % 2**32) for i in range(count)
     ]
 
 
@@ -43,17 +43,20 @@ def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) 
     requests = [project.request(*wanted[i], adapter) for i in missing]
     if requests:
         generator = project.generator()
-        generator.check(requests)
+        project.check_requests(generator, requests)
         with closing(generator.generate(requests)) as stream:
             for done, image in enumerate(stream, start=1):
                 name = files[missing[image.number]].relative_to(project.folder)
                 with project.owned.write(name.as_posix()) as temporary:
                     temporary.write_bytes(image.data)
                 progress(f"{adapter.name}: {done}/{counted(len(missing), 'image')}")
-    images = {
-        (normalise_prompt(prompt), seed): path for (prompt, seed), path in zip(wanted, files, strict=True)
+    asked: list[Question] = [(normalise_prompt(task.prompt), seed) for task, seed in wanted]
+    sources = {
+        question: project.shelf.files(task.source)
+        for question, (task, _) in zip(asked, wanted, strict=True)
+        if task.source
     }
-    return Contestant(adapter.name, adapter.key, images)
+    return Contestant(adapter.name, adapter.key, dict(zip(asked, files, strict=True)), sources)
 
 
 def adapters_between(project: Project, text: str) -> list[Adapter]:

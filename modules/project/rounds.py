@@ -9,9 +9,11 @@ from typing import Any
 
 from modules.arena.VoteStore import read_votes
 from modules.curation.store import STORE_NAME
+from modules.project.candidates.SourceShelf import name_of_digests
 from modules.project.judging import judgement_of_round
 from modules.project.making import MOST_PROMPTS, Surplus, write_plan
 from modules.project.Project import ARENA, Adapter, Project
+from modules.project.prompts import Task
 from modules.project.proving import verdict
 from modules.project.Round import Round
 from modules.project.taste_head import taste_file
@@ -83,13 +85,15 @@ def new_round(project: Project, per_prompt: int | None = None, surplus: int = SU
         if not one.trained:
             raise UserError(f"{one.name} is not trained yet", hint=f"next step: {next_step(project)}")
         following = Round(project.owned, one.number + 1)
-        prompts = prompts_by_need(project, one)
+        project.keep_sources()
+        prompts = tasks_by_need(project, one)
         count = (
             per_prompt
             or one.shown
-            or len(one.images()) // max(1, len({image.prompt for image in one.images()}))
+            or len(one.images()) // max(1, len({image.task for image in one.images()}))
         )
-        more = Surplus(surplus, frozenset(prompts[: by_chance(len(prompts))]))
+        chance = prompts[: by_chance(len(prompts))]
+        more = Surplus(surplus, frozenset(task.group for task in chance))
         learned = taste_file(project) is not None
         write_plan(project, following, prompts, count or None, project.newest, more if learned else None)
         planned = len(following.images())
@@ -102,22 +106,22 @@ def by_chance(count: int) -> int:
     return round(RANDOM_SHARE * count)
 
 
-def prompts_by_need(project: Project, one: Round) -> list[str]:
-    """Choose as many prompts as in the previous round: a fifth at random, the others by need.
+def tasks_by_need(project: Project, one: Round) -> list[Task]:
+    """Choose as many tasks as in the previous round: a fifth at random, the others by need.
 
     New prompts come first, then those whose picks were least certain. Held-out prompts are never used for
     picking. Instead, prompts that share words with held-out prompts on which the adapter lost in the arena
     move up.
     """
-    every = project.prompts()
-    count = min(len(every), len({image.prompt for image in one.images()}) or MOST_PROMPTS)
+    every = project.tasks()
+    count = min(len(every), len({image.task for image in one.images()}) or MOST_PROMPTS)
     rng = python_random("taste-next", project.file.seed, one.number)
     rng.shuffle(every)
     chance = every[: by_chance(count)]
-    certainty, lost = certainty_of_prompts(project), lost_prompts(project, one)
+    certainty, lost = certainty_of_tasks(project), lost_prompts(project, one)
 
-    def need(prompt: str) -> float:
-        return closeness(prompt, lost) - certainty.get(normalise_prompt(prompt), -1.0)
+    def need(task: Task) -> float:
+        return closeness(task.prompt, lost) - certainty.get(task.key, -1.0)
 
     rest = sorted(every[len(chance) :], key=need, reverse=True)
     return [*chance, *rest][:count]
@@ -151,21 +155,28 @@ def _words(prompt: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", normalise_prompt(prompt).lower()))
 
 
-def certainty_of_prompts(project: Project) -> dict[str, float]:
-    """How certain the newest picks of each prompt were, 0 to 1; 0 if it gave no pair."""
+def certainty_of_tasks(project: Project) -> dict[str, float]:
+    """How certain the newest picks of each task were, 0 to 1, by its ``key``; 0 if it gave no pair."""
     found: dict[str, float] = {}
     for one in project.rounds():
-        found |= {normalise_prompt(image.prompt): 0.0 for image in one.images()}
+        found |= {image.task.key: 0.0 for image in one.images()}
         store = one.pairs / STORE_NAME
-        prompts = {json.loads(row[0])["pair_id"]: json.loads(row[0])["prompt"] for row in peek(store, _PAIRS)}
+        pairs = [json.loads(row[0]) for row in peek(store, _PAIRS)]
+        tasks = {pair["pair_id"]: task_of_pair(pair).key for pair in pairs}
         newest: dict[str, list[float]] = {}
         for (text,) in peek(store, _PICKS):
             payload = json.loads(text)
             for pair_id in payload.get("pair_ids", []):
-                if pair_id in prompts:
-                    newest.setdefault(prompts[pair_id], []).append(payload.get("certainty") or 0.5)
+                if pair_id in tasks:
+                    newest.setdefault(tasks[pair_id], []).append(payload.get("certainty") or 0.5)
         found |= {prompt: sum(values) / len(values) for prompt, values in newest.items()}
     return found
+
+
+def task_of_pair(pair: Mapping[str, Any]) -> Task:
+    """What the images of a pair were made of."""
+    digests = [str(one["sha256"]) for one in pair.get("source_images", [])]
+    return Task(str(pair["prompt"]), name_of_digests(digests) if digests else "")
 
 
 _PAIRS = "SELECT entry FROM pairs"

@@ -168,7 +168,8 @@ def _prepare_taste(
         )
     preset = find_preset(project.file, taste=True)
     head = learn_taste(project, one, progress)
-    one.write_prompts(project.prompts())
+    project.keep_sources()
+    one.write_prompts(project.tasks())
     params = {"weights": _place(project, one.taste_path, None)} | ({} if head.no_fit else {"guard": GUARD})
     rewards = [{"reward": "preference_head", "name": "taste", "params": params}]
     again = _follows_a_taste(project, one)

@@ -88,7 +88,7 @@ class TestNew:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 2}, "newer version"),
+            ({"format": 3}, "newer version"),
             ({"card": 10}, "card"),
             ({"colour": "red"}, "colour"),
             ({"held_out": "a fox"}, "held_out"),

@@ -8,16 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.project.Project import ARENA, PROMPTS, Project
-from modules.project.prompts import read_prompts
+from modules.curation.intake.edit_sources import EditOptions, SourceFinder
+from modules.project.candidates.SourceShelf import name_of_sources
+from modules.project.Project import ARENA, Project, lines_of_edits
+from modules.project.prompts import Task, check_tasks, read_tasks
 from modules.project.Round import Candidate
+from modules.spec.registry import FAMILIES
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.errors import DataError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable
-from modules.util.image_metadata_util import UNCONDITIONAL, normalise_prompt, read_metadata
+from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
+from modules.util.prompts_file import PromptRow
 
 MOST_BYTES = 256 * 2**20
 _PLACE = ("url", "remote", "lora_folder")
@@ -33,7 +37,8 @@ class Added:
         known: images that were candidates already.
         silent: images without a prompt in their metadata.
         judging: images of held-out prompts, which are never used for picking.
-        edits: images made from other images, which a project does not support.
+        edits: images made from other images that cannot be compared with those of the project: of edits in a project of
+            prompts alone, and of edits whose source is not next to them in a project of edits.
     """
 
     added: int = 0
@@ -60,11 +65,14 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             raise DataError(
                 f"{one.name} is trained already", hint="begin the next round, then add the images"
             )
-        judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
+        judging = {task.key for task in project.file.held_out_tasks}
+        origins = _Origins(project.file.edits)
         names = {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
         new: list[tuple[Path, Candidate, bool]] = []
         for path in files:
+            if origins.is_source(path):
+                continue
             about = read_metadata(path, sidecar=False)
             unnamed = about.prompt is None
             about = read_metadata(path) if unnamed else about
@@ -72,17 +80,21 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             if not prompt or prompt == UNCONDITIONAL:
                 counts["silent"] += 1
                 continue
-            if prompt in judging:
-                counts["judging"] += 1
-                continue
-            if about.sources:
+            sources = origins.of(path, about)
+            if sources is None:
                 counts["edits"] += 1
+                continue
+            task = Task(prompt, name_of_sources(sources) if sources else "")
+            if task.key in judging:
+                counts["judging"] += 1
                 continue
             name = _name_for(path, _read(path))
             if name in names:
                 counts["known"] += 1
                 continue
-            new.append((path, Candidate(name, prompt, about.seed or 0), unnamed))
+            if sources:
+                project.shelf.keep(sources)
+            new.append((path, Candidate(name, prompt, about.seed or 0, task.source), unnamed))
             names.add(name)
             counts["added"] += 1
         if new:
@@ -96,6 +108,37 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
                 )
             one.take_in(image, data, unnamed)
         return Added(**counts)
+
+
+class _Origins:
+    """What images that a person brings were made from.
+
+    Args:
+        edits: whether they are for a project of edits, in which each has a source next to it.
+    """
+
+    def __init__(self, edits: bool) -> None:
+        self._edits = edits
+        self._finders: dict[Path, SourceFinder] = {}
+
+    def _finder(self, path: Path) -> SourceFinder:
+        folder = path.parent
+        if folder not in self._finders:
+            self._finders[folder] = SourceFinder(folder, EditOptions(edits=True))
+        return self._finders[folder]
+
+    def is_source(self, path: Path) -> bool:
+        """Whether it is what another one was made from."""
+        return self._edits and self._finder(path).is_source(path.name)
+
+    def of(self, path: Path, about: ImageMetadata) -> tuple[Path, ...] | None:
+        """Its sources; none of an image made from a prompt alone; ``None`` if it does not belong into the project."""
+        if not self._edits:
+            return None if about.sources else ()
+        try:
+            return tuple(source.path for source in self._finder(path).find(path.name, about))
+        except Unusable:
+            return None
 
 
 def _name_for(path: Path, data: bytes) -> str:
@@ -125,19 +168,31 @@ def images_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def add_prompts(project: Project, given: Path | str) -> int:
-    """Add the prompts of a file or a text that ``prompts.txt`` does not have. Return their number.
+    """Add the prompts of a file or a text that the project does not have, with what they edit. Return their number.
 
     Raises:
         UserError: they are unreadable, or another process is working on the project.
     """
     with project.busy():
-        known = {normalise_prompt(prompt) for prompt in read_prompts(project.folder / PROMPTS)}
-        new = [prompt for prompt in read_prompts(given) if normalise_prompt(prompt) not in known]
+        known = {one.task.key: one for one in project.given()}
+        found = read_tasks(given)
+        kind = "with" if project.file.edits else "without"
+        if any(bool(one.sources) is not project.file.edits for one in found):
+            raise DataError(
+                f"the prompts of this project are {kind} source images, and these are not",
+                "--prompts",
+                "begin another project for the others",
+            )
+        check_tasks([*known.values(), *found], FAMILIES[project.file.model.type])
+        new = [one for one in found if one.task.key not in known]
         if new:
-            before = (project.folder / PROMPTS).read_bytes()
+            before = project.prompts_path.read_bytes()
             end = b"" if before.endswith(b"\n") else b"\n"
-            with project.owned.write(PROMPTS) as temporary:
-                temporary.write_bytes(before + end + "".join(f"{prompt}\n" for prompt in new).encode())
+            rows = [PromptRow(one.task.prompt, one.sources) for one in new]
+            edits = project.file.edits
+            lines = lines_of_edits(project.shelf, rows) if edits else "".join(f"{row.text}\n" for row in rows)
+            with project.owned.write(project.prompts_path.name) as temporary:
+                temporary.write_bytes(before + end + lines.encode())
         return len(new)
 
 

@@ -43,11 +43,11 @@ def _ask(
     before = one.chosen()
     told: list[dict[str, Any]] = [
         {
-            "prompt": prompt,
+            "prompt": pool[0].prompt,
             "images": [str(one.made(image)) for image in pool],
-            "chosen": [place for place, image in enumerate(pool) if image.file in before.get(prompt, ())],
+            "chosen": [place for place, image in enumerate(pool) if image.file in before.get(group, ())],
         }
-        for prompt, pool in pools.items()
+        for group, pool in pools.items()
     ]
     request = {"taste": str(head), "base": project.file.model.base, "count": one.shown, "groups": told}
     command = [sys.executable, str(SCRIPT), "--device", project.file.device]

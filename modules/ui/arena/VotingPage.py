@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
+from modules.arena.Arena import Ballot
 from modules.curation.choosing.base import KEYS_OF_TWO
 from modules.ui.arena.ArenaController import ArenaController, ArenaShot
 from modules.ui.curation.ChoiceView import Action, action_button, key_name
 from modules.ui.texts import arena as words
 from modules.ui.widgets.ActionRow import ActionRow
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme
@@ -43,27 +44,30 @@ class VotingPage(ttk.Frame):
         self.shot: ArenaShot | None = None
         self._swapped = False
         self.zoom = ZoomState()
-        self.columnconfigure((0, 1), weight=1, uniform="images")
+        self.columnconfigure((1, 2), weight=1, uniform="images")
         self.rowconfigure(2, weight=1)
         top = ttk.Frame(self)
-        top.grid(row=0, column=0, columnspan=2, sticky="ew")
+        top.grid(row=0, column=0, columnspan=3, sticky="ew")
         top.columnconfigure(1, weight=1)
         self.count = ttk.Label(top, style="Bold.TLabel")
         self.count.grid(row=0, column=0, padx=px(10), pady=px(3))
         self.standing = ttk.Label(top, style="Muted.TLabel", text=words.HIDDEN, width=1)
         self.standing.grid(row=0, column=1, sticky="ew")
         self.prompt = ttk.Label(self, text=words.LOOKING, padding=(px(10), px(6)), width=1, justify="left")
-        self.prompt.grid(row=1, column=0, columnspan=2, sticky="ew")
+        self.prompt.grid(row=1, column=0, columnspan=3, sticky="ew")
         self.prompt.bind("<Configure>", lambda event: self.prompt.configure(wraplength=max(1, event.width)))
         self.views = [
             ImageView(self, prefetcher, self.zoom, partial(self._clicked, i), theme.fonts["bold"])
             for i in (0, 1)
         ]
         for i, view in enumerate(self.views):
-            view.grid(row=2, column=i, sticky="nsew", padx=2, pady=2)
+            view.grid(row=2, column=i + 1, sticky="nsew", padx=2, pady=2)
             view.bind("<Configure>", lambda _event: self._want(), add="+")
+        self.origin = ttk.Frame(self, style="Back.TFrame")
+        self.origin.columnconfigure(0, weight=1)
+        self.sources: list[ImageView] = []
         bottom = ttk.Frame(self, padding=(px(10), px(4)))
-        bottom.grid(row=3, column=0, columnspan=2, sticky="ew")
+        bottom.grid(row=3, column=0, columnspan=3, sticky="ew")
         bottom.columnconfigure(0, weight=1)
         ttk.Label(bottom, text=words.HINT, style="Bold.TLabel").grid(row=0, column=0, sticky="w", pady=px(3))
         row = ActionRow(bottom, theme)
@@ -90,8 +94,28 @@ class VotingPage(ttk.Frame):
         left = words.LEFT.format(questions=counted(shot.left, words.QUESTION))
         self.count.configure(text=f"{counted(shot.votes, words.VOTE)}, {left}")
         self.prompt.configure(text=words.SEED.format(prompt=shot.ballot.prompt, seed=shot.ballot.seed))
+        self._show_sources(shot.ballot)
         self._draw()
         self._want()
+
+    def _show_sources(self, ballot: Ballot) -> None:
+        """Show what both images were made from on their left, at their size."""
+        for view in self.sources[len(ballot.sources) :]:
+            view.destroy()
+        del self.sources[len(ballot.sources) :]
+        while len(self.sources) < len(ballot.sources):
+            view = ImageView(self.origin, self.prefetcher, self.zoom, font=self.theme.fonts["bold"])
+            view.grid(row=len(self.sources), column=0, sticky="nsew", padx=2, pady=2)
+            view.bind("<Configure>", lambda _event: self._want(), add="+")
+            self.origin.rowconfigure(len(self.sources), weight=1)
+            self.sources.append(view)
+        for view, path in zip(self.sources, ballot.sources, strict=True):
+            view.show(Compared(ballot.show[0], path), words.SOURCE)
+        self.columnconfigure(0, weight=int(bool(self.sources)), uniform="images" if self.sources else "")
+        if self.sources:
+            self.origin.grid(row=2, column=0, sticky="nsew")
+        else:
+            self.origin.grid_remove()
 
     def _paths(self) -> tuple[Path, Path]:
         assert self.shot is not None and self.shot.ballot is not None
@@ -106,11 +130,13 @@ class VotingPage(ttk.Frame):
         if self.shot is None or self.shot.ballot is None:
             return
         boxes = dict.fromkeys(view.box for view in self.views)
-        self.prefetcher.want([(path, box) for path in self.shot.ballot.show for box in boxes])
+        wanted: list[Key] = [(path, box) for path in self.shot.ballot.show for box in boxes]
+        origins = [(view.path, view.box) for view in self.sources if view.path is not None]
+        self.prefetcher.want([*wanted, *origins])
 
     def arrived(self, key: Key) -> None:
         """Handle a decoded image; called by the pump."""
-        for view in self.views:
+        for view in (*self.views, *self.sources):
             view.arrived(key[0])
 
     def tell_standing(self) -> None:
@@ -131,7 +157,7 @@ class VotingPage(ttk.Frame):
         """Whether the images in question are on the screen."""
         return self.shot is not None and all(
             view.shown == view.path or self.prefetcher.failure(view.path) is not None
-            for view in self.views
+            for view in (*self.views, *self.sources)
             if view.path is not None
         )
 
@@ -163,7 +189,7 @@ class VotingPage(ttk.Frame):
     def undo(self) -> None:
         """Undo the last vote."""
         self.prefetcher.forget_all()  # the next question may be a different one under the same name
-        for view in self.views:
+        for view in (*self.views, *self.sources):
             view.forget()
         self.controller.undo()
 

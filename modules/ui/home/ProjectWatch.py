@@ -72,7 +72,7 @@ class ProjectWatch:
             return False
         return True
 
-    def create(self, folder: Path, settings: dict[str, Any], prompts: str) -> None:
+    def create(self, folder: Path, settings: dict[str, Any], prompts: Path | str) -> None:
         """Create a project and show it.
 
         Raises:

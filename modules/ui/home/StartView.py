@@ -10,7 +10,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.generator.registry import make_generator
-from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types
+from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types, prompts_of_form
 from modules.project.from_images import Proposal, propose
 from modules.project.ProjectFile import CARDS
 from modules.spec.registry import FAMILIES
@@ -196,13 +196,18 @@ class StartView(CardBoard):
         if found.kind is Kind.IMAGES:
             self.take_images(found.paths)
         elif found.kind is Kind.PROMPTS:
-            self._fill_prompts(read_prompts_file(found.paths[0]))
+            self._take_prompts(found.paths[0])
         elif found.kind is Kind.WORKFLOW:
             self._take_workflow(found)
         elif found.kind is Kind.MODEL:
             self.values["base"].set(str(found.paths[0]))
         else:
             self.values["folder"].set(str(found.paths[0]))
+
+    def _take_prompts(self, path: Path) -> None:
+        """Fill in the prompts of a file. One with source images is named instead, because a text holds no images."""
+        edits = isinstance(prompts_of_form(str(path)), Path)
+        self._fill_prompts([str(path)] if edits else read_prompts_file(path))
 
     def _take_workflow(self, found: Dropped) -> None:
         settings = {"kind": "comfyui", "workflow": found.workflow, "model_type": "", "base": ""}
@@ -245,7 +250,7 @@ class StartView(CardBoard):
         try:
             card = int(self.card.get().split()[0])
             settings = first_settings(base, self._labels[self.type.get()], card, self.images)
-            self.watch.create(user_path(folder), settings, prompts)
+            self.watch.create(user_path(folder), settings, prompts_of_form(prompts))
         except (UserError, OSError) as error:
             self._fault(str(error))
 

@@ -19,6 +19,7 @@ from modules.util.files.model_index import index_file
 from modules.util.image_metadata.formats.comfy import is_graph
 from modules.util.image_metadata.making import read_making
 from modules.util.jsonio import read_json
+from modules.util.prompts_file import ENDING
 
 MOST_JSON = 64 * 2**20
 
@@ -84,7 +85,7 @@ def _folder(path: Path) -> Dropped | None:
 
 def _file(path: Path) -> Dropped | None:
     suffix = path.suffix.lower()
-    if suffix == ".txt":
+    if suffix in (".txt", ENDING):
         return Dropped(Kind.PROMPTS, [path])
     if suffix == ".safetensors":
         return Dropped(Kind.MODEL, [path])

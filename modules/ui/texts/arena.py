@@ -9,6 +9,7 @@ SEED = "{prompt}   (seed {seed})"
 HINT = "Same prompt, same seed: which image is better?"
 UNDO, STANDING, ACTUAL_SIZE, KEYS, RESULT = "Undo", "Result so far", "1:1", "Keys", "Show result"
 LOOKING_KEYS = (("F", "swap the images while the key is held"), ("+ \u2212", "zoom"))
+SOURCE = "Source"
 HIDDEN = "Names stay hidden until the end."
 
 BECAUSE = {

@@ -25,7 +25,7 @@ CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
 PROMPTS = "Prompts"
 PROMPTS_TIP = (
     "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. Enter 20 or more if "
-    "you can."
+    "you can. For models that edit images, enter the path of a .jsonl file with prompts and source images."
 )
 CREATE = "Create project"
 FILL_DEMO = "Fill in the demo"
@@ -131,7 +131,9 @@ PREPARING = "Making {done} of {images} to compare"
 
 # what is dropped
 DROP_TITLE = "Dropped file"
-DROP_KINDS = "drop images, prompts (.txt), a workflow or config (.json), or a project, one kind at a time"
+DROP_KINDS = (
+    "drop images, prompts (.txt, .jsonl), a workflow or config (.json), or a project, one kind at a time"
+)
 DROP_PICK, DROP_WORKFLOW, DROP_CANCEL = "Pick from it", "Use its workflow", "Cancel"
 DROP_WHICH = (
     "{name} has a workflow of ComfyUI. Pick from this image, or make the project's images with this workflow?"

@@ -1,0 +1,270 @@
+"""Projects of edits: the same instruction with another source is another group in every step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.generator import registry
+from modules.util.image_metadata_util import read_metadata
+from tests.project.conftest import Drawer
+from tests.project.simulated import headless, preferring, refused, told
+from tests.tiny import tiny_folder
+
+KEY = "FLUX_KONTEXT_DEV_1"
+INSTRUCTION = "make it night"
+SOURCES = 5
+
+
+class EditDrawer(Drawer):
+    """Remembers what each image was to be an edit of."""
+
+    takes_sources = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edited: dict[int, bytes] = {}
+
+    def generate(self, requests):
+        self.edited |= {one.seed: b"".join(path.read_bytes() for path in one.sources) for one in requests}
+        yield from super().generate(requests)
+
+
+@pytest.fixture
+def drawer(monkeypatch: pytest.MonkeyPatch) -> EditDrawer:
+    made = EditDrawer()
+    monkeypatch.setitem(registry.GENERATORS, "own", lambda settings: made)
+    return made
+
+
+def photo(path: Path, shade: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 64), (shade, 255 - shade, 30)).save(path)
+    return path
+
+
+def write_tasks(folder: Path, *rows: dict[str, str]) -> Path:
+    """Tasks with one instruction; all sources have the same file name, and one of them is there twice."""
+    for number in range(SOURCES):
+        photo(folder / str(number) / "photo.png", 40 * number + 20)
+    photo(folder / "copy" / "of the first.png", 20)
+    usual = [{"prompt": INSTRUCTION, "source": f"{number}/photo.png"} for number in range(SOURCES)]
+    usual.append({"prompt": INSTRUCTION, "source": "copy/of the first.png"})
+    path = folder / "tasks.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows or usual)), encoding="utf-8")
+    return path
+
+
+def new(folder: Path, tasks: Path, *more: object) -> tuple[object, ...]:
+    usual = {
+        "--base-model": tiny_folder(KEY),
+        "--model-type": KEY,
+        "--device": "cpu",
+        "--near-duplicates": -1,
+    }
+    given = dict(zip(more[::2], more[1::2], strict=True))
+    return ("new", folder, "--prompts", tasks, *(word for one in {**usual, **given}.items() for word in one))
+
+
+@pytest.fixture
+def project(tmp_path: Path, drawer: EditDrawer, capsys: pytest.CaptureFixture[str]) -> Path:
+    folder = tmp_path / "my taste"
+    made = told(capsys, *new(folder, write_tasks(tmp_path / "photos")))
+    assert (made["prompts"], made["held_out"], made["sources"], made["next"]) == (4, 1, SOURCES, "generate")
+    assert "Kontext edit DPO" in made["preset"]
+    # nothing outside is needed any more
+    shutil.rmtree(tmp_path / "photos")
+    return folder
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "project.json").read_text(encoding="utf-8"))
+
+
+def source_of(candidate: Path) -> bytes:
+    return candidate.with_name(f"{candidate.stem}-source.png").read_bytes()
+
+
+def green(path: Path, prompt: str) -> float:
+    with Image.open(path) as image:
+        return image.convert("RGB").getpixel((0, 0))[2]
+
+
+def test_one_instruction_and_five_sources_are_five_groups(project, capsys, monkeypatch, trains, drawer):
+    kept = {path.read_bytes() for path in (project / "sources").iterdir()}
+    assert len(kept) == SOURCES
+    held_out = (project / "sources" / f"{settings(project)['held_out_sources'][0]}.png").read_bytes()
+    told(capsys, "generate", project, "--per-prompt", 3)
+    candidates = [
+        path for path in (project / "round-1" / "candidates").iterdir() if "source" not in path.name
+    ]
+    assert len(candidates) == 12 == len({path.read_bytes() for path in candidates})
+    for path in candidates:
+        assert source_of(path) == drawer.edited[read_metadata(path).seed] != held_out
+
+    said = headless(monkeypatch, preferring(green), "pick", str(project))
+    asked = [one for one in said if one["type"] == "question"]
+    for one in asked:
+        (source,) = one["sources"]
+        files = [Path(image["path"]) for image in one["show"]]
+        assert {source_of(path) for path in files} == {Path(source).read_bytes()}
+    assert {Path(one["sources"][0]).read_bytes() for one in asked} == kept - {held_out}
+    pairs = json.loads((project / "round-1" / "pairs" / "manifest.json").read_text())["pairs"]
+    assert len(pairs) == 4 == len({pair["source_images"][0]["sha256"] for pair in pairs})
+    for pair in pairs:
+        for image in pair["sources"].values():
+            name = Path(image if isinstance(image, str) else image["file"]).name
+            shown = source_of(project / "round-1" / "candidates" / name)
+            assert hashlib.sha256(shown).hexdigest() == pair["source_images"][0]["sha256"]
+
+    trains("finish")
+    assert told(capsys, "train", project)["pairs"] == 4
+    (chosen, _) = json.loads((project / "round-1" / "pairs" / "concepts.json").read_text())[:2]
+    assert Path(chosen["source_path"]).name == "source"
+
+    drawer.edited.clear()
+    said = headless(monkeypatch, preferring(green), "compare", str(project), "--images", "6")
+    votes = [one for one in said if one["type"] == "question"]
+    assert votes and {Path(one["sources"][0]).read_bytes() for one in votes} == {held_out}
+    assert set(drawer.edited.values()) == {held_out}
+
+    assert told(capsys, "next", project, "--per-prompt", 2) == {
+        "round": 2, "prompts": 4, "planned": 8, "next": "generate",
+    }  # fmt: skip
+    told(capsys, "generate", project)
+    second = [p for p in (project / "round-2" / "candidates").iterdir() if "source" not in p.name]
+    assert sorted(source_of(path) for path in second) == sorted(2 * [*(kept - {held_out})])
+
+
+def test_stopped_anywhere_a_candidate_has_its_source(project, capsys, drawer, tmp_path):
+    drawer.fails_after = 5
+    assert "broke its pen" in refused(capsys, "generate", project)
+    drawer.fails_after = 10**6
+    moved = tmp_path / "elsewhere"
+    shutil.move(project, moved)
+    assert told(capsys, "generate", moved)["candidates"] == 24
+    assert len(list((moved / "round-1" / "candidates").iterdir())) == 48
+    assert len({one[1] for one in drawer.made}) == 24 == len(drawer.made)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: photo(path, 250), "has changed"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+)
+def test_another_source_is_noticed_before_an_image_is_made(project, capsys, drawer, damage, message):
+    told(capsys, "generate", project, "--per-prompt", 2)
+    plan = json.loads((project / "round-1" / "plan.json").read_text())["images"]
+    # written anew, not through the other names of the same file
+    path = project / "sources" / f"{plan[0]['source']}.png"
+    path.unlink()
+    if message == "has changed":
+        damage(path)
+    drawer.made.clear()
+    assert message in refused(capsys, "generate", project, "--per-prompt", 3)
+    assert not drawer.made
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        ((), ("--model-type", "FLUX_DEV_1"), "FLUX.1 dev takes none"),
+        ((), ("--generator", "a1111"), "cannot be given source images here"),
+        (({"prompt": "a"}, {"prompt": "b", "source": "0/photo.png"}), (), "1 prompt has no source image"),
+        (
+            tuple({"prompt": f"{n}"} for n in range(4)),
+            (),
+            "edits images, and the prompts have no source images",
+        ),
+        (({"prompt": "a", "source": "0/none.png"},) * 3, (), "none.png cannot be read"),
+        (({"prompt": "a", "source": "tasks.jsonl"},) * 3, (), "is not an image"),
+        (
+            ({"prompt": "a", "source": "../outside.png"},) * 3,
+            (),
+            "source images into the folder of this file",
+        ),
+        (({"prompt": "a", "source": "0/photo.png"},) * 3, (), "1 prompts are too few"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(tmp_path, drawer, capsys, rows, more, message):
+    tasks = write_tasks(tmp_path / "photos", *rows)
+    assert message in refused(capsys, *new(tmp_path / "p", tasks, *more))
+    assert not (tmp_path / "p").exists()
+
+
+def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, tmp_path):
+    told(capsys, "generate", project, "--per-prompt", 2)
+    shelf = project / "sources"
+    known = {path.name for path in shelf.iterdir()}
+    photos = tmp_path / "more"
+    photo(photos / "photo.png", 225)
+    (photos / "more.jsonl").write_text(
+        "\n".join(
+            json.dumps({"prompt": text, "source": "photo.png"}) for text in (INSTRUCTION, "paint it red")
+        )
+    )
+    assert told(capsys, "add", project, "--prompts", photos / "more.jsonl")["prompts"] == 2
+    assert told(capsys, "add", project, "--prompts", photos / "more.jsonl")["prompts"] == 0
+    (added,) = {path.name for path in shelf.iterdir()} - known
+    assert (shelf / added).read_bytes() == (photos / "photo.png").read_bytes()
+    (photos / "plain.txt").write_text("a fox\nan owl")
+    assert "with source images" in refused(capsys, "add", project, "--prompts", photos / "plain.txt")
+
+    own = tmp_path / "own"
+    own.mkdir()
+    for name, prompt in (("fox", INSTRUCTION), ("owl", INSTRUCTION), ("held", INSTRUCTION), ("alone", "red")):
+        drawer.made.clear()
+        (request,) = [
+            type("Request", (), {"prompt": prompt, "seed": ord(name[0]), "adapter": None, "sources": ()})
+        ]
+        (own / f"{name}.png").write_bytes(next(iter(drawer.generate([request]))).data)
+    shutil.copy(photos / "photo.png", own / "fox-source.png")
+    shutil.copy(photos / "photo.png", own / "owl_source.png")
+    shutil.copy(shelf / f"{settings(project)['held_out_sources'][0]}.png", own / "held-source.png")
+    made = told(capsys, "add", project, own)
+    assert [made[name] for name in ("added", "judging", "edits", "known", "silent")] == [2, 1, 1, 0, 0]
+    said = headless(monkeypatch, preferring(green), "pick", str(project))
+    groups = {Path(one["sources"][0]).read_bytes() for one in said if one["type"] == "question"}
+    assert (photos / "photo.png").read_bytes() in groups and len(groups) == 5
+
+
+def test_projects_of_prompts_alone_are_stored_as_ever(tmp_path, drawer, capsys):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a fox\nan owl\nan elk\n")
+    folder = tmp_path / "p"
+    told(
+        capsys, "new", folder, "--prompts", prompts, "--base-model", "resources/demo_model", "--device", "cpu"
+    )
+    told(capsys, "generate", folder, "--per-prompt", 1)
+    stored = settings(folder)
+    assert stored["format"] == 1 and "held_out_sources" not in stored and (folder / "prompts.txt").is_file()
+    plan = json.loads((folder / "round-1" / "plan.json").read_text())
+    assert [sorted(one) for one in plan["images"]] == [["file", "prompt", "seed"]] * 2
+    assert not (folder / "sources").exists()
+
+
+@pytest.mark.slow  # starts the sampler and the trainer as programs several times
+def test_from_new_to_votes_with_a_model_that_edits(tmp_path, capsys, monkeypatch):
+    folder = str(tmp_path / "my taste")
+    small = ("--width", 64, "--height", 64, "--steps", 2)
+    told(capsys, *new(Path(folder), write_tasks(tmp_path / "photos"), *small))
+    assert told(capsys, "generate", folder, "--per-prompt", 2)["made"] == 8
+    plan = json.loads((Path(folder) / "round-1" / "plan.json").read_text())["images"]
+    assert len({one["source"] for one in plan}) == 4
+    headless(monkeypatch, preferring(green), "pick", folder)
+    trained = told(
+        capsys, "train", folder, "--set", "cpu_threads=1", "--set", "epochs=1", "--set", "lora_rank=1",
+        "--set", "train_dtype=FLOAT_32", "--set", "compile=false",
+    )  # fmt: skip
+    assert trained["steps"] >= 1
+    said = headless(monkeypatch, preferring(green), "compare", folder, "--images", "4")
+    assert said[-1]["result"]["contestants"] == ["round-1", "base"]
+    assert [one for one in said if one["type"] == "question" and one["sources"]]
