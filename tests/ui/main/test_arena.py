@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 from modules.arena.VoteStore import Vote, read_votes
-from modules.project.Project import Project
-from modules.ui.arena.ArenaWindow import ArenaWindow
+from modules.project.Project import Adapter, Project
+from modules.project.proving import questions
+from modules.ui.arena.ArenaWindow import ArenaWindow, open_arena_window
 from modules.ui.arena.ResultPage import ResultPage
 from modules.ui.arena.VotingPage import VotingPage
 from modules.ui.home import ProjectJob
@@ -283,3 +284,41 @@ def test_contestants_and_strengths_are_chosen_in_the_window(
     assert opened is not None
     assert [one.name for one in opened.contestants] == ["round-1", "round-1 at 0.5", "base"]
     assert [len(one.images) for one in opened.contestants] == [20, 20, 20]
+
+
+def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None:
+    """The first question is about an edit; its source is left of both images, and gone at the result."""
+    for number in range(4):
+        Image.new("RGB", (32, 32), (60 * number, 200, 10)).save(tmp_path / f"{number}.png")
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("\n".join(f'{{"prompt": "make it night", "source": "{n}.png"}}' for n in range(4)))
+    settings = {
+        "model": {"type": "FLUX_KONTEXT_DEV_1", "base": "nowhere"},
+        "generator": {"kind": "own", "device": "cpu"},
+    }
+    project = Project.create(tmp_path / "edits", settings, tasks, None)
+    one = project.round
+    one.folder.mkdir()
+    one.adapter_path.write_text("adapter of round-1")
+    one.write_trained({"steps": 3, "pairs": 8, "adapter": "round-1/adapter.safetensors"})
+    for shade, adapter in enumerate((project.newest, Adapter("base"))):
+        images = project.folder / "arena" / "images" / adapter.key.replace("@", "-at-")
+        images.mkdir(parents=True)
+        for number, (_, seed) in enumerate(questions(project, 2)):
+            Image.new("RGB", (32, 32), (100 * shade, 0, 0)).save(images / f"{number:04d}-{seed}.png")
+    window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and isinstance(arena.page, VotingPage) and arena.page.shot is not None)
+    page = arena.page
+    assert isinstance(page, VotingPage) and page.shot is not None and page.shot.ballot is not None
+    (source,) = page.shot.ballot.sources
+    assert source.stem == project.file.held_out_sources[0]
+    (view,) = page.sources
+    hands.wait(lambda: view.shown == view.path and view.path is not None, "the source does not appear")
+    assert view.winfo_rootx() < page.views[0].winfo_rootx() < page.views[1].winfo_rootx()
+    assert view.winfo_width() > 100
+    window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    for _ in range(2):
+        press(hands, arena, "Left")
+    assert len(kept(project.folder)) == 2 and isinstance(arena.page, ResultPage)

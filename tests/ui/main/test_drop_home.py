@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.project.beginning import DEMO_MODEL
 from modules.project.Project import Project
+from modules.spec.registry import FAMILIES
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
 from modules.util.config.TrainConfig import TrainConfig
@@ -74,6 +76,28 @@ def test_prompts_a_model_a_folder_and_a_workflow_fill_in_the_form(
     made = Project(tmp_path / "new")
     assert made.file.generator == {"kind": "comfyui", "workflow": GRAPH}
     assert sorted([*made.prompts(), *made.file.held_out]) == ["a cat", "a dog", "an owl"]
+
+
+def test_a_list_of_edits_makes_a_project_with_its_sources(
+    form: tuple[Hands, StartView], tmp_path: Path
+) -> None:
+    hands, view = form
+    rows = []
+    for number in range(4):
+        Image.new("RGB", (16, 16), (60 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append(json.dumps({"prompt": "make it night", "source": f"{number}.png"}))
+    (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
+    drop(view, [tmp_path / "tasks.jsonl"])
+    hands.wait(lambda: "tasks.jsonl" in view.prompts.get("1.0", "end"), "the list is not named")
+    view.values["folder"].set(str(tmp_path / "new"))
+    view.values["base"].set("nowhere/kontext")
+    hands.click(view.create_button)
+    assert "takes none" in str(view.error.cget("text"))
+    view.type.set(FAMILIES["FLUX_KONTEXT_DEV_1"].label)
+    hands.click(view.create_button)
+    hands.wait(lambda: view.watch.project is not None, "no project is made")
+    made = Project(tmp_path / "new")
+    assert len({task.source for task in made.tasks()}) == 3 and made.file.edits
 
 
 def test_a_config_is_opened_and_a_project_too(
