@@ -13,8 +13,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from itertools import combinations, zip_longest
@@ -29,6 +29,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
+from modules.curation.intake.edit_sources import NO_EDITS, SourceFinder  # noqa: E402
 from modules.curation.marking.Marks import Marks  # noqa: E402
 from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
@@ -50,8 +51,10 @@ from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
+from modules.util.image_metadata.limits import Unusable  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
+from modules.util.pairs.dpo_pair_files import Pair  # noqa: E402
 from scripts.curate import exit_status, tell  # noqa: E402
 
 OF_TASTE = ("denoiser", "picture")
@@ -77,6 +80,14 @@ class Comparison:
     """Group of the worse image, if its prompt differs."""
     weight: float = 1.0
     """Number of answers it stands for."""
+    source: str = ""
+    """Hashes of what both were made from by editing."""
+
+    @property
+    def tasks(self) -> dict[Path, str]:
+        """What both images are made of: the prompt, and of edits the source too."""
+        start = f"{self.source}\n" if self.source else ""
+        return {path: f"{start}{prompt}" for path, prompt in self.prompts.items()}
 
     @property
     def prompts(self) -> dict[Path, str]:
@@ -93,8 +104,34 @@ def pair_comparisons(folder: Path) -> list[Comparison]:
         chosen, rejected = (find_exported_file(folder, side, pair["pair_id"]) for side in SIDES)
         if chosen is None or rejected is None:
             raise DataError(f"an image of {pair['pair_id']} is missing from {folder}", "--pairs")
-        found.append(Comparison(chosen, rejected, pair["prompt"], chosen.parent.name == "val"))
+        source = _source_of_pair(pair)
+        found.append(Comparison(chosen, rejected, pair["prompt"], chosen.parent.name == "val", source=source))
     return found
+
+
+def _source_of_pair(pair: Pair) -> str:
+    return " ".join(str(one["sha256"]) for one in pair.get("source_images", []))
+
+
+def _of_one_source(found: Sequence[Comparison], images: Path) -> list[Comparison]:
+    """The comparisons with what both images were made from. Edits of two sources say nothing about each other."""
+    finder, known = SourceFinder(images, NO_EDITS), dict[Path, str]()
+
+    def source_of(path: Path) -> str:
+        if path not in known:
+            name = path.relative_to(images).as_posix()
+            try:
+                sources = finder.find(name, read_metadata(path))
+            except Unusable:
+                sources = ()  # it was not to be found while picking either
+            known[path] = " ".join(source.sha256 for source in sources)
+        return known[path]
+
+    return [
+        replace(one, source=source_of(one.better))
+        for one in found
+        if source_of(one.better) == source_of(one.worse)
+    ]
 
 
 def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
@@ -150,10 +187,13 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         if event.kind == "pick" and event.group_key not in answered
         for name in event.payload["pair_ids"]
     }
-    return found + [
-        Comparison(_side(folder, "chosen", name), _side(folder, "rejected", name), pairs[name]["prompt"])
+    return _of_one_source(found, base) + [
+        Comparison(
+            _side(folder, "chosen", name), _side(folder, "rejected", name), pairs[name]["prompt"],
+            source=_source_of_pair(pairs[name]),
+        )
         for name in sorted(silent & set(pairs))
-    ]
+    ]  # fmt: skip
 
 
 def listed_comparisons(file: Path) -> list[Comparison]:
@@ -481,14 +521,15 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         features_ND,
         torch.tensor([row[one.better] for one in comparisons]),
         torch.tensor([row[one.worse] for one in comparisons]),
-        [one.group for one in comparisons],
+        [one.tasks[one.better] for one in comparisons],
         validation_P if validation_P.any() else None,
         torch.tensor([one.tie for one in comparisons], dtype=torch.bool) if taste else None,
         torch.tensor([one.weight for one in comparisons], dtype=torch.float64),
     )
     head: Head
     if taste:
-        head, report = train_taste(data, extract.parts, head_options, list(images.values()))
+        tasks = {path: task for one in comparisons for path, task in one.tasks.items()}
+        head, report = train_taste(data, extract.parts, head_options, [tasks[path] for path in images])
     else:
         head, report = train_head(data, head_options)
     fit, why_none = None, ""

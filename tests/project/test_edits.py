@@ -13,6 +13,7 @@ from PIL import Image
 
 from modules.generator import registry
 from modules.util.image_metadata_util import read_metadata
+from scripts.train_reward import answer_comparisons
 from tests.project.conftest import Drawer
 from tests.project.simulated import headless, preferring, refused, told
 from tests.tiny import tiny_folder
@@ -122,6 +123,11 @@ def test_one_instruction_and_five_sources_are_five_groups(project, capsys, monke
             name = Path(image if isinstance(image, str) else image["file"]).name
             shown = source_of(project / "round-1" / "candidates" / name)
             assert hashlib.sha256(shown).hexdigest() == pair["source_images"][0]["sha256"]
+
+    one = project / "round-1"
+    learned_from = answer_comparisons(one / "pairs", one / "candidates")
+    assert len({comparison.tasks[comparison.better] for comparison in learned_from}) == 4
+    assert all(source_of(each.better) == source_of(each.worse) for each in learned_from)
 
     trains("finish")
     assert told(capsys, "train", project)["pairs"] == 4
@@ -262,7 +268,7 @@ def test_from_new_to_votes_with_a_model_that_edits(tmp_path, capsys, monkeypatch
     headless(monkeypatch, preferring(green), "pick", folder)
     trained = told(
         capsys, "train", folder, "--set", "cpu_threads=1", "--set", "epochs=1", "--set", "lora_rank=1",
-        "--set", "train_dtype=FLOAT_32", "--set", "compile=false",
+        "--set", "train_dtype=FLOAT_32", "--set", "transformer.weight_dtype=FLOAT_32",
     )  # fmt: skip
     assert trained["steps"] >= 1
     said = headless(monkeypatch, preferring(green), "compare", folder, "--images", "4")

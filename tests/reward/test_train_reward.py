@@ -234,6 +234,34 @@ def test_likes_count_as_answers(liked):
     assert sum(one.weight for one in found) == pytest.approx(10), "each of the ten likes counts once"
 
 
+def test_edits_of_two_sources_are_not_compared_and_one_instruction_is_measured(liked, capsys):
+    """All images have the same instruction; each group has a source of its own, and one like has nothing to beat."""
+    output, images = liked
+    for prompt in range(10):
+        for place in range(4):
+            source = grey(3 * prompt, 9) if prompt < 9 or place < 2 else grey(250, 9)
+            source.save(images / f"p{prompt}_{place}-source.png")
+    found = answer_comparisons(output, images)
+    assert len(found) == 9 * 3 + 1, (
+        "the liked image of the last group was made from another source than two others"
+    )
+    for one in found:
+        assert one.better.name[:2] == one.worse.name[:2]
+    assert len({one.source for one in found}) == 10
+    with CurationStore(output) as store:
+        same = [replace_prompt(event.payload) for event in store.events()]
+    with CurationStore(output.with_name("same")) as store:
+        for number, (kind, payload) in enumerate(same):
+            store.append(f"group{number // 2}", kind, payload)
+    call = ["--pairs", str(output.with_name("same")), "--images", str(images), "--features", "picture"]
+    assert train_reward.main([*call, "--measure-only"]) == 0
+    assert json.loads(capsys.readouterr().out)["held_out_pairs"] > 0
+
+
+def replace_prompt(payload):
+    return "mark" if "like" in payload else "seen", {**payload, "prompt": "make it brighter"}
+
+
 def test_a_taste_is_measured_from_pictures_alone_without_a_model(liked, capsys):
     output, images = liked
     call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--measure-only"]
