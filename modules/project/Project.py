@@ -168,7 +168,8 @@ class Project:
                 self.prompts_path.name,
                 "a project has either edits or other images; begin another one",
             )
-        check_tasks(found, FAMILIES[self.file.model.type])
+        if self.file.edits:
+            check_tasks(found, FAMILIES[self.file.model.type])
         return found
 
     def tasks(self) -> list[Task]:

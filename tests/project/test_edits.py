@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 
 from modules.generator import registry
+from modules.project.Project import Project
 from modules.util.image_metadata_util import read_metadata
+from modules.util.prompts_file import read_prompt_rows
 from scripts.train_reward import answer_comparisons
 from tests.project.conftest import Drawer
 from tests.project.simulated import headless, preferring, refused, told
@@ -240,6 +242,27 @@ def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, 
     said = headless(monkeypatch, preferring(green), "pick", str(project))
     groups = {Path(one["sources"][0]).read_bytes() for one in said if one["type"] == "question"}
     assert (photos / "photo.png").read_bytes() in groups and len(groups) == 5
+
+
+def test_images_made_in_training_have_the_same_sources(project):
+    """The prompts of a run on a learned taste."""
+    opened = Project(project)
+    one = opened.round
+    one.write_prompts(opened.tasks())
+    rows = read_prompt_rows(one.prompts_path)
+    assert {row.text for row in rows} == {INSTRUCTION}
+    assert [row.sources[0].stem for row in rows] == [task.source for task in opened.tasks()]
+    assert all(row.sources[0].is_file() for row in rows)
+
+
+def test_a_project_from_before_sources_still_opens(project, capsys):
+    """Of a model that edits, with prompts alone: it could be made, though not trained."""
+    stored = {**settings(project), "format": 1, "held_out": ["a"]}
+    del stored["held_out_sources"]
+    (project / "project.json").write_text(json.dumps(stored))
+    (project / "prompts.txt").write_text("a\nb\nc\n")
+    assert told(capsys, "status", project)["next"] == "generate"
+    assert Project(project).prompts() == ["b", "c"]
 
 
 def test_projects_of_prompts_alone_are_stored_as_ever(tmp_path, drawer, capsys):
