@@ -241,6 +241,7 @@ def test_edits_of_two_sources_are_not_compared_and_one_instruction_is_measured(l
         for place in range(4):
             source = grey(3 * prompt, 9) if prompt < 9 or place < 2 else grey(250, 9)
             source.save(images / f"p{prompt}_{place}-source.png")
+            (images / f"p{prompt}_{place}.json").write_text('{"caption": "make it brighter"}')
     found = answer_comparisons(output, images)
     assert len(found) == 9 * 3 + 1, (
         "the liked image of the last group was made from another source than two others"
