@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,18 +20,27 @@ from tests.faults.training import SIGNALS, TrainingRuns, write_grpo, write_prefe
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 SIZE = campaign.Size()
 QUICK = [name for name in SUBJECTS if not name.startswith("save")]
+MEMORY, ROOM = Path("/dev/shm"), 1 << 30
+
+
+def _in_memory() -> Path | None:
+    """Where cases are tried if there is room. The tests make every fault themselves, so waiting for a disk thousands of
+    times shows nothing more.
+    """
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    return MEMORY if usable else None
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="faults-") as name, campaign.silence():
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=_in_memory()) as name, campaign.silence():
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Runs]]:
-    with campaign.silence():
-        yield [Runs(name, SUBJECTS[name](), tmp_path_factory.mktemp("subjects")) for name in QUICK]
+def runs() -> Iterator[list[Runs]]:
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=_in_memory()) as folder, campaign.silence():
+        yield [Runs(name, SUBJECTS[name](), Path(folder)) for name in QUICK]
 
 
 def test_killed_at_any_change_nothing_is_lost_half_or_left(runs: list[Runs]) -> None:
