@@ -25,10 +25,16 @@ INSTALL = "python -m pip install -r requirements-remote.txt"
 
 Ask = Callable[[str], str | None]
 """Asks the person for a password; ``None`` if nobody can answer."""
+NOT_ACCEPTED = "Not accepted, please try again. "
+"""Precedes a question whose last answer was wrong."""
 
 
 class Unreachable(UserError):
     """The other computer does not answer now, but may later."""
+
+
+class Refused(UserError):
+    """The other computer does not accept user, key or password."""
 
 
 class Lost(UserError):
@@ -80,23 +86,28 @@ async def _login(
     import asyncssh
 
     seen: list[SSHKey] = []
-    options = options_of(remote)
+    typed: dict[str, str] = {}
+
+    def noting(question: str) -> str | None:
+        answer = ask(question)
+        if answer is not None:
+            typed[question] = answer
+        return answer
+
     try:
-        if "client_keys" in options:
-            options["client_keys"] = [_readable_key(key, ask) for key in options["client_keys"]]
-        connection = await asyncssh.connect(
-            **options, tunnel=tunnel, config=None, known_hosts=known_hosts(),
-            client_factory=lambda: _client(remote, ask, seen),
-            passphrase=lambda name: ask(f"Passphrase of {name}: ") or "",
-            connect_timeout=CONNECT_SECONDS, login_timeout=LOGIN_SECONDS,
-            keepalive_interval=KEEP_ALIVE_SECONDS, keepalive_count_max=4,
-        )  # fmt: skip
+        try:
+            connection = await _connect(remote, noting, tunnel, seen)
+        except TimeoutError:
+            if not typed:
+                raise
+            # typing takes longer than a connection may wait; now the answers are known
+            connection = await _connect(remote, lambda one: typed.pop(one, None) or ask(one), tunnel, seen)
     except asyncssh.HostKeyNotVerifiable:
         if not seen:
             raise
-        raise fault_of_key(remote, seen[0].get_fingerprint()) from None
+        raise fault_of_key(remote, seen[0]) from None
     except (asyncssh.PermissionDenied, asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-        raise UserError(
+        raise Refused(
             f"{remote.address()} does not let you in: {shown(str(error))}",
             "remote.user",
             "check user and key_file; a key with a passphrase can be unlocked first: ssh-add FILE",
@@ -114,6 +125,23 @@ async def _login(
         ) from error
     async with connection:
         yield connection
+
+
+async def _connect(
+    remote: RemoteConfig, ask: Ask, tunnel: SSHClientConnection | None, seen: list[SSHKey]
+) -> SSHClientConnection:
+    import asyncssh
+
+    options = options_of(remote)
+    if "client_keys" in options:
+        options["client_keys"] = [_readable_key(key, ask) for key in options["client_keys"]]
+    return await asyncssh.connect(
+        **options, tunnel=tunnel, config=None, known_hosts=known_hosts(),
+        client_factory=lambda: _client(remote, ask, seen),
+        passphrase=lambda name: ask(f"Passphrase of {name}: ") or "",
+        connect_timeout=CONNECT_SECONDS, login_timeout=LOGIN_SECONDS,
+        keepalive_interval=KEEP_ALIVE_SECONDS, keepalive_count_max=4,
+    )  # fmt: skip
 
 
 def _readable_key(file: str, ask: Ask) -> str | SSHKey:
@@ -143,13 +171,21 @@ def _client(remote: RemoteConfig, ask: Ask, seen: list[SSHKey]) -> Any:
 
         tries = 3
 
+        def __init__(self) -> None:
+            self._asked: set[str] = set()
+
+        def _ask(self, question: str) -> str | None:
+            again = question in self._asked
+            self._asked.add(question)
+            return ask(f"{NOT_ACCEPTED}{question}" if again else question)
+
         def validate_host_public_key(self, host: str, addr: str, port: int, key: SSHKey) -> bool:
             seen.append(key)
             return False
 
         def password_auth_requested(self) -> str | None:
             self.tries -= 1
-            return ask(f"Password of {remote.address()}: ") if self.tries >= 0 else None
+            return self._ask(f"Password of {remote.address()}: ") if self.tries >= 0 else None
 
         def kbdint_auth_requested(self) -> str | None:
             self.tries -= 1
@@ -158,7 +194,7 @@ def _client(remote: RemoteConfig, ask: Ask, seen: list[SSHKey]) -> Any:
         def kbdint_challenge_received(
             self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
         ) -> list[str] | None:
-            answers = [ask(f"{remote.address()}: {shown(text)} ") for text, _ in prompts]
+            answers = [self._ask(f"{remote.address()}: {shown(text)} ") for text, _ in prompts]
             return None if None in answers else [one or "" for one in answers]
 
     return Client()

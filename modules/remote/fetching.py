@@ -7,7 +7,7 @@ what was fetched before is never replaced.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,10 +53,14 @@ class Fetch:
         backups: whether to fetch backups too.
         tell: shows a line.
         overwrite: whether to replace files that have other content here.
+        only: names at the top of the run's folder, if only these are fetched.
     """
 
-    def __init__(self, record: Record, backups: bool, tell: Tell, overwrite: bool = False) -> None:
+    def __init__(
+        self, record: Record, backups: bool, tell: Tell, overwrite: bool = False, only: Sequence[str] = ()
+    ) -> None:
         self.record, self.backups, self.tell, self.overwrite = record, backups, tell, overwrite
+        self.only = frozenset(only)
         # strict: the names come from another computer
         self.owned = Owned(record.folder)
         self.report = Report()
@@ -99,6 +103,8 @@ class Fetch:
                 raise UserError(f"{far.remote.address()} lists something that is not a file")
             name, size = one
             if not self.backups and name.startswith("backup") and "/" in name:
+                continue
+            if self.only and name.partition("/")[0] not in self.only:
                 continue
             if not 0 <= size <= MAX_FILE:
                 raise UserError(f"{far.remote.address()} lists {shown(name)} with {size} bytes")

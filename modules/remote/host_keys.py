@@ -18,6 +18,25 @@ NAME = "known_hosts"
 MAX_BYTES = 16 << 20
 
 
+class UnknownHost(UserError):
+    """No key of a computer is trusted yet. ``trust`` changes that.
+
+    Args:
+        remote: the computer; the jump host, if that one is unknown.
+        key: the key it presents.
+        message, field, hint: as for every ``UserError``.
+    """
+
+    def __init__(self, remote: RemoteConfig, key: SSHKey, message: str, field: str, hint: str) -> None:
+        super().__init__(message, field, hint)
+        self.remote, self.key = remote, key
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the key, as OpenSSH shows it."""
+        return str(self.key.get_fingerprint())
+
+
 def lists_of_hosts() -> list[Path]:
     """The known-hosts files, OpenSSH's first."""
     return [Path.home() / ".ssh" / NAME, settings_folder() / NAME]
@@ -65,8 +84,9 @@ def trust(remote: RemoteConfig, key: SSHKey) -> Path:
     return folder / NAME
 
 
-def fault_of_key(remote: RemoteConfig, fingerprint: str) -> UserError:
-    """The error for a computer whose key is not trusted."""
+def fault_of_key(remote: RemoteConfig, key: SSHKey) -> UserError:
+    """The error for a computer whose key is not trusted; ``UnknownHost`` if no other key of it is."""
+    fingerprint = key.get_fingerprint()
     if is_known(remote):
         files = " or ".join(str(path) for path in lists_of_hosts() if path.exists())
         return UserError(
@@ -78,7 +98,9 @@ def fault_of_key(remote: RemoteConfig, fingerprint: str) -> UserError:
         )
     options = {"port": remote.port if remote.port != 22 else "", "proxy-jump": remote.proxy_jump}
     more = "".join(f" --{name} {value}" for name, value in options.items() if value)
-    return UserError(
+    return UnknownHost(
+        remote,
+        key,
         f"the host {place_of(remote)} is unknown; its key has the fingerprint {fingerprint}",
         "remote.host",
         "compare it with the one its owner or provider shows, then: scripts/train_remote.py trust "

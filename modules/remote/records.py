@@ -80,6 +80,15 @@ def find(run: str | None) -> Record:
     )  # fmt: skip
 
 
+def of_folder(folder: Path) -> Record | None:
+    """The record of the run whose events and files come to a folder.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    return next((one for run in reversed(known()) if (one := find(run)).folder == folder), None)
+
+
 def known() -> list[str]:
     """Names of all recorded runs, newest last."""
     folder = settings_folder() / FOLDER

@@ -55,6 +55,15 @@ def new_name(config: TrainConfig) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
+def environment_for(remote: RemoteConfig) -> str:
+    """The name of the environment that runs use there; empty if the settings name a Python."""
+    if remote.python:
+        return ""
+    paths = program_files()
+    needed = {name: (digest_of(paths[name]), paths[name].stat().st_size) for name in REQUIREMENTS}
+    return f"environments/{_digest(needed)}"
+
+
 class Start:
     """One start. ``work`` may be called again after a connection ended.
 
@@ -69,6 +78,13 @@ class Start:
         self._asked = False
         self.sent = 0
         """Number of bytes of files sent."""
+        self.total = 0
+        """The same once all files are there; 0 while it is not known."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether the trainer there was told to begin, so that the start can no longer be cancelled."""
+        return self._asked
 
     async def work(self, far: Far) -> None:
         """Do the remaining steps.
@@ -80,7 +96,7 @@ class Start:
         program = await asyncio.to_thread(self._hashed, program_files())
         place = f"programs/{_digest(program)}"
         needed = {name: program[name] for name in REQUIREMENTS}
-        environment = "" if wanted.remote.python else f"environments/{_digest(needed)}"
+        environment = await asyncio.to_thread(environment_for, wanted.remote)
         here = await far.ask(dict[str, Any], "look", environment=environment)
         parcel = pack(wanted.config, str(here.get("directory")), wanted.run, wanted.there)
         inputs = await asyncio.to_thread(self._hashed, parcel.files)
@@ -128,6 +144,7 @@ class Start:
                 "remote.directory",
                 "remove old runs (train_remote.py clean), or choose a folder on another disk",
             )
+        self.total = self.sent + needed
         self.tell(f"copying {counted(len(missing), 'file')} of {len(sizes)} ({_gib(needed)})")
         small = {sha: size for sha, size in missing.items() if size <= MAX_PIECE}
         for batch in _batches(small):

@@ -60,6 +60,11 @@ class StatusFollower:
         self._start: object = None
         self._announced = False
 
+    @property
+    def said(self) -> str:
+        """The state according to the events alone: ``new``, ``running``, ``paused``, or how the run ended."""
+        return self._said
+
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
         """Read new events, update ``status``, and return the events.
 

@@ -24,6 +24,7 @@ from modules.ui.keys import bind_keys
 from modules.ui.options import parser
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import page_class, page_of, pages_for
+from modules.ui.remote.RemoteRuns import RemoteRuns
 from modules.ui.run.QueuePanel import QueueWork
 from modules.ui.run.RunActions import RunActions
 from modules.ui.run.StartCheck import StartCheck
@@ -41,6 +42,7 @@ from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
+from modules.ui.texts import remote as remote_words
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
@@ -117,15 +119,16 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         install_error_dialog(self)
         self.theme.apply(self.memory.appearance, self.memory.scale)
         set_ui_scale(self.memory.scale)
-        self.check = StartCheck(self.ui, lambda: self.control.is_live, self._refresh_soon, dry_run)
+        self.check = StartCheck(self.ui, lambda: self.control.is_live_here, self._refresh_soon, dry_run)
         self.runs = RunActions(self.ui, self.control, self.check, self._refuse_start, self._run_heard)
         runner = QueueRunner(RunQueue(store.queue_path))
         self.queue = QueueWork(self.ui, runner, self.runs.attach)
         self.tensorboard = TensorBoard()
+        self.remote = RemoteRuns(self.ui, self.control, self._refuse_start, self._run_heard)
         self.home = ProjectWatch(self, self.pump, self.memory, self.autosave.soon)
         self.ui.services = Services(
             store, self.memory, Tooltips(self.theme), self.control, self.files, self.check, self.runs,
-            self.queue, self.tensorboard, self.home, self.show_page, self.autosave.soon,
+            self.queue, self.tensorboard, self.home, self.remote, self.show_page, self.autosave.soon,
         )  # fmt: skip
         self.actions = self._actions()
         load_drops(self)
@@ -436,6 +439,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
                 self.ui, words.TRAINING_CONTINUES, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
             ):
                 return
+        if self.remote.doing:
+            question = remote_words.COPYING.format(what=self.remote.doing)
+            if not confirm(
+                self.ui, remote_words.COPYING_TITLE, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
+            ):
+                return
         self._close_tools()
 
     def _close_tools(self) -> None:
@@ -457,6 +466,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.after_cancel(self._telling)
         self.check.close()
         self.runs.close()
+        self.remote.close()
         self.queue.close()
         self.tensorboard.close()
         self.home.close()

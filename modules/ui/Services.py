@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from modules.remote.records import Record
+from modules.runner.outcome import Outcome
 from modules.runner.RunQueue import QueueEntry, QueueRunner
 from modules.ui.form.Tooltips import Tooltips
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -16,6 +18,7 @@ from modules.ui.state.ConfigState import Problem
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
+from modules.util.config.remote.RemoteConfig import RemoteConfig
 
 
 class ConfigFiles(Protocol):
@@ -30,7 +33,9 @@ class Checker(Protocol):
 
     forecast: Forecast
 
+    def errors(self) -> list[Problem]: ...
     def errors_of_settings(self) -> list[Problem]: ...
+    def now(self, then: Callable[[], None]) -> None: ...
     def take_pace(self, config: Mapping[str, Any], seconds: float) -> None: ...
 
 
@@ -38,6 +43,41 @@ class RunCommands(Protocol):
     """Acts on the run; implemented by ``RunActions``."""
 
     def attach(self, folder: str) -> None: ...
+    def ended(self, outcome: Outcome) -> None: ...
+
+
+class Mirrors(Protocol):
+    """The watched run, if it is on another computer; implemented by ``MirrorWatch``."""
+
+    record: Record | None
+    line: str
+    connecting: bool
+
+    def connect(self) -> None: ...
+
+
+class OtherComputer(Protocol):
+    """What is done on another computer; implemented by ``RemoteRuns``."""
+
+    doing: str
+    said: str
+    computers: list[RemoteConfig]
+
+    @property
+    def share(self) -> float | None: ...
+    @property
+    def watch(self) -> Mirrors: ...
+    def listen(self, call: Callable[[], None], widget: tk.Misc) -> None: ...
+    def load(self) -> None: ...
+    def choose(self, remote: RemoteConfig) -> None: ...
+    def forget(self, remote: RemoteConfig) -> None: ...
+    def check(self) -> None: ...
+    def start(self) -> None: ...
+    def resume(self) -> None: ...
+    def fetch(self, backups: bool) -> None: ...
+    def cancel(self) -> None: ...
+    def attend(self) -> None: ...
+    def send(self, kind: str) -> None: ...
 
 
 class QueueWatch(Protocol):
@@ -65,6 +105,7 @@ class Services:
         queue: the queued runs.
         tensorboard: all curves in the browser.
         home: the open taste project.
+        remote: what is done on another computer.
         show_page: brings the page with a key to the front.
         remember: schedules saving ``memory``.
     """
@@ -79,5 +120,6 @@ class Services:
     queue: QueueWatch
     tensorboard: TensorBoard
     home: ProjectWatch
+    remote: OtherComputer
     show_page: Callable[[str], None]
     remember: Callable[[], None]

@@ -14,7 +14,7 @@ from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, 
 
 MAY_IMPORT = {
     "scripts": ["project", "ui", "trainer", "captioner", "remote"],
-    "ui": ["tools", "project", "runner", "curation", "spec", "util"],
+    "ui": ["tools", "project", "remote", "runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
         "util",

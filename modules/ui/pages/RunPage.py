@@ -13,6 +13,7 @@ from tkinter import ttk
 from modules.ui.form.inputs import style_popdown
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
+from modules.ui.remote.RemoteStrip import RemoteStrip
 from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.run.QueuePanel import QueuePanel
 from modules.ui.run.SampleGallery import SampleGallery
@@ -32,6 +33,8 @@ from modules.ui.widgets.tk_support import elide_middle, on_event
 LOG_MS = 500
 MAX_LOG_LINES = 3000
 SMOOTHING = 0.85
+STRIP, ADVICE, PLOTS, TABS = 1, 2, 3, 4
+"""Rows of the page below its head."""
 FIRST_GROUPS = (("Loss",), ("Accuracy", "Reward"))
 """Groups shown until one is picked: the first one that has curves."""
 
@@ -48,13 +51,14 @@ class RunPage(Page):
         self.inside = self.scroll.inside
         self.inside.configure(padding=(px(12), px(10), px(12), px(8)))
         self.inside.columnconfigure(0, weight=1)
-        self.inside.rowconfigure(2, weight=3, minsize=px(170))
-        self.inside.rowconfigure(3, weight=4, minsize=px(250))
+        self.inside.rowconfigure(PLOTS, weight=3, minsize=px(170))
+        self.inside.rowconfigure(TABS, weight=4, minsize=px(250))
         self._head()
+        self.strip = RemoteStrip(self.inside, ui, self.control, STRIP)
         self.advice = ttk.Label(self.inside, style="Error.TLabel", justify="left", padding=(px(10), px(6)))
         self._plots()
         self.tabs = ttk.Notebook(self.inside, takefocus=True)
-        self.tabs.grid(row=3, column=0, sticky="nsew", pady=(px(8), 0))
+        self.tabs.grid(row=TABS, column=0, sticky="nsew", pady=(px(8), 0))
         self.gallery = SampleGallery(self.tabs, ui, lambda name: self.control.file(name))
         self.gallery.configure(padding=px(8))
         self.log = self._text_tab()
@@ -107,7 +111,7 @@ class RunPage(Page):
     def _plots(self) -> None:
         px = self.ui.theme.px
         frame = ttk.Frame(self.inside, style="Back.TFrame")
-        frame.grid(row=2, column=0, sticky="nsew")
+        frame.grid(row=PLOTS, column=0, sticky="nsew")
         frame.rowconfigure(0, weight=1)
         self.diagrams = frame
         self.plots: list[CurvePlot] = []
@@ -167,7 +171,8 @@ class RunPage(Page):
             shown = elide_middle(str(name), 48)
             text = words.STATE_AND_FOLDER.format(state=self.control.state, folder=shown)
         self.folder.configure(text=text)
-        self.end_button.state([("!" if self.control.is_live else "") + "disabled"])
+        self.end_button.state([("!" if self.control.is_live_here else "") + "disabled"])
+        self.strip.look()
         self._show_advice()
         self._draw()
         self.gallery.show(self.control.history.samples, self._no_samples())
@@ -188,7 +193,8 @@ class RunPage(Page):
         """Hide the diagrams to make room for images that are voted on."""
         voting = self._asked and self.tabs.select() == str(self.votes)  # type: ignore[no-untyped-call]
         (self.diagrams.grid_remove if voting else self.diagrams.grid)()
-        self.inside.rowconfigure(2, weight=0 if voting else 3, minsize=0 if voting else self.ui.theme.px(170))
+        room = self.ui.theme.px(170)
+        self.inside.rowconfigure(PLOTS, weight=0 if voting else 3, minsize=0 if voting else room)
 
     def _no_samples(self) -> str:
         """Why there are no samples."""
@@ -203,7 +209,7 @@ class RunPage(Page):
             return
         text, hint = fault
         self.advice.configure(text=f"{text}\n\u2192 {hint}" if hint else text)
-        self.advice.grid(row=1, column=0, sticky="ew", pady=(0, self.ui.theme.px(8)))
+        self.advice.grid(row=ADVICE, column=0, sticky="ew", pady=(0, self.ui.theme.px(8)))
 
     def _draw(self) -> None:
         history = self.control.history

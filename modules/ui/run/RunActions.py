@@ -65,7 +65,7 @@ class RunActions:
         if self.starting and self._waiting_run is None and self._trying:
             self._again = True
             return
-        if self.starting or self._waiting_run is not None or self.control.is_live:
+        if self.starting or self._waiting_run is not None or self.control.is_live_here:
             return
         self._start_checked()
 
@@ -130,11 +130,10 @@ class RunActions:
             self._retry_at = time.monotonic() + RETRY_SECONDS
         elif not waits_for:
             self._stop_waiting()
+            self._ui.services.remote.attend()
             self.control.poll()
             if cancelled:  # Stop was pressed just when its turn came
-                self._ui.work(
-                    self.control.end_now, lambda _result: self._start_checked() if again else None
-                )
+                self._ui.work(self.control.end_now, lambda _result: self._start_checked() if again else None)
         elif again:
             self._start_checked()
         self._heard()
@@ -161,6 +160,9 @@ class RunActions:
             self._ui.status(words.NOTHING_LIVE)
             return
         try:
+            if self.control.is_mirror:
+                self._ui.services.remote.send(kind)
+                return  # that computer answers later
             self.control.post(kind)
         except UserError as error:
             self._ui.error(error)
@@ -176,6 +178,7 @@ class RunActions:
         self.control.follow(folder)
         self.control.poll()
         self._heard()
+        self._ui.services.remote.attend()
 
     def _tick(self) -> None:
         if self.starting:
@@ -194,9 +197,10 @@ class RunActions:
             self._heard()
         outcome = self.control.take_outcome()
         if outcome is not None:
-            self._ended(outcome)
+            self.ended(outcome)
 
-    def _ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome) -> None:
+        """Report how the watched run ended."""
         self._check.soon()  # its files exist now
         self._ui.status(outcome.message)
         self._heard()

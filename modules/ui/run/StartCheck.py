@@ -22,7 +22,7 @@ class StartCheck:
 
     Args:
         ui: shared objects of the window.
-        is_live: whether training is running; files are not checked then.
+        is_live: whether training is running; files are not checked then unless ``now`` asks for it.
         changed: called when the known problems change.
         command: command line of the dry run.
     """
@@ -92,7 +92,7 @@ class StartCheck:
 
     def _look(self) -> None:
         self._timer = ""
-        if self._is_live():
+        if self._is_live() and self._then is None:
             self._changed()
         elif self.errors_of_settings():
             self._known(Found([]))

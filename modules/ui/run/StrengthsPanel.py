@@ -65,7 +65,7 @@ class StrengthsPanel(ttk.Frame):
         run, adapters = self._run(), self._adapters()
         if self._job is not None:
             self.stop()
-        elif self._ui.services.runs.is_live:
+        elif self._ui.services.runs.is_live_here:
             self._ui.status(words.STRENGTHS_BUSY)
         elif run is not None and adapters:
             StrengthsDialog(self._ui, run, adapters, self._prompts()[:FIRST_PROMPTS], self.make)

@@ -108,7 +108,7 @@ class BottomBar(ttk.Frame):
         """
         live = control.state in LIVE
         progress = control.progress()
-        self._enable("start", not live and not waiting)
+        self._enable("start", not control.is_live_here and not waiting)
         for name in ("stop", "pause", "backup", "sample"):
             self._enable(name, control.state in ("running", "paused") or (name == "stop" and bool(waiting)))
         self.buttons["pause"].configure(text=words.RESUME if control.state == "paused" else words.PAUSE)

@@ -47,6 +47,10 @@ class RunControl:
 
     def __init__(self, command: Callable[[RunDirectory], Sequence[str]] | None = None) -> None:
         self.run: RunDirectory | None = None
+        self.is_mirror = False
+        """Whether the run is on another computer."""
+        self.connected = False
+        """Whether that computer sends its events now."""
         self.history = RunHistory()
         self.outcome: Outcome | None = None
         self._command = command
@@ -88,6 +92,7 @@ class RunControl:
     def follow(self, folder: str | os.PathLike[str]) -> None:
         """Watch the run in a folder, whether running or ended."""
         self.run = RunDirectory(folder)
+        self.is_mirror, self.connected = self.run.is_mirror, False
         self.history = RunHistory()
         self.outcome = None
         self._follower = StatusFollower(self.run)
@@ -140,8 +145,13 @@ class RunControl:
 
     @property
     def state(self) -> str:
-        """One of ``status.STATES``. If the events do not tell how a run ended, its process does."""
+        """One of ``status.STATES``. If the events do not tell how a run ended, its process does. A run on another
+        computer that sends its events is in the state that they tell.
+        """
         state, outcome = self.status.state, self.outcome
+        if self.connected and self._follower is not None and state in ("remote", "new"):
+            said = self._follower.said
+            return said if said != "new" else "running" if self.status.sequence else "starting"
         if state == "died" and outcome is not None:
             return outcome.category if outcome.ok else "failed"
         return state
@@ -160,6 +170,11 @@ class RunControl:
         """Whether a trainer is running or starting."""
         return self.state in LIVE
 
+    @property
+    def is_live_here(self) -> bool:
+        """The same, and on this computer."""
+        return self.is_live and not self.is_mirror
+
     def take_outcome(self) -> Outcome | None:
         """How the run ended, returned once, if it ended while it was watched."""
         if self.outcome is None or not self._was_live:
@@ -169,10 +184,10 @@ class RunControl:
 
     def progress(self) -> Progress:
         """The values of the progress bars and the text next to them."""
-        status = self.status
-        if status.state == "new":
+        status, state = self.status, self.state
+        if state == "new":
             return Progress()
-        if status.state == "starting":
+        if state == "starting":
             return Progress(text=words.STARTING_UP)
         step, phase = status.step, self._phase()
         if phase is not None:
@@ -183,7 +198,7 @@ class RunControl:
             text = words.PHASE.format(name=name, done=done, total=total) if total else name
             return Progress(_run_share(step), share, text)
         if step is None:
-            return Progress(text=words.STATES.get(self.state, self.state))
+            return Progress(text=words.STATES.get(state, state))
         return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
 
     def _phase(self) -> dict[str, Any] | None:

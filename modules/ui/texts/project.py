@@ -6,6 +6,6 @@ PAGE = PageSpec(
     "project",
     "Project",
     order=10,
-    sections=("Project", "Remote"),
+    sections=("Project",),
     about="What is trained, where it runs and where its files go.",
 )

@@ -7,6 +7,7 @@ from modules.util.counted import counted
 # keys: shown on the Tools page
 KEYS = (
     ("Alt+Home", "the Home page"),
+    ("Alt+End", "the page of the other computer"),
     ("Ctrl+1 \u2026 Ctrl+0", "the other pages"),
     ("Ctrl+Tab, Ctrl+Shift+Tab", "next and previous page"),
     ("Ctrl+F", "search all settings"),

@@ -24,7 +24,10 @@ class RemoteConfig(BaseConfig):
         "",
         free=True,
         title="Host",
-        tip="Name or address of the computer that scripts/train_remote.py trains on. Empty: this computer.",
+        tip=(
+            "Name or address of a computer to train on with \u201cStart there\u201d or scripts/train_remote.py. Start "
+            "below always trains on this computer."
+        ),
     )
     port: int = setting(22, ge=1, le=65535, free=True, title="Port", tip="The port of its SSH server.")
     user: str = setting(

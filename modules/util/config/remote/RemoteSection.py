@@ -18,5 +18,5 @@ class RemoteSection(BaseConfig):
         factory=RemoteConfig,
         free=False,
         title="Remote computer",
-        tip="A computer to train on over SSH, with scripts/train_remote.py.",
+        tip="A computer to train on over SSH, with \u201cStart there\u201d or scripts/train_remote.py.",
     )

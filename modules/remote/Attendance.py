@@ -1,0 +1,146 @@
+"""Accompanies a run on another computer: follows it, brings its samples and log, passes commands on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from modules.remote.again import persistently
+from modules.remote.Connection import Ask, Lost, Unreachable
+from modules.remote.Far import Far
+from modules.remote.fetching import Fetch
+from modules.remote.Following import Following
+from modules.remote.records import Record
+from modules.util.errors import UserError
+
+FETCH_SECONDS = 10.0
+"""Seconds between two looks for new samples and output."""
+SMALL = ("samples", "tensorboard", "log.txt")
+"""What is fetched without being asked for; saved models and backups are large."""
+NEW_FILES = ("sample", "run_finished")
+Online = Callable[[bool, str], None]
+Answered = Callable[[str, bool, str], None]
+
+
+class Attendance:
+    """Accompanies one run until it has ended. Everything but ``send`` happens in the loop of ``work``.
+
+    Args:
+        record: the run.
+        fetching: held while files are fetched, so that nobody else fetches the same ones.
+        online: told whether there is a connection, and what happened to it.
+        answered: told the outcome of a command: its kind, whether it was accepted, and a text.
+    """
+
+    def __init__(self, record: Record, fetching: threading.Lock, online: Online, answered: Answered) -> None:
+        self.record = record
+        self._fetching, self._online, self._answered = fetching, online, answered
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: asyncio.Queue[str] = asyncio.Queue()
+        self._connected = asyncio.Event()
+        self._ended = False
+        self._refused = ""
+
+    def send(self, command: str) -> None:
+        """Pass a command on as soon as possible. May be called from any thread.
+
+        Raises:
+            UserError: there is no connection yet.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise UserError(
+                f"{self.record.remote.address()} is not connected", hint="connect to it again on the Run page"
+            )
+        loop.call_soon_threadsafe(self._tasks.put_nowait, command)
+
+    async def work(self, ask: Ask) -> str:
+        """Accompany the run. Returns its final state.
+
+        Raises:
+            UserError: the first connection fails, or the other computer refuses.
+        """
+        self._loop = asyncio.get_running_loop()
+        follower = Following(self.record, self._heard, self._lost)
+
+        async def follow(far: Far) -> str:
+            self._online(True, "")
+            self._connected.set()
+            return await follower.work(far)
+
+        following = asyncio.create_task(persistently(self.record.remote, ask, self._lost, follow))
+        connected = asyncio.create_task(self._connected.wait())
+        tasks: list[asyncio.Task[Any]] = [following, connected]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not self._connected.is_set():
+                return await following
+            # the connection that follows the run tells how things are; this one waits for its turn
+            errands = asyncio.create_task(
+                persistently(self.record.remote, ask, lambda _line: None, self._errands)
+            )
+            tasks.append(errands)
+            await asyncio.wait([following, errands], return_when=asyncio.FIRST_COMPLETED)
+            if errands.done():
+                await errands  # errands end before the run only through an error
+            state = await following
+            self._ended = True
+            self._look()
+            await errands
+            return state
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _lost(self, text: str) -> None:
+        self._online(False, text)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        if event.get("kind") in NEW_FILES:
+            self._look()
+
+    def _look(self) -> None:
+        if self._tasks.empty():
+            self._tasks.put_nowait("")
+
+    async def _errands(self, far: Far) -> None:
+        """Pass commands on, and look for new files in between, until the run has ended."""
+        self._look()
+        while True:
+            try:
+                command = await asyncio.wait_for(self._tasks.get(), FETCH_SECONDS)
+            except TimeoutError:
+                command = ""
+            if command:
+                await self._pass_on(far, command)
+            else:
+                await self._bring(far)
+            if self._ended and self._tasks.empty():
+                return
+
+    async def _pass_on(self, far: Far, command: str) -> None:
+        try:
+            done = await far.ask(dict[str, Any], "control", run=self.record.run, command=command, wait=False)
+        except (Lost, Unreachable) as error:
+            self._answered(command, False, error.message)
+            raise
+        self._answered(command, done.get("status") == 0, str(done.get("text")))
+
+    async def _bring(self, far: Far) -> None:
+        """Fetch small files. A reason why that is impossible is told once, and again when it changes."""
+        if not self._fetching.acquire(blocking=False):
+            return
+        try:
+            await Fetch(self.record, False, lambda _line: None, only=SMALL).work(far)
+            self._refused = ""
+        except (Lost, Unreachable):
+            raise
+        except UserError as error:
+            if error.message != self._refused:
+                self._refused = error.message
+                self._online(True, error.message)
+        finally:
+            self._fetching.release()

@@ -1,0 +1,54 @@
+"""A line that shows what is being done on another computer, with a button that cancels it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from tkinter import ttk
+
+from modules.ui.texts import remote as words
+from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import fit_middle
+
+
+class JobLine(ttk.Frame):
+    """The line. It is empty while nothing is done and nothing was.
+
+    Args:
+        style: the style of frame and label, without their class: ``Back.`` or nothing.
+    """
+
+    def __init__(self, parent: tk.Misc, ui: Ui, style: str = "") -> None:
+        px = ui.theme.px
+        super().__init__(parent, style=f"{style}TFrame")
+        self._ui, self._text = ui, ""
+        self.columnconfigure(0, weight=1)
+        self.label = ttk.Label(self, style=f"{style}TLabel", anchor="w", width=10)
+        self.label.grid(row=0, column=0, sticky="ew")
+        self.bar = ttk.Progressbar(self, maximum=1.0, length=px(160))
+        self.button = ttk.Button(self, text=words.CANCEL, command=lambda: ui.services.remote.cancel())
+        self.button.bind("<Return>", lambda _event: self.button.invoke())
+        ui.services.tooltips.add(self.label, lambda: self._text)
+        self.label.bind("<Configure>", lambda _event: self._fit())
+        ui.services.remote.listen(self.show, self)
+        self.show()
+
+    def show(self) -> None:
+        """Show the present state."""
+        remote, px = self._ui.services.remote, self._ui.theme.px
+        self._text = remote.doing or remote.said
+        self._fit()
+        if remote.share is None:
+            self.bar.grid_remove()
+        else:
+            self.bar.configure(value=remote.share)
+            self.bar.grid(row=0, column=1, padx=px(8))
+        if remote.doing:
+            self.button.grid(row=0, column=2)
+        else:
+            self.button.grid_remove()
+
+    def _fit(self) -> None:
+        width = self.label.winfo_width()
+        text = fit_middle(self._text, width, self._ui.theme.fonts["text"])
+        if self.label.cget("text") != text:
+            self.label.configure(text=text)

@@ -1,0 +1,89 @@
+"""The dialogs of another computer: its password, and whether it is trusted."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.remote.host_keys import UnknownHost, place_of
+from modules.ui.dialogs import Dialog
+from modules.ui.texts import remote as words
+from modules.ui.Ui import Ui
+
+MASK = "\u2022"
+
+
+class PasswordDialog(Dialog):
+    """Asks for a password or passphrase.
+
+    Args:
+        ui: shared objects of the window.
+        question: what is asked for.
+        answer: called once, with the text or, if the dialog is closed otherwise, with ``None``.
+    """
+
+    def __init__(self, ui: Ui, question: str, answer: Callable[[str | None], None]) -> None:
+        super().__init__(ui, words.PASSWORD_TITLE, width=460)
+        px = ui.theme.px
+        self._answer: Callable[[str | None], None] | None = answer
+        label = ttk.Label(self.body, text=question.strip(), wraplength=px(420), justify="left")
+        label.pack(anchor="w")
+        self.entry = ttk.Entry(self.body, show=MASK, font=ui.theme.fonts["text"])
+        self.entry.pack(fill="x", pady=px(6))
+        self.entry.bind("<Return>", lambda _event: self.accept())
+        self._visible = tk.BooleanVar(self, False)
+        ttk.Checkbutton(self.body, text=words.SHOW, variable=self._visible, command=self._show).pack(
+            anchor="w"
+        )
+        note = ttk.Label(self.body, text=words.PASSWORD_NOTE, style="Small.TLabel", wraplength=px(420))
+        note.pack(anchor="w", pady=(px(4), 0))
+        self.add_button(words.OK, self.accept, accent=True)
+        self.add_button(words.CANCEL, self.cancel)
+        self.present(self.entry)
+
+    def _show(self) -> None:
+        self.entry.configure(show="" if self._visible.get() else MASK)
+
+    def _give(self, text: str | None) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(text)
+
+    def destroy(self) -> None:
+        """Close; without an answer if none was given."""
+        self._give(None)
+        super().destroy()
+
+    def accept(self) -> None:
+        """Give the answer."""
+        self._give(self.entry.get())
+        self.destroy()
+
+
+class TrustDialog(Dialog):
+    """Shows the fingerprint of an unknown computer. Only its button trusts it; Enter and Escape do not.
+
+    Args:
+        ui: shared objects of the window.
+        unknown: the computer and its key.
+        trust: called if the person trusts it.
+    """
+
+    def __init__(self, ui: Ui, unknown: UnknownHost, trust: Callable[[], object]) -> None:
+        super().__init__(ui, words.TRUST_TITLE, width=560)
+        px = ui.theme.px
+        text = words.TRUST.format(place=place_of(unknown.remote))
+        ttk.Label(self.body, text=text, wraplength=px(520), justify="left").pack(anchor="w")
+        ttk.Label(self.body, text=words.FINGERPRINT, style="Bold.TLabel").pack(anchor="w", pady=(px(10), 0))
+        self.fingerprint = ttk.Entry(self.body, font=ui.theme.fonts["mono"])
+        self.fingerprint.insert(0, unknown.fingerprint)
+        self.fingerprint.state(["readonly"])
+        self.fingerprint.pack(fill="x", pady=(px(4), 0))
+
+        def take() -> None:
+            self.destroy()
+            trust()
+
+        self.trust_button = self.add_button(words.TRUST_IT, take)
+        self.present(self.add_button(words.CANCEL, self.cancel, accent=True))

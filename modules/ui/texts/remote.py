@@ -1,0 +1,78 @@
+"""Texts of runs on another computer: its page, its line on the Run page, its dialogs."""
+
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec(
+    "remote",
+    "Other computer",
+    order=85,
+    sections=("Remote",),
+    module="RemotePage",
+    about="Train on another computer over SSH. This one may be switched off meanwhile.",
+    key_name="Alt+End",
+)
+
+# the page
+COMPUTER = "Computer"
+SAVED = "Saved computers"
+SAVED_TIP = "Computers that answered before. A choice fills in the settings below. No password is stored."
+FORGET, FORGET_TIP = "Forget", "Remove this computer from the list. Nothing changes there"
+CHECK, CHECK_TIP = "Check connection", "Log in and look for Python and free disk space"
+START, START_TIP = "Start there", "Copy what is missing and train the present settings on that computer"
+CANCEL = "Cancel"
+USE_COMPUTER = "use {address}"
+HOW = (
+    "Enter host and user below and check the connection. \u201cStart there\u201d then copies the program, the settings "
+    "and the images, and shows the run on the Run page."
+)
+
+# what is being done
+CHECKING = "Connecting to {address}\u2026"
+CHECKING_SETTINGS = "Checking settings and files before anything is copied"
+CONNECTED = "{address} answers. Its disk has {free} GiB free. {environment}"
+ENVIRONMENT_READY = "The environment is ready."
+ENVIRONMENT_MISSING = "The first start sets up the environment there, which downloads some GB."
+ENVIRONMENT_OWN = "Training uses {python} there."
+STARTING = "Starting on {address}\u2026"
+STARTED = "Training started on {address}"
+RESUMING = "Resuming on {address}\u2026"
+FETCHING = "Fetching files from {address}\u2026"
+FETCHED = "{files} fetched, {same} the same, in {folder}"
+CANCELLING = "Cancelling\u2026"
+CANCELLED = "Cancelled"
+TOO_LATE = "It has started already. Stop ends it"
+BUSY = "Wait until this is done, or cancel it: {what}"
+
+# the line on the Run page
+CONNECTING_TO = "On {address}: connecting\u2026"
+ONLINE = "On {address}: connected"
+OFFLINE = "On {address}: not connected. {why}"
+NOTE = "On {address}: {why}"
+ENDED_THERE = "On {address}: the run has ended"
+UNKNOWN_RUN = "This run was started from another computer, or its record is gone"
+CONNECT, CONNECT_TIP = "Connect", "Follow the run again"
+FETCH = "Fetch files"
+FETCH_TIP = "Copy saved models and everything else but backups here. Samples and log come by themselves"
+WITH_BACKUPS = "with backups"
+RESUME, RESUME_TIP = "Resume there", "Start this run again in its folder there, from its newest backup"
+DIED = "The run stopped unexpectedly"
+LEFT_ALONE_TITLE = "Files that stay as they are"
+LEFT_ALONE = "These files were changed here, or have names that lead elsewhere. They were not replaced."
+NO_CONFIG_HINT = "fetch the run again, or start a new one"
+
+# the dialogs
+PASSWORD_TITLE = "Password"
+PASSWORD_NOTE = "It is kept in memory until this window is closed, and never stored."
+SHOW, OK = "Show", "OK"
+TRUST_TITLE = "Unknown computer"
+TRUST = (
+    "{place} is unknown, and nothing was sent. Compare the fingerprint of its key with the one that its owner or "
+    "provider shows. If it differs, somebody may be listening in."
+)
+FINGERPRINT = "Fingerprint"
+TRUST_IT = "Trust this computer"
+TRUSTED = "{place} is trusted now"
+
+# closing the window
+COPYING_TITLE = "Start not complete"
+COPYING = "{what}\n\nClosing the window cancels it. What was copied is used by the next start."

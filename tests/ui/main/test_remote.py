@@ -1,0 +1,295 @@
+"""Training on another computer from the window: a real SSH server, real keys, a trainer that trains nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.remote import Attendance, computers, records
+from modules.remote.there.runs import RUNS
+from modules.runner.RunDirectory import RunDirectory
+from modules.ui.dialogs import Dialog
+from modules.ui.pages.RunPage import RunPage
+from modules.ui.remote.windows import PasswordDialog, TrustDialog
+from modules.ui.texts import remote as words
+from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.files.user_folder import settings_folder
+from tests.remote.conftest import home, program, remote, server, trusted
+from tests.remote.server import Server
+from tests.remote.support import write_light
+from tests.remote.test_trust import kept_on_the_disk
+from tests.source_tree import ROOT
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.drivers import Hands
+
+pytestmark = pytest.mark.gui
+__all__ = ["home", "program", "remote", "server", "trusted"]
+
+TRAINER = f"""import argparse, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.ui.main.trainer import RunDirectory, train
+run = RunDirectory(sys.argv[sys.argv.index("--run-dir") + 1])
+sys.exit(train(run, argparse.Namespace(steps=5000, pace=0.02, fail="", sampling=False)))
+"""
+LONG = 60.0
+"""Seconds that a busy computer may need for a connection, which starts several processes."""
+Open = Callable[..., Hands]
+
+
+@pytest.fixture(autouse=True)
+def fetches_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person waits ten seconds for the log; a test need not."""
+    monkeypatch.setattr(Attendance, "FETCH_SECONDS", 0.2)
+
+
+@pytest.fixture
+def opened(
+    program: Path, server: Server, remote: RemoteConfig, tmp_path: Path, open_window: OpenWindow
+) -> Iterator[Open]:
+    """Opens a window whose settings name the other computer. Its key is not trusted yet."""
+    (program / "scripts" / "train.py").write_text(TRAINER)
+    (Path.home() / ".ssh" / "known_hosts").unlink()
+
+    def open_one(**changes: object) -> Hands:
+        config = write_light(tmp_path / "job", remote.model_copy(update=changes))
+        hands = open_window()
+        assert hands.window.files.load(config)
+        hands.keys("<Alt-End>")
+        hands.wait(lambda: hands.window.page == "remote")
+        return hands
+
+    yield open_one
+    for path in (server.home / "tastemaker" / RUNS).glob("*"):
+        if (run := RunDirectory(path)).trainer() is not None:
+            run.post("stop")
+
+
+def trust(hands: Hands, server: Server) -> None:
+    """Trust the computer in the dialog, with its button."""
+    dialog = hands.dialog()
+    assert isinstance(dialog, TrustDialog) and dialog.fingerprint.get() == server.fingerprint
+    hands.focus(dialog.trust_button)
+    hands.keys("<Return>")
+
+
+def said(hands: Hands, text: str) -> None:
+    """The line of the page says this."""
+    hands.wait(
+        lambda: text in hands.window.remote.said,
+        f"it says {hands.window.remote.said!r} and does {hands.window.remote.doing!r}",
+    )
+
+
+def started(hands: Hands, server: Server) -> records.Record:
+    """Start there with the button, until the run is followed on the Run page."""
+    hands.click(hands.button(words.START))
+    hands.wait(lambda: isinstance(hands.dialog(), TrustDialog))
+    trust(hands, server)
+    hands.wait(lambda: hands.window.page == "run", "the Run page is not shown", LONG)
+    hands.wait(lambda: hands.window.control.state == "running", "the run is not followed", LONG)
+    return records.find(None)
+
+
+def line(hands: Hands) -> str:
+    """What the Run page says about the connection."""
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    return str(page.strip.line.cget("text")) if page.strip.winfo_viewable() else ""
+
+
+def _open_dialogs(hands: Hands) -> list[Dialog]:
+    return [child for child in hands.window.winfo_children() if isinstance(child, Dialog)]
+
+
+def command(hands: Hands, name: str) -> None:
+    hands.click(hands.window.bottom_bar.buttons[name])
+
+
+def test_an_unknown_computer_is_trusted_only_by_its_button(opened: Open, server: Server) -> None:
+    hands = opened()
+    trusted_keys = settings_folder() / "known_hosts"
+    for key in ("<Escape>", "<Return>"):  # the button that has the focus is Cancel
+        hands.click(hands.button(words.CHECK))
+        dialog = hands.dialog()
+        assert isinstance(dialog, TrustDialog) and dialog.fingerprint.get() == server.fingerprint
+        hands.keys(key, to=dialog if key == "<Escape>" else hands.window.focus_get())
+        hands.wait(lambda: not _open_dialogs(hands))
+        assert not trusted_keys.exists() and not server.commands
+    hands.click(hands.button(words.CHECK))
+    trust(hands, server)
+    said(hands, "answers")
+    assert server.key.export_public_key().decode().split()[1] in trusted_keys.read_text()
+    assert [one.address() for one in computers.saved()] == [f"me@127.0.0.1:{server.port}"]
+
+
+def test_another_key_than_the_trusted_one_has_no_button(opened: Open, server: Server, home: Path) -> None:
+    import asyncssh
+
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {other}")
+    hands = opened()
+    hands.click(hands.button(words.CHECK))
+    hands.expect_dialog("is not the trusted one")
+    assert not server.commands
+
+
+# One connection follows the run, one passes commands on; a start of each of them takes most of the time of this test.
+def test_a_run_there_is_started_followed_and_commanded_like_one_here(
+    opened: Open, server: Server, tmp_path: Path
+) -> None:
+    hands = opened()
+    record = started(hands, server)
+    hands.wait(lambda: hands.window.control.history.samples, "no sample is reported")
+    first = hands.window.control.file(hands.window.control.history.samples[0].path)
+    hands.wait(first.is_file, "the sample does not come")
+    hands.wait(lambda: "training begins" in hands.window.control.run.log_path.read_text())
+    assert "connected" in line(hands) and record.folder.parent == tmp_path / "job"
+    assert "step" in hands.window.bottom_bar._text.cget("text")
+
+    command(hands, "pause")
+    hands.wait(lambda: hands.window.control.state == "paused", "it does not pause")
+    assert hands.window.bottom_bar.buttons["pause"].cget("text") == "Resume"
+    command(hands, "pause")
+    hands.wait(lambda: hands.window.control.state == "running", "it does not resume")
+    before = len(hands.window.control.history.samples)
+    command(hands, "sample")
+    hands.wait(lambda: len(hands.window.control.history.samples) > before, "no sample is made")
+    command(hands, "backup")
+    hands.expect_status("A backup will be made")
+    command(hands, "stop")
+    hands.wait(lambda: hands.window.control.state == "stopped", "it does not stop")
+    hands.wait(lambda: "has ended" in line(hands), "its end is not told", LONG)
+
+    hands.click(hands.button(words.FETCH))
+    said(hands, "fetched")
+    server.commands.clear()
+    hands.click(hands.button(words.RESUME))
+    hands.wait(lambda: hands.window.control.state == "running", "it does not resume there", LONG)
+    assert records.find(None).run == record.run and len(list(record.folder.parent.glob("run-*"))) == 1
+
+
+def test_the_run_is_followed_again_after_the_window_was_closed(
+    opened: Open, server: Server, open_window: OpenWindow
+) -> None:
+    hands = opened()
+    record = started(hands, server)
+    store = hands.window.store
+    hands.close()
+    again = open_window(store=store)
+    again.wait(
+        lambda: again.window.control.run is not None and again.window.control.run.path == record.folder
+    )
+    again.window.show_page("run")
+    again.wait(lambda: again.window.control.state == "running", "it is not followed", LONG)
+    command(again, "stop")
+    again.wait(lambda: again.window.control.state == "stopped", "it does not stop")
+
+
+def test_a_cut_connection_is_made_again_and_an_end_is_reported(opened: Open, server: Server) -> None:
+    hands = opened()
+    started(hands, server)
+    lines: list[str] = []
+    watch = hands.window.remote.watch
+    hands.window.remote.listen(lambda: lines.append(watch.line), hands.window.bottom_bar)
+    server.cut()
+    hands.wait(lambda: any("trying again" in one for one in lines), "the cut is not noticed")
+    hands.wait(
+        lambda: watch.line.endswith(": connected") and hands.window.control.state == "running", "", LONG
+    )
+    command(hands, "stop")
+    hands.expect_status("Training stopped")
+
+
+def test_a_password_is_typed_once_and_only_held_in_memory(
+    opened: Open, server: Server, home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import asyncssh
+
+    other = home / ".ssh" / "other"
+    other.write_bytes(asyncssh.generate_private_key("ssh-ed25519").export_private_key())
+    server.password = "Kiefernzapfen7"
+    hands = opened(key_file=str(other))
+    hands.click(hands.button(words.CHECK))
+    trust(hands, server)
+
+    def answer(text: str, press: str) -> PasswordDialog:
+        hands.wait(lambda: isinstance(hands.dialog(), PasswordDialog))
+        dialog = hands.dialog()
+        hands.focus(dialog.entry)
+        hands.type(text)
+        assert dialog.entry.cget("show")
+        hands.click(hands.button(press, dialog))
+        hands.wait(lambda: not dialog.winfo_exists())
+        return dialog
+
+    answer("wrong", words.OK)
+    hands.wait(lambda: isinstance(hands.dialog(), PasswordDialog))
+    assert any(
+        "Not accepted" in str(child.cget("text")) for child in hands.dialog().body.winfo_children()[:1]
+    )
+    answer("x", words.CANCEL)
+    said(hands, words.CANCELLED)
+    hands.click(hands.button(words.CHECK))
+    answer(server.password, words.OK)
+    said(hands, "answers")
+    hands.click(hands.button(words.CHECK))
+    said(hands, "answers")
+    assert not _open_dialogs(hands)
+    hands.close()
+    assert not kept_on_the_disk(server.password, home, tmp_path, settings_folder(), server.home)
+    assert server.password not in caplog.text
+
+
+def test_a_start_can_be_cancelled_while_it_copies(opened: Open, server: Server, tmp_path: Path) -> None:
+    hands = opened()
+    (tmp_path / "job" / "model.safetensors").write_bytes(b"m" * (9 << 20))
+    reached: list[int] = []
+
+    def slow(received: int) -> None:
+        if received > 5 << 20 and not reached:
+            reached.append(received)
+            time.sleep(1.0)
+
+    server.on_data = slow
+    hands.click(hands.button(words.START))
+    trust(hands, server)
+    hands.wait(lambda: reached, "nothing is copied")
+    hands.click(hands.button(words.CANCEL))
+    said(hands, words.CANCELLED)
+    assert not records.known() and not list((server.home / "tastemaker" / RUNS).glob("*"))
+    assert hands.window.page == "remote"
+
+
+def test_saved_computers_are_chosen_and_forgotten(opened: Open, remote: RemoteConfig) -> None:
+    for host in ("gpu.example.org", "other.example.org"):
+        computers.keep(RemoteConfig(host=host, user="me", directory="/workspace"))
+    hands = opened()
+    page = hands.window.current_page()
+    hands.wait(lambda: len(page.saved.cget("values")) == 2)
+    hands.focus(page.saved)
+    hands.keys("<Down>")
+    popdown = hands.window.tk.call("ttk::combobox::PopdownWindow", page.saved)
+    listbox = f"{popdown}.f.l"
+    hands.wait(lambda: hands.window.tk.call("winfo", "viewable", listbox))
+    hands.window.tk.call("focus", "-force", listbox)
+    hands.rest()
+    hands.window.tk.call("event", "generate", listbox, "<Down>")
+    hands.window.tk.call("event", "generate", listbox, "<Return>")
+    hands.wait(lambda: hands.window.state_.config.remote.host == "gpu.example.org")
+    assert hands.window.state_.config.remote.directory == "/workspace"
+    hands.click(page.forget_button)
+    hands.wait(lambda: len(page.saved.cget("values")) == 1)
+    assert [one.host for one in computers.saved()] == ["other.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"port": 1}, "cannot be reached"), ({"host": ""}, "no computer to train on")]
+)
+def test_what_is_wrong_is_one_clear_message(opened: Open, changes: dict[str, object], message: str) -> None:
+    hands = opened(**changes)
+    hands.click(hands.button(words.START))
+    hands.expect_dialog(message)
+    assert not hands.dialogs() and not records.known()
