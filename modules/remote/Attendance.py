@@ -134,8 +134,10 @@ class Attendance:
         if not self._fetching.acquire(blocking=False):
             return
         try:
-            await Fetch(self.record, False, lambda _line: None, only=SMALL).work(far)
-            self._refused = ""
+            report = await Fetch(self.record, False, lambda _line: None, only=SMALL).work(far)
+            refused, self._refused = self._refused, ""
+            if report.fetched or refused:
+                self._online(True, "")
         except (Lost, Unreachable):
             raise
         except UserError as error:

@@ -21,7 +21,7 @@ from modules.ui.run.VotePanel import VotePanel
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
-from modules.ui.state.RunHistory import Message
+from modules.ui.state.RunHistory import Message, SampleImage
 from modules.ui.texts import run as words
 from modules.ui.texts import votes as vote_words
 from modules.ui.Ui import Ui
@@ -71,6 +71,7 @@ class RunPage(Page):
         ):  # fmt: skip
             self.tabs.add(widget, text=title)  # type: ignore[arg-type]
         self._asked = False
+        self._came: set[Path] = set()
         self.tabs.bind("<<NotebookTabChanged>>", lambda _event: self._make_room())
         self._tail: LogTail | None = None
         self._last_message: Message | None = None
@@ -175,9 +176,24 @@ class RunPage(Page):
         self.strip.look()
         self._show_advice()
         self._draw()
-        self.gallery.show(self.control.history.samples, self._no_samples())
+        self.gallery.show(self._samples(), self._no_samples())
         self.votes.look(self.control.run.path if self.control.run is not None else None)
         self._write_diary()
+
+    def _samples(self) -> list[SampleImage]:
+        """The samples whose files are here: those of another computer come later than their events."""
+        samples = self.control.history.samples
+        if not self.control.is_mirror:
+            return samples
+        self._came |= {
+            path for one in samples if (path := self._within(one.path)) not in self._came and path.is_file()
+        }
+        return [one for one in samples if self._within(one.path) in self._came]
+
+    def _within(self, name: str) -> Path:
+        """A file that another computer names. A name that leads elsewhere becomes one that does not exist."""
+        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+        return self.control.file(name if inside else "")
 
     def _questions(self, count: int) -> None:
         """Show the number of open questions in the tab, and bring the tab to the front with the first one."""

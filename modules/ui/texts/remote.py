@@ -58,7 +58,6 @@ RESUME, RESUME_TIP = "Resume there", "Start this run again in its folder there, 
 DIED = "The run stopped unexpectedly"
 LEFT_ALONE_TITLE = "Files that stay as they are"
 LEFT_ALONE = "These files were changed here, or have names that lead elsewhere. They were not replaced."
-NO_CONFIG_HINT = "fetch the run again, or start a new one"
 
 # the dialogs
 PASSWORD_TITLE = "Password"

@@ -145,6 +145,10 @@ def test_a_run_there_is_started_followed_and_commanded_like_one_here(
     hands.wait(lambda: hands.window.control.history.samples, "no sample is reported")
     first = hands.window.control.file(hands.window.control.history.samples[0].path)
     hands.wait(first.is_file, "the sample does not come")
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    hands.wait(lambda: page.gallery._samples, "the sample is not shown")
+    assert all(hands.window.control.file(one.path).is_file() for one in page.gallery._samples)
     hands.wait(lambda: "training begins" in hands.window.control.run.log_path.read_text())
     assert "connected" in line(hands) and record.folder.parent == tmp_path / "job"
     assert "step" in hands.window.bottom_bar._text.cget("text")
@@ -196,9 +200,9 @@ def test_a_cut_connection_is_made_again_and_an_end_is_reported(opened: Open, ser
     hands.window.remote.listen(lambda: lines.append(watch.line), hands.window.bottom_bar)
     server.cut()
     hands.wait(lambda: any("trying again" in one for one in lines), "the cut is not noticed")
-    hands.wait(
-        lambda: watch.line.endswith(": connected") and hands.window.control.state == "running", "", LONG
-    )
+    again = lines.index(next(one for one in lines if "trying again" in one)) + 1
+    hands.wait(lambda: any(one.endswith(": connected") for one in lines[again:]), "no new connection", LONG)
+    hands.wait(lambda: hands.window.control.state == "running", "it is not followed", LONG)
     command(hands, "stop")
     hands.expect_status("Training stopped")
 
