@@ -77,10 +77,7 @@ class Attendance:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not self._connected.is_set():
                 return await following
-            # the connection that follows the run tells how things are; this one waits for its turn
-            errands = asyncio.create_task(
-                persistently(self.record.remote, ask, lambda _line: None, self._errands)
-            )
+            errands = asyncio.create_task(self._run_errands(ask))
             tasks.append(errands)
             await asyncio.wait([following, errands], return_when=asyncio.FIRST_COMPLETED)
             if errands.done():
@@ -105,6 +102,17 @@ class Attendance:
     def _look(self) -> None:
         if self._tasks.empty():
             self._tasks.put_nowait("")
+
+    async def _run_errands(self, ask: Ask) -> None:
+        """The connection that follows the run tells how things are; this one tries again until it is there."""
+        while True:
+            try:
+                await persistently(self.record.remote, ask, lambda _line: None, self._errands)
+                return
+            except (Lost, Unreachable):
+                if self._ended:  # what was not fetched can be fetched later
+                    return
+            await asyncio.sleep(FETCH_SECONDS)
 
     async def _errands(self, far: Far) -> None:
         """Pass commands on, and look for new files in between, until the run has ended."""
