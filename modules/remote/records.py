@@ -20,6 +20,8 @@ from modules.util.owned_files import Owned, shown
 
 FOLDER = "remote-runs"
 MAX_BYTES = 1 << 16
+_STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
+"""The end of a name from ``starting.new_name``."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,12 @@ def known() -> list[str]:
 def _time_in(run: str) -> str:
     found = re.search(r"\d{8}-\d{6}", run)
     return found[0] if found else ""
+
+
+def folder_here(mirror: Path) -> Path:
+    """A folder next to the mirror of a run, for training here with its settings."""
+    name = re.sub(f"(-{_STAMP})+$", "", mirror.name)
+    return mirror.with_name(name if name != mirror.name else f"{name}-here")
 
 
 def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Path) -> Record:

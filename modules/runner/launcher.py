@@ -92,8 +92,14 @@ def launch(
         command: default ``train_command(run)``.
 
     Raises:
-        UserError: a trainer is running there, there is no config, or it cannot be started.
+        UserError: a trainer is running there, the folder mirrors a run on another computer, there is no config,
+            or it cannot be started.
     """
+    if run.is_mirror:  # both trainers would write to the same files
+        raise UserError(
+            f"{run.path} holds the files of a run on another computer", "workspace_dir",
+            "choose another folder, or resume the run there",
+        )  # fmt: skip
     run.create()
     if run.trainer() is not None or run.launched() is not None:
         raise UserError(f"training is already running in {run.path}", hint="stop it or choose another folder")

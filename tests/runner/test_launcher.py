@@ -19,7 +19,7 @@ from modules.runner.launcher import (
     train_command,
     unfinished,
 )
-from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
+from modules.runner.RunDirectory import LAUNCHED_IN, MIRROR, RunDirectory
 from modules.runner.status import read_status
 from modules.util.errors import UserError
 from tests.runner.fake_trainer import REFUSED
@@ -291,3 +291,10 @@ def test_helpers_still_holding_on_are_waited_for(run):
         assert trainer.poll() is None
     assert trainer.wait(5).category == "memory"
     assert time.time() - read_status(run).updated < 60
+
+
+def test_no_trainer_starts_among_the_files_of_a_run_elsewhere(run):
+    (run.path / MIRROR).mkdir(parents=True)
+    with pytest.raises(UserError, match="run on another computer") as caught:
+        start(run, "finish")
+    assert caught.value.field == "workspace_dir" and not run.config_path.exists()

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
+from modules.remote.records import folder_here
 from modules.runner.known_runs import known_runs
 from modules.runner.run_list import RunSummary, list_runs
+from modules.runner.RunDirectory import RunDirectory
 from modules.runner.trash import delete_run, empty_trash, restore_run, trashed_runs
 from modules.ui.dialogs import confirm
 from modules.ui.form.inputs import style_popdown
@@ -198,6 +200,7 @@ class RunsPage(Page):
         one = len(chosen) == 1
         adapter = one and chosen[0].adapter is not None
         resumable = one and chosen[0].state not in CHANGING and chosen[0].has_backup
+        resumable = resumable and not RunDirectory(chosen[0].path).is_mirror  # its own computer resumes it
         wanted = {
             words.RESUME: resumable, words.WATCH: one, words.SETTINGS: one, words.FOLDER: one, words.ADAPTER: adapter,
             words.ARENA: any(run.adapter is not None for run in chosen),
@@ -305,7 +308,11 @@ class RunsPage(Page):
         except UserError as error:
             self.ui.error(error)
             return
-        if resume:
+        if RunDirectory(run.path).is_mirror:  # training there would mix both runs
+            folder = folder_here(run.path)
+            destination = folder / "model" / Path(config.output_model_destination).name
+            config.workspace_dir, config.output_model_destination = str(folder), str(destination)
+        elif resume:
             config.continue_last_backup, config.workspace_dir = True, str(run.path)
         self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), saved=False)
         self.ui.status(said.format(name=run.path.name))

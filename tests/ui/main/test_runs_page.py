@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from modules.runner.known_runs import note_run
+from modules.runner.RunDirectory import MIRROR
 from modules.runner.trash import TRASH
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.pages.RunsPage import RunsPage
@@ -202,3 +203,26 @@ def test_a_run_of_another_folder_is_watched_from_the_page(
     hands.click(runs.buttons["Other folder\u2026"])
     assert hands.window.page == "run" and hands.window.control.run is not None
     assert hands.window.control.run.path == elsewhere
+
+
+def test_settings_of_a_run_elsewhere_are_trained_in_another_folder(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    mirror = tmp_path / "work" / "taste-20261124-101500-3f2a"
+    changes = {
+        "workspace_dir": str(mirror),
+        "output_model_destination": str(mirror / "model" / "a.safetensors"),
+    }
+    note_run(a_run(mirror, 1, **changes))
+    for folder in (MIRROR, "backup/one"):  # fetched with backups
+        (mirror / folder).mkdir(parents=True)
+    hands.click(runs.buttons["Refresh"])
+    hands.wait(lambda: len(runs.runs) == 3)
+    runs.tree.selection_set("0")
+    hands.rest(0.1)
+    assert runs.buttons["Resume"].instate(["disabled"])
+    hands.click(runs.buttons["Load settings"])
+    config, wanted = hands.window.state_.config, tmp_path / "work" / "taste"
+    assert Path(config.workspace_dir) == wanted
+    assert Path(config.output_model_destination) == wanted / "model" / "a.safetensors"
