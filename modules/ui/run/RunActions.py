@@ -52,6 +52,10 @@ class RunActions:
         self._retry_at = 0.0
         self._trying = False
         """Whether a trainer is being launched now, in a thread."""
+        self._checking = False
+        """Whether a start waits for the check of its files."""
+        self._turn = 0
+        """Number of the present start. A cancelled one has another."""
         self._again = False
         """Whether Start was pressed while a cancelled start was still being tried."""
         self._news, self._shown = False, 0.0
@@ -74,11 +78,15 @@ class RunActions:
             self._refused()
         elif self._check.errors():  # perhaps they were fixed in the meantime
             self._ui.status(words.CHECKING_AGAIN)
+            self._checking = True
             self._check.now(self._start_if_fine)
         else:
             self._start_now()
 
     def _start_if_fine(self) -> None:
+        if not self._checking:  # cancelled
+            return
+        self._checking = False
         if self._check.errors():
             self._refused()
         else:
@@ -92,11 +100,12 @@ class RunActions:
             self._try_to_start(folder, config)
             return
         self.starting = True
-        run = RunDirectory(folder)
+        self._turn += 1
+        run, turn = RunDirectory(folder), self._turn
         self._ui.work(
             lambda: unfinished(run),
-            lambda left: self._start_or_resume(folder, config, left),
-            self._not_started,
+            lambda left: self._start_or_resume(folder, config, left) if turn == self._turn else None,
+            lambda error: self._not_started(error) if turn == self._turn else self._ui.error(error),
         )
 
     def _start_or_resume(self, folder: str, config: dict[str, Any], left: tuple[int, int] | None) -> None:
@@ -147,14 +156,21 @@ class RunActions:
     def _stop_waiting(self) -> None:
         self.waiting, self._waiting_run = "", None
 
+    def _cancel_start(self) -> bool:
+        """Cancel a start that is under way or waiting. Return whether there was one."""
+        if not self.starting and not self._checking and self._waiting_run is None:
+            return False
+        self._again = self._checking = False
+        self._turn += 1
+        self.starting = self._trying  # a launch in a thread ends by itself, and then ends its trainer
+        self._stop_waiting()
+        self._ui.status(words.START_CANCELLED)
+        self._heard()
+        return True
+
     def order(self, kind: str) -> None:
-        """Send the run a command, or cancel a waiting start."""
-        if kind == "stop":
-            self._again = False
-        if kind == "stop" and self.waiting:
-            self._stop_waiting()
-            self._ui.status(words.START_CANCELLED)
-            self._heard()
+        """Send the run a command. ``stop`` cancels a start instead, if one is under way or waiting."""
+        if kind == "stop" and self._cancel_start():
             return
         if self.control.state not in ("running", "paused"):
             self._ui.status(words.NOTHING_LIVE)

@@ -11,17 +11,24 @@ import tkinter as tk
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modules.runner.events import EventWriter
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import MIRROR, RunDirectory
 from modules.ui.dialogs import Dialog
 from modules.ui.pages.RunPage import RunPage
+from modules.ui.run import RunActions
+from modules.ui.state import RunControl
+from modules.ui.state.ConfigState import Problem
 from modules.ui.state.RunHistory import SampleImage
+from modules.ui.texts.run import START_CANCELLED
 from modules.util.config.load import load_config
 from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from tests.runner.test_pace import run_with, started, step
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
@@ -471,3 +478,47 @@ def test_a_run_whose_events_cannot_be_written_is_not_dead(
     assert "No space left" in text_of(page.advice) and page.advice.winfo_ismapped()
     assert text_of(page.folder).startswith("failed")
     assert text_of(hands.window.bottom_bar._text).startswith("Failed")
+
+
+@pytest.mark.parametrize("phase", ["files are checked", "a run is looked for", "the trainer is launched"])
+def test_stop_during_a_start_never_reaches_the_watched_run_elsewhere(
+    phase: str, hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window, sent, reached, held = hands.window, list[str](), threading.Event(), threading.Event()
+    mirror = run_with(tmp_path / "elsewhere", [started(0), step(1, 1)], TrainConfig().to_dict())
+    (mirror.path / MIRROR).mkdir()
+    window.runs.attach(str(mirror.path))
+    window.control.connected = True
+    monkeypatch.setattr(window.remote, "send", sent.append)
+    bar = window.bottom_bar
+    hands.wait(lambda: window.control.state == "running" and bar.buttons["stop"].instate(["!disabled"]))
+
+    def slow(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def wait(*args: Any) -> Any:
+            reached.set()
+            held.wait(20)
+            return real(*args)
+
+        monkeypatch.setattr(module, name, wait)
+
+    if phase == "files are checked":
+        window.check._of_files = [Problem("", "it was missing")]
+        (tmp_path / "hold").touch()
+        reached.set()
+    elif phase == "a run is looked for":
+        slow(RunActions, "unfinished")
+    else:
+        slow(RunControl, "launch")
+    hands.click(bar.buttons["start"])
+    hands.wait(reached.is_set)
+    hands.click(bar.buttons["stop"])
+    assert hands.status() == START_CANCELLED
+    held.set()
+    (tmp_path / "hold").unlink(missing_ok=True)
+    hands.wait(lambda: not window.runs.starting and not window.check.checking)
+    hands.wait(lambda: not window.control.is_live_here, "the cancelled trainer stays")
+    assert not sent
+    if phase != "the trainer is launched":
+        assert window.control.run is not None and window.control.run.path == mirror.path
