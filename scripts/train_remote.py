@@ -154,10 +154,9 @@ def start(options: argparse.Namespace) -> int:
     if not there:  # the data are checked here, before anything is copied
         for line in look_at_data(config):
             say(line)
-    wanted = starting.Wanted(config.remote, config, run, there, options.alongside)
+    wanted = starting.Wanted(config.remote, config, run, there, options.alongside, folder)
     task = starting.Start(wanted, say)
     run_async(persistently(config.remote, ask, say, task.work, starting.TRIES))
-    records.begin_mirror(run, config.remote, config, folder)
     say(f"started: {run}\n  files of the run come to {folder}\n  train_remote.py follow {run}")
     return watch(run, False) if options.follow else 0
 

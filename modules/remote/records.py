@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.remote.there.limits import RUN_ID
+from modules.remote.there.limits import EVENTS, RUN_ID
 from modules.runner.known_runs import note_run
 from modules.runner.RunDirectory import MIRROR, RunDirectory
 from modules.util.config.remote.RemoteConfig import RemoteConfig
@@ -98,6 +98,20 @@ def known() -> list[str]:
     return [path.stem for path in sorted(found, key=lambda path: (_time_in(path.stem), path.stat().st_mtime))]
 
 
+def drop(record: Record, with_folder: bool) -> None:
+    """Remove the record of a run that did not begin.
+
+    Args:
+        with_folder: whether to remove its folder too, which was made for it.
+
+    Raises:
+        UserError: the removal is refused.
+    """
+    Owned(settings_folder() / FOLDER, local=True).remove(f"{record.run}.json")
+    if with_folder:
+        Owned(record.folder.parent, local=True).remove_tree(record.folder.name)
+
+
 def _time_in(run: str) -> str:
     found = re.search(r"\d{8}-\d{6}", run)
     return found[0] if found else ""
@@ -121,7 +135,9 @@ def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Pa
     made.workspace_dir = str(folder)
     made.output_model_destination = str(folder / "model" / Path(config.output_model_destination).name)
     mirror = RunDirectory(folder).create()
-    Owned(folder, local=True).folder(MIRROR)
+    owned = Owned(folder, local=True)
+    owned.folder(MIRROR)
+    owned.append(EVENTS, b"")  # the list of runs shows folders with events
     mirror.write_config(made.to_dict())
     record = Record(run, remote, mirror.path, time.time())
     keep(record)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.remote import records
 from modules.remote.again import Tell
+from modules.remote.Connection import Lost, Unreachable
 from modules.remote.Far import Far
 from modules.remote.packing import Parcel, pack
 from modules.remote.program import REQUIREMENTS, packages_needed, program_files
@@ -39,6 +41,8 @@ class Wanted:
         run: the name of the run there.
         there: settings whose files already exist there, with their remote paths.
         alongside: whether to start even if another run uses the device.
+        folder: the local folder for its events and files. The run is recorded, with this folder, before its
+            trainer begins, so that no trainer is left without a record. ``None``: no record.
     """
 
     remote: RemoteConfig
@@ -46,6 +50,7 @@ class Wanted:
     run: str
     there: Mapping[str, str] = field(default_factory=dict)
     alongside: bool = False
+    folder: Path | None = None
 
 
 def new_name(config: TrainConfig) -> str:
@@ -76,6 +81,9 @@ class Start:
         self.wanted, self.tell = wanted, tell
         self._hashes: dict[tuple[str, int, int], str] = {}
         self._asked = False
+        self.record: records.Record | None = None
+        """The record of the run, once its trainer was told to begin."""
+        self._is_new = self._makes_folder = False
         self.sent = 0
         """Number of bytes of files sent."""
         self.total = 0
@@ -225,10 +233,29 @@ class Start:
         if self._asked and (await far.ask(dict[str, Any], "status", run=run)).get("state") != "new":
             return  # the connection ended after the start, but before the answer
         self._asked = True
-        await far.ask(
-            int, "begin", run=run, config=parcel.config.to_dict(), program=program, python=python,
-            alongside=self.wanted.alongside,
-        )  # fmt: skip
+        try:
+            await asyncio.to_thread(self._note)
+            await far.ask(
+                int, "begin", run=run, config=parcel.config.to_dict(), program=program, python=python,
+                alongside=self.wanted.alongside,
+            )  # fmt: skip
+        except (Lost, Unreachable):  # it may have begun
+            raise
+        except (UserError, OSError):
+            self._asked = False
+            await asyncio.to_thread(self._forget)
+            raise
+
+    def _note(self) -> None:
+        wanted = self.wanted
+        if wanted.folder is not None and self.record is None:
+            self._is_new, self._makes_folder = wanted.run not in records.known(), not wanted.folder.exists()
+            self.record = records.begin_mirror(wanted.run, wanted.remote, wanted.config, wanted.folder)
+
+    def _forget(self) -> None:
+        record, self.record = self.record, None
+        if record is not None and self._is_new:
+            records.drop(record, self._makes_folder)
 
 
 def _digest(files: Files) -> str:

@@ -440,7 +440,8 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             ):
                 return
         if self.remote.doing:
-            question = remote_words.COPYING.format(what=self.remote.doing)
+            text = remote_words.STARTS_ANYWAY if self.remote.begins else remote_words.COPYING
+            question = text.format(what=self.remote.doing)
             if not confirm(
                 self.ui, remote_words.COPYING_TITLE, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
             ):

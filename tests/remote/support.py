@@ -71,10 +71,9 @@ def small_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begin(config_path: Path, run: str = "run-1", **more: Any) -> starting.Start:
     """Start a run as the command does."""
-    config = load_config(config_path)
-    task = starting.Start(starting.Wanted(config.remote, config, run, **more), lambda _: None)
+    config, folder = load_config(config_path), config_path.parent / run
+    task = starting.Start(starting.Wanted(config.remote, config, run, folder=folder, **more), lambda _: None)
     asyncio.run(persistently(config.remote, lambda _: None, lambda _: None, task.work, starting.TRIES))
-    records.begin_mirror(run, config.remote, config, config_path.parent / run)
     return task
 
 

@@ -10,13 +10,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from modules.remote import starting
+from modules.remote import records, starting
 from modules.remote.again import persistently
 from modules.remote.Connection import Lost
 from modules.remote.Far import Far
 from modules.remote.helper_file import modules_needed
 from modules.remote.packing import pack, places_of_files
 from modules.remote.program import program_files
+from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.load import load_config
 from modules.util.config.settings import iter_settings
@@ -117,6 +118,24 @@ def test_a_run_that_was_started_before_the_connection_ended_is_not_started_twice
     assert len(pids) == 1 and run.launched().pid == pids[0]
 
 
+def test_a_run_that_may_have_started_is_recorded_and_listed(
+    server, remote, program, tmp_path, monkeypatch, capsys
+):
+    config, real = write_light(tmp_path / "job", remote), Far.ask
+
+    async def lost_after_start(self, kind, verb, **fields):
+        found = await real(self, kind, verb, **fields)
+        if verb == "begin":
+            raise Lost("the connection ended")
+        return found
+
+    monkeypatch.setattr(Far, "ask", lost_after_start)
+    monkeypatch.setattr(starting, "TRIES", 1)
+    assert main(["start", "--config-path", str(config)]) == 2
+    assert "the connection ended" in said(capsys)
+    assert summary_of(newest().folder).state == "remote"
+
+
 def test_two_starts_at_once_copy_the_same_files(server, remote, program, tmp_path):
     config = write_light(tmp_path / "job", remote)
     (tmp_path / "job" / "model.safetensors").write_bytes(os.urandom(LARGE))
@@ -157,6 +176,8 @@ def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
     begin(config)
     assert main(["start", "--config-path", str(config)]) == 2
     assert "waits for the training" in said(capsys)
+    assert records.known() == ["run-1"]  # what was refused leaves nothing here
+    assert [path.name for path in (tmp_path / "job").glob("*run*")] == ["run-1"]
     assert main(["start", "--config-path", str(config), "--run", "run-1", "--alongside"]) == 2
     assert "already running" in said(capsys)
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modules.remote import computers, records, starting
+from modules.remote import computers, starting
 from modules.remote.again import persistently
-from modules.remote.Connection import Ask, Refused
+from modules.remote.Connection import Ask, Lost, Refused, Unreachable
 from modules.remote.Far import Far, far_side
 from modules.remote.fetching import Fetch, Report
 from modules.remote.host_keys import UnknownHost, place_of, trust
@@ -78,6 +78,11 @@ class RemoteRuns:
         for listener in list(self._listeners):
             listener()
         self._heard()
+
+    @property
+    def begins(self) -> bool:
+        """Whether a trainer was told to begin, so that closing the window does not cancel the start."""
+        return self._start is not None and self._start.begins
 
     @property
     def share(self) -> float | None:
@@ -157,8 +162,9 @@ class RemoteRuns:
         self._fault(error, again)
 
     def _cancelled(self) -> None:
+        begins = self.begins
         self._end()
-        self._tell_result(words.CANCELLED)
+        self._tell_result(words.MAY_TRAIN if begins else words.CANCELLED)
 
     def _fault(self, error: Exception, again: Callable[[], object]) -> None:
         if isinstance(error, UnknownHost):
@@ -195,7 +201,7 @@ class RemoteRuns:
         if self._checking:
             self._checking = False
             self._cancelled()
-        elif self._start is not None and self._start.begins:
+        elif self.begins:
             self._ui.status(words.TOO_LATE)
         elif self._job is not None:
             self.doing = words.CANCELLING
@@ -260,19 +266,23 @@ class RemoteRuns:
 
     def _launch(self, config: TrainConfig, run: str, folder: Path, what: str) -> None:
         remote = config.remote
-        task = starting.Start(starting.Wanted(remote, config, run), self._tell)
+        task = starting.Start(starting.Wanted(remote, config, run, folder=folder), self._tell)
 
-        async def work(ask: Ask) -> tuple[records.Record, list[RemoteConfig]]:
-            await persistently(remote, ask, self._tell, task.work, starting.TRIES)
-            record = await asyncio.to_thread(records.begin_mirror, run, remote, config, folder)
-            return record, await asyncio.to_thread(computers.keep, remote)
+        async def work(ask: Ask) -> None:
+            try:
+                await persistently(remote, ask, self._tell, task.work, starting.TRIES)
+            except (Lost, Unreachable) as error:
+                if not task.begins:
+                    raise
+                raise UserError(error.message, hint=words.MAY_TRAIN) from error
 
-        def done(result: tuple[records.Record, list[RemoteConfig]]) -> None:
-            record, self.computers = result
+        def done(_result: None) -> None:
             self._tell_result(words.STARTED.format(address=remote.address()))
-            self._ui.services.run_actions.attach(str(record.folder))
+            self._ui.services.run_actions.attach(str(folder))
             self.watch.attend(again=True)  # the events here may still say that it has ended
             self._ui.services.show_page("run")
+            # Training continues whether or not this succeeds.
+            self._ui.work(lambda: computers.keep(remote), self._listed)
 
         again = partial(self._launch, config, run, folder, what)
         self._do(what.format(address=remote.address()), work, done, again, task)

@@ -40,7 +40,8 @@ FETCHING = "Fetching files from {address}\u2026"
 FETCHED = "{files} fetched, {same} the same, in {folder}"
 CANCELLING = "Cancelling\u2026"
 CANCELLED = "Cancelled"
-TOO_LATE = "It has started already. Stop ends it"
+TOO_LATE = "The start can no longer be cancelled. Stop the run once it is shown on the Run page"
+MAY_TRAIN = "The run may have started there. Watch it from the Runs page: it then says whether it is training"
 BUSY = "Wait until this is done, or cancel it: {what}"
 
 # the line on the Run page
@@ -75,3 +76,6 @@ TRUSTED = "{place} is trusted now"
 # closing the window
 COPYING_TITLE = "Start not complete"
 COPYING = "{what}\n\nClosing the window cancels it. What was copied is used by the next start."
+STARTS_ANYWAY = (
+    "{what}\n\nThe run starts there even if you close the window. Watch it later from the Runs page."
+)

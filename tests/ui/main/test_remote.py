@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modules.remote import Attendance, computers, records
+from modules.remote.Far import Far
 from modules.remote.there.runs import RUNS
 from modules.runner.RunDirectory import RunDirectory
 from modules.ui.dialogs import Dialog
@@ -265,6 +269,36 @@ def test_a_start_can_be_cancelled_while_it_copies(opened: Open, server: Server, 
     said(hands, words.CANCELLED)
     assert not records.known() and not list((server.home / "tastemaker" / RUNS).glob("*"))
     assert hands.window.page == "remote"
+
+
+def test_a_start_that_cannot_be_cancelled_says_so_and_is_recorded(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, reached, held = Far.ask, threading.Event(), threading.Event()
+
+    async def slow(self: Far, kind: type[Any], verb: str, **fields: Any) -> Any:
+        if verb == "begin":
+            reached.set()
+            await asyncio.to_thread(held.wait, LONG)
+        return await real(self, kind, verb, **fields)
+
+    monkeypatch.setattr(Far, "ask", slow)
+    hands = opened()
+    (settings_folder() / computers.NAME).parent.mkdir(parents=True, exist_ok=True)
+    (settings_folder() / computers.NAME).write_text("[]")
+    hands.click(hands.button(words.START))
+    trust(hands, server)
+    hands.wait(reached.is_set, "the trainer is not told to begin", LONG)
+    assert len(records.known()) == 1
+    hands.click(hands.button(words.CANCEL))
+    assert hands.status() == words.TOO_LATE
+    hands.answer("Keep it open")
+    hands.window.ask_quit()
+    assert "starts there even if you close the window" in hands.asked[-1]
+    held.set()
+    hands.wait(lambda: hands.window.page == "run", "the Run page is not shown", LONG)
+    hands.expect_dialog("is not a list of computers")  # which does not concern the run
+    hands.wait(lambda: hands.window.control.state == "running", "the run is not followed", LONG)
 
 
 def test_saved_computers_are_chosen_and_forgotten(opened: Open, remote: RemoteConfig) -> None:
