@@ -188,8 +188,7 @@ class RemoteRuns:
 
     def _show_line(self, line: str) -> None:
         if self._job is not None:
-            self.doing = line
-            self._changed()
+            self.doing = line  # the next tick shows it: there may be hundreds of lines in a second
 
     def _tell_result(self, text: str) -> None:
         self.said = text

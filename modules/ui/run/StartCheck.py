@@ -38,7 +38,7 @@ class StartCheck:
         self._of_files: list[Problem] = []
         self._run: DryRun | None = None
         self._timer = ""
-        self._then: Callable[[], None] | None = None
+        self._then: list[Callable[[], None]] = []
         self._paces: list[tuple[dict[str, Any], float]] = []
         self.forecast = Forecast()
         """The predicted cost of the run at the current settings; empty while unknown."""
@@ -84,15 +84,19 @@ class StartCheck:
             self.soon()
 
     def now(self, then: Callable[[], None]) -> None:
-        """Check immediately and call ``then`` when everything is known. A later change cancels that."""
-        self._then = then
+        """Check immediately and call ``then`` when everything is known.
+
+        A later change restarts the check, and delays the call. Several callers are called in turn, each once.
+        """
+        if then not in self._then:
+            self._then.append(then)
         if self._run is None:
             self._stop()
             self._look()
 
     def _look(self) -> None:
         self._timer = ""
-        if self._is_live() and self._then is None:
+        if self._is_live() and not self._then:
             self._changed()
         elif self.errors_of_settings():
             self._known(Found([]))
@@ -114,9 +118,9 @@ class StartCheck:
     def _known(self, found: Found) -> None:
         self._of_files, self.checked = found.problems, True
         self.forecast = self._with_pace(found.forecast)
-        then, self._then = self._then, None
+        waiting, self._then = self._then, []
         self._changed()
-        if then is not None:
+        for then in waiting:
             then()
 
     def take_pace(self, config: Mapping[str, Any], seconds: float) -> None:

@@ -18,6 +18,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.ui.dialogs import Dialog
 from modules.ui.pages.RunPage import RunPage
 from modules.ui.remote.windows import PasswordDialog, TrustDialog
+from modules.ui.state.ConfigState import Problem
 from modules.ui.texts import remote as words
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.files.user_folder import settings_folder
@@ -299,6 +300,45 @@ def test_a_start_that_cannot_be_cancelled_says_so_and_is_recorded(
     hands.wait(lambda: hands.window.page == "run", "the Run page is not shown", LONG)
     hands.expect_dialog("is not a list of computers")  # which does not concern the run
     hands.wait(lambda: hands.window.control.state == "running", "the run is not followed", LONG)
+
+
+def test_start_and_start_there_wait_for_the_same_check(opened: Open, server: Server, tmp_path: Path) -> None:
+    hands = opened()
+    (tmp_path / "hold").touch()
+    hands.window.check._of_files = [Problem("", "it was missing")]  # so that Start checks first, too
+    there, here = hands.button(words.START), hands.window.bottom_bar.buttons["start"]
+    for button in (there, here, there):  # the last one says that it is busy
+        hands.click(button)
+    assert hands.window.remote.doing == words.CHECKING_SETTINGS
+    (tmp_path / "hold").unlink()
+    hands.wait(lambda: isinstance(hands.dialog(), TrustDialog), "nothing is started there")
+    hands.keys("<Escape>", to=hands.dialog())
+    hands.wait(lambda: hands.window.control.run is not None, "nothing is started here")
+    assert not hands.window.control.is_mirror and not records.known()
+
+
+def test_many_lines_of_the_other_computer_are_shown_without_drawing_the_run_for_each(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, drawn, real = threading.Event(), list[bool](), Far.ask
+    hands = opened()
+    remote = hands.window.remote
+
+    async def talkative(self: Far, kind: type[Any], verb: str, **fields: Any) -> Any:
+        for number in range(200):
+            remote._tell(f"file {number}")
+        await asyncio.to_thread(held.wait, LONG)
+        return await real(self, kind, verb, **fields)
+
+    monkeypatch.setattr(Far, "ask", talkative)
+    monkeypatch.setattr(remote, "_heard", lambda: drawn.append(True))
+    hands.click(hands.button(words.CHECK))
+    trust(hands, server)
+    page = hands.window.current_page()
+    hands.wait(lambda: page.job.label.cget("text") == "file 199", "the last line is not shown", LONG)
+    assert len(drawn) < 10
+    held.set()
+    said(hands, "answers")
 
 
 def test_saved_computers_are_chosen_and_forgotten(opened: Open, remote: RemoteConfig) -> None:
