@@ -113,13 +113,18 @@ def drop(record: Record, with_folder: bool) -> None:
 
 
 def _time_in(run: str) -> str:
-    found = re.search(r"\d{8}-\d{6}", run)
-    return found[0] if found else ""
+    found = re.findall(r"\d{8}-\d{6}", run)  # the name of its workspace may be that of an older run
+    return found[-1] if found else ""
+
+
+def without_time(run: str) -> str:
+    """The name of a run without the time and the letters that ``starting.new_name`` added."""
+    return re.sub(f"(-{_STAMP})+$", "", run)
 
 
 def folder_here(mirror: Path) -> Path:
     """A folder next to the mirror of a run, for training here with its settings."""
-    name = re.sub(f"(-{_STAMP})+$", "", mirror.name)
+    name = without_time(mirror.name)
     return mirror.with_name(name if name != mirror.name else f"{name}-here")
 
 

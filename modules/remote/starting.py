@@ -55,7 +55,8 @@ class Wanted:
 
 def new_name(config: TrainConfig) -> str:
     """A unique name for a new run: that of its workspace, the time, and a few random letters."""
-    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(config.workspace_dir).name.lower())
+    place = records.without_time(Path(config.workspace_dir).name.lower())
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in place)
     name = name.strip("-")[:40] or "run"
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 

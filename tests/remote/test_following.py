@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,13 +12,15 @@ import threading
 
 import pytest
 
-from modules.remote import again
+from modules.remote import again, records, starting
 from modules.remote.again import persistently
 from modules.remote.Connection import Lost
 from modules.remote.Following import Following
 from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
+from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.config.TrainConfig import TrainConfig
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
 from tests.runner.support import ROOT, wait_until
@@ -150,3 +153,12 @@ def test_letters_that_control_a_terminal_are_not_printed(run, capsys):
     assert main(["follow"]) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said and "\x07" not in said and "?]0;owned? ok" in said
+
+
+def test_the_newest_run_is_known_though_its_workspace_has_the_name_of_an_older_one(home, tmp_path):
+    older, newer = "taste-20261124-101500-3f2a", "taste-20261124-101500-3f2a-20261126-090000-aaaa"
+    for run in (newer, "taste-20261125-080000-0b0b", older):
+        records.keep(records.Record(run, RemoteConfig(host="gpu"), tmp_path / run, 0.0))
+    assert records.known() == [older, "taste-20261125-080000-0b0b", newer] and newest().run == newer
+    name = starting.new_name(TrainConfig(workspace_dir=str(tmp_path / newer)))
+    assert len(re.findall(r"\d{8}-\d{6}", name)) == 1 and name.startswith("taste-2")
