@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from modules.remote.again import persistently
 from modules.remote.Connection import Ask, Lost, Unreachable
-from modules.remote.Far import Far
+from modules.remote.Far import Far, far_side
 from modules.remote.fetching import Fetch
 from modules.remote.Following import Following
 from modules.remote.records import Record
@@ -19,6 +20,9 @@ FETCH_SECONDS = 10.0
 """Seconds between two looks for new samples and output."""
 SMALL = ("samples", "tensorboard", "log.txt")
 """What is fetched without being asked for; saved models and backups are large."""
+SEND_SECONDS = 10.0
+"""How long commands may still be on their way after a connection is no longer needed."""
+NOT_CONFIRMED = "the command was not confirmed, because the connection ended"
 NEW_FILES = ("sample", "run_finished")
 Online = Callable[[bool, str], None]
 Answered = Callable[[str, bool, str], None]
@@ -38,13 +42,15 @@ class Attendance:
         self.record = record
         self._fetching, self._online, self._answered = fetching, online, answered
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: asyncio.Queue[str] = asyncio.Queue()
+        self._commands: asyncio.Queue[str] = asyncio.Queue()
+        self._new_files = asyncio.Event()
         self._connected = asyncio.Event()
         self._ended = False
         self._refused = ""
 
     def send(self, command: str) -> None:
-        """Pass a command on as soon as possible. May be called from any thread.
+        """Pass a command on as soon as possible. May be called from any thread. ``answered`` is told the
+        outcome in any case, even if ``work`` is cancelled.
 
         Raises:
             UserError: there is no connection yet.
@@ -54,7 +60,7 @@ class Attendance:
             raise UserError(
                 f"{self.record.remote.address()} is not connected", hint="connect to it again on the Run page"
             )
-        loop.call_soon_threadsafe(self._tasks.put_nowait, command)
+        loop.call_soon_threadsafe(self._commands.put_nowait, command)
 
     async def work(self, ask: Ask) -> str:
         """Accompany the run. Returns its final state.
@@ -68,7 +74,11 @@ class Attendance:
         async def follow(far: Far) -> str:
             self._online(True, "")
             self._connected.set()
-            return await follower.work(far)
+            passing = asyncio.create_task(self._pass_on(far))
+            try:
+                return await follower.work(far)
+            finally:
+                await self._settle(passing)
 
         following = asyncio.create_task(persistently(self.record.remote, ask, self._lost, follow))
         connected = asyncio.create_task(self._connected.wait())
@@ -91,6 +101,8 @@ class Attendance:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            while not self._commands.empty():  # given while there was no connection
+                self._not_confirmed(self._commands.get_nowait())
 
     def _lost(self, text: str) -> None:
         self._online(False, text)
@@ -100,14 +112,14 @@ class Attendance:
             self._look()
 
     def _look(self) -> None:
-        if self._tasks.empty():
-            self._tasks.put_nowait("")
+        self._new_files.set()
 
     async def _run_errands(self, ask: Ask) -> None:
         """The connection that follows the run tells how things are; this one tries again until it is there."""
         while True:
             try:
-                await persistently(self.record.remote, ask, lambda _line: None, self._errands)
+                async with far_side(self.record.remote, ask) as far:
+                    await self._errands(far)
                 return
             except (Lost, Unreachable):
                 if self._ended:  # what was not fetched can be fetched later
@@ -115,27 +127,45 @@ class Attendance:
             await asyncio.sleep(FETCH_SECONDS)
 
     async def _errands(self, far: Far) -> None:
-        """Pass commands on, and look for new files in between, until the run has ended."""
-        self._look()
+        """Look for new files again and again, until the run has ended."""
         while True:
-            try:
-                command = await asyncio.wait_for(self._tasks.get(), FETCH_SECONDS)
-            except TimeoutError:
-                command = ""
-            if command:
-                await self._pass_on(far, command)
-            else:
-                await self._bring(far)
-            if self._ended and self._tasks.empty():
+            ended = self._ended
+            self._new_files.clear()
+            await self._bring(far)
+            if ended:
                 return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._new_files.wait(), FETCH_SECONDS)
 
-    async def _pass_on(self, far: Far, command: str) -> None:
+    async def _pass_on(self, far: Far) -> None:
+        """Pass commands on over the connection that follows the run, so that they wait for no file."""
+        while True:
+            command = await self._commands.get()
+            try:
+                async with far.second() as own:
+                    done = await own.ask(
+                        dict[str, Any], "control", run=self.record.run, command=command, wait=False
+                    )
+                self._answered(command, done.get("status") == 0, str(done.get("text")))
+            except UserError as error:
+                self._answered(command, False, error.message)
+            except asyncio.CancelledError:
+                self._not_confirmed(command)
+                raise
+            finally:
+                self._commands.task_done()
+
+    async def _settle(self, passing: asyncio.Task[None]) -> None:
+        """Give the commands on their way some time, then end the task that passes them on."""
         try:
-            done = await far.ask(dict[str, Any], "control", run=self.record.run, command=command, wait=False)
-        except (Lost, Unreachable) as error:
-            self._answered(command, False, error.message)
-            raise
-        self._answered(command, done.get("status") == 0, str(done.get("text")))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._commands.join(), SEND_SECONDS)
+        finally:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+    def _not_confirmed(self, command: str) -> None:
+        self._answered(command, False, NOT_CONFIRMED)
 
     async def _bring(self, far: Far) -> None:
         """Fetch small files. A reason why that is impossible is told once, and again when it changes."""

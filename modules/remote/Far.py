@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,6 +23,7 @@ PLACE = ".tastemaker-far-side"
 _VERSION = "import sys; print('python %d %d' % sys.version_info[:2])"
 T = TypeVar("T")
 Note = Callable[[dict[str, Any], bytes], Awaitable[None]]
+Another = Callable[[], AbstractAsyncContextManager[Command]]
 
 
 @asynccontextmanager
@@ -36,8 +37,9 @@ async def far_side(remote: RemoteConfig, ask: Ask) -> AsyncIterator[Far]:
         python = await _python(connection)
         name, data = helper_file()
         root, path = await connection.put(f"{PLACE}/{name}", data)
-        async with connection.command([python, "-I", path, root]) as command:
-            far = Far(remote, command)
+        line = [python, "-I", path, root]
+        async with connection.command(line) as command:
+            far = Far(remote, command, lambda: connection.command(line))
             await far.greet()
             yield far
 
@@ -72,10 +74,24 @@ class Far:
     Args:
         remote: the computer, for messages.
         command: its process there.
+        another: starts a second such process over the same connection.
     """
 
-    def __init__(self, remote: RemoteConfig, command: Command) -> None:
+    def __init__(self, remote: RemoteConfig, command: Command, another: Another) -> None:
         self.remote, self._command, self._rest = remote, command, bytearray()
+        self._another = another
+
+    @asynccontextmanager
+    async def second(self) -> AsyncIterator[Far]:
+        """Start another far side over the same connection, for requests that must not wait for this one.
+
+        Raises:
+            UserError: it does not start. Lost: the connection ended.
+        """
+        async with self._another() as command:
+            far = Far(self.remote, command, self._another)
+            await far.greet()
+            yield far
 
     async def greet(self) -> None:
         """Skip the output of the login shell.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 
-from modules.remote.Attendance import Attendance
+from modules.remote.Attendance import SEND_SECONDS, Attendance
 from modules.remote.records import Record, of_folder
 from modules.runner.outcome import Outcome
 from modules.ui.remote.Answers import Answers
@@ -18,6 +20,7 @@ from modules.ui.Ui import Ui
 from modules.util.errors import UserError
 from modules.util.owned_files import shown
 
+_log = logging.getLogger(__name__)
 CATCH_UP_MS = 50
 ENDED = ("finished", "stopped", "failed")
 
@@ -54,6 +57,9 @@ class MirrorWatch:
         self._attendance: Attendance | None = None
         self._job: FarJob[str] | None = None
         self._turn = 0
+        self._unanswered = 0
+        self._leaving: list[threading.Thread] = []
+        ui.root.bind("<Destroy>", self._closed, add="+")
 
     def attend(self, again: bool = False) -> None:
         """Follow the run that the window watches now, if it is on another computer.
@@ -92,11 +98,16 @@ class MirrorWatch:
         self._turn += 1
         turn, post = self._turn, self._ui.pump.post
         self.connecting = True
+        self._unanswered = 0
+        address = record.remote.address()
+
+        def answered(kind: str, done: bool, text: str) -> None:
+            if not done:  # the window may be closed by now
+                _log.warning("%s: %s: %s", address, kind, shown(text, 2000))
+            post(partial(self._answered, turn, address, kind, done, text))
+
         attendance = self._attendance = Attendance(
-            record,
-            self.fetching,
-            lambda up, text: post(partial(self._online, turn, up, text)),
-            lambda kind, done, text: post(partial(self._answered, turn, kind, done, text)),
+            record, self.fetching, lambda up, text: post(partial(self._online, turn, up, text)), answered
         )
         ends = Ends[str](
             partial(self._ended, turn), partial(self._failed, turn, loud), partial(self._lost, turn, "")
@@ -105,10 +116,13 @@ class MirrorWatch:
         self._say(words.CONNECTING_TO)
 
     def leave(self) -> None:
-        """Stop following. The run continues."""
+        """Stop following. The run continues. Commands on their way still reach it, or an error is shown."""
         self._turn += 1
         if self._job is not None:
+            if self._unanswered:
+                self._leaving.append(self._job.thread)
             self._job.cancel()
+        self._unanswered = 0
         self._job = self._attendance = self.record = None
         self.line, self.connecting, self._control.connected = "", False, False
 
@@ -119,8 +133,17 @@ class MirrorWatch:
             UserError: it is not connected.
         """
         if self._attendance is None or not self._control.connected:
-            raise UserError(self.line, hint=words.CONNECT_TIP)
+            address = self.record.remote.address() if self.record is not None else words.THAT_COMPUTER
+            raise UserError(words.NOT_SENT.format(address=address), hint=words.NOT_SENT_HINT)
         self._attendance.send(kind)
+        self._unanswered += 1
+        self._ui.status(words.SENDING.format(address=self._attendance.record.remote.address()))
+
+    def _closed(self, event: tk.Event[tk.Misc]) -> None:
+        """The window is gone. Wait for commands on their way, because their threads end with the program."""
+        if event.widget is self._ui.root:
+            for thread in self._leaving:
+                thread.join(SEND_SECONDS)
 
     # -- what is heard of it ---------------------------------------------------------------------------------
 
@@ -135,13 +158,15 @@ class MirrorWatch:
         self._control.connected = up
         self._say((words.NOTE if text else words.ONLINE) if up else words.OFFLINE, text)
 
-    def _answered(self, turn: int, kind: str, done: bool, text: str) -> None:
-        if turn != self._turn:
-            return
-        if done:
+    def _answered(self, turn: int, address: str, kind: str, done: bool, text: str) -> None:
+        if turn == self._turn:
+            self._unanswered -= 1
+        if not done:
+            self._ui.error(
+                UserError(words.NOT_DONE.format(kind=kind, address=address, why=shown(text, 2000)))
+            )
+        elif turn == self._turn:
             self._ui.status(run_words.COMMANDED[kind])
-        else:
-            self._ui.error(UserError(shown(text, 2000), hint=self.line))
 
     def _lost(self, turn: int, why: str) -> None:
         if turn != self._turn:

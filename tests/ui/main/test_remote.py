@@ -15,6 +15,7 @@ from modules.remote import Attendance, computers, records
 from modules.remote.Far import Far
 from modules.remote.there.runs import RUNS
 from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import read_status
 from modules.ui.dialogs import Dialog
 from modules.ui.pages.RunPage import RunPage
 from modules.ui.remote.windows import PasswordDialog, TrustDialog
@@ -26,6 +27,7 @@ from tests.remote.conftest import home, program, remote, server, trusted
 from tests.remote.server import Server
 from tests.remote.support import write_light
 from tests.remote.test_trust import kept_on_the_disk
+from tests.runner.support import wait_until
 from tests.source_tree import ROOT
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
@@ -195,6 +197,16 @@ def test_the_run_is_followed_again_after_the_window_was_closed(
     again.wait(lambda: again.window.control.state == "running", "it is not followed", LONG)
     command(again, "stop")
     again.wait(lambda: again.window.control.state == "stopped", "it does not stop")
+
+
+def test_a_command_pressed_right_before_the_window_closes_arrives(opened: Open, server: Server) -> None:
+    hands = opened()
+    record = started(hands, server)
+    command(hands, "stop")
+    hands.expect_status("Sending the command")
+    hands.close()
+    there = RunDirectory(server.home / "tastemaker" / RUNS / record.run)
+    wait_until(lambda: read_status(there).state == "stopped")
 
 
 def test_a_cut_connection_is_made_again_and_an_end_is_reported(opened: Open, server: Server) -> None:
