@@ -172,7 +172,7 @@ class Attendance:
         if not self._fetching.acquire(blocking=False):
             return
         try:
-            report = await Fetch(self.record, False, lambda _line: None, only=SMALL).work(far)
+            report = await Fetch(self.record, False, lambda _line: None, only=SMALL, quick=True).work(far)
             refused, self._refused = self._refused, ""
             if report.fetched or refused:
                 self._online(True, "")

@@ -6,6 +6,7 @@ what was fetched before is never replaced.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ KEPT = (STATE, "config.json", "commands", "run.lock", "process.json", "launch.js
 """Names that belong to the local folder."""
 SPARE_BYTES = 1 << 28
 DIGESTS_AT_ONCE = 200
+TENSORBOARD = "tensorboard/"
+
+
+def _grows(name: str) -> bool:
+    """Whether a file of a run is append-only. TensorBoard's event files are: each process starts a new one."""
+    return name in GROWING or name.startswith(TENSORBOARD)
 
 
 @dataclass
@@ -54,13 +61,20 @@ class Fetch:
         tell: shows a line.
         overwrite: whether to replace files that have other content here.
         only: names at the top of the run's folder, if only these are fetched.
+        quick: whether to skip files that were fetched before and have the same size, without a comparison.
     """
 
     def __init__(
-        self, record: Record, backups: bool, tell: Tell, overwrite: bool = False, only: Sequence[str] = ()
+        self,
+        record: Record,
+        backups: bool,
+        tell: Tell,
+        overwrite: bool = False,
+        only: Sequence[str] = (),
+        quick: bool = False,
     ) -> None:
         self.record, self.backups, self.tell, self.overwrite = record, backups, tell, overwrite
-        self.only = frozenset(only)
+        self.only, self.quick = frozenset(only), quick
         # strict: the names come from another computer
         self.owned = Owned(record.folder)
         self.report = Report()
@@ -75,11 +89,13 @@ class Fetch:
         self.report = Report()
         names = await self._names(far)
         known = self._known()
+        if self.quick:
+            names = {name: size for name, size in names.items() if not self._is_here(name, size, known)}
         digests = await self._digests(far, {name: self._compared(name, size) for name, size in names.items()})
-        todo = {name: size for name, size in names.items() if self._wanted(name, size, digests, known)}
+        todo = {name: size for name, size in names.items() if await self._wanted(name, size, digests, known)}
         self._check_room(todo)
         for name, size in todo.items():
-            if name in GROWING and self.owned.path(name).exists():
+            if _grows(name) and self.owned.path(name).exists():
                 await self._grow(far, name, size)
             else:
                 await self._bring(far, name, size, digests[name])
@@ -129,10 +145,16 @@ class Fetch:
         data = read_json(path, "list of fetched files") if path.exists() else {}
         return {str(name): str(sha) for name, sha in data.items()} if isinstance(data, Mapping) else {}
 
+    def _is_here(self, name: str, size: int, known: Mapping[str, str]) -> bool:
+        path = self.owned.path(name)
+        here = (name in known or _grows(name)) and path.exists() and path.stat().st_size == size
+        self.report.same += here
+        return here
+
     def _compared(self, name: str, size: int) -> int:
         """How many bytes of a file are compared: for append-only files, as many as both sides have."""
         here = self.owned.path(name)
-        return min(size, here.stat().st_size) if name in GROWING and here.exists() else size
+        return min(size, here.stat().st_size) if _grows(name) and here.exists() else size
 
     async def _digests(self, far: Far, wanted: Mapping[str, int]) -> dict[str, str]:
         """Hashes of the first bytes of remote files."""
@@ -143,16 +165,19 @@ class Fetch:
             made |= {name: sha for name, sha in found.items() if name in part and SHA256.fullmatch(sha)}
         return made
 
-    def _wanted(self, name: str, size: int, digests: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    async def _wanted(
+        self, name: str, size: int, digests: Mapping[str, str], known: Mapping[str, str]
+    ) -> bool:
         path, there = self.owned.path(name), digests.get(name)
         if there is None:  # deleted there in the meantime
             return False
         if not path.exists():
             return True
-        here = digest_of(path, self._compared(name, size) if name in GROWING else None)
+        # a large file must not hold up whatever else this thread does
+        here = await asyncio.to_thread(digest_of, path, self._compared(name, size) if _grows(name) else None)
         if here == there:
-            self.report.same += name not in GROWING or size <= path.stat().st_size
-            return name in GROWING and size > path.stat().st_size
+            self.report.same += not _grows(name) or size <= path.stat().st_size
+            return _grows(name) and size > path.stat().st_size
         if self.overwrite or known.get(name) == here:
             return True
         self.report.differ.append(name)
@@ -204,7 +229,7 @@ class Fetch:
         if size == 0:
             append_at(self.owned, partial, 0, b"")
         await self._pieces(far, name, partial, there, size)
-        if digest_of(place) != sha256:
+        if await asyncio.to_thread(digest_of, place) != sha256:
             self.owned.remove(partial)
             raise UserError(f"{shown(name)} arrived with another content than announced", hint="fetch again")
         self.owned.move(partial, name, replace=True)
@@ -223,7 +248,11 @@ class Fetch:
         same, missing = {}, list(self.report.refused)
         for name in names:
             path = self.owned.path(name)
-            if name in digests and path.is_file() and digest_of(path) == digests[name]:
+            if (
+                name in digests
+                and path.is_file()
+                and await asyncio.to_thread(digest_of, path) == digests[name]
+            ):
                 same[name] = digests[name]
             else:
                 missing.append(name)

@@ -33,11 +33,13 @@ class Other(Far):
         self.listed: list[Any] = [(name, len(data)) for name, data in files.items()]
         self.asked: list[tuple[str, int]] = []
         self.lost_after = -1
+        self.compared: list[str] = []
 
     async def ask(self, kind: Any, verb: str, *, note: Any = None, data: bytes = b"", **fields: Any) -> Any:
         if verb == "contents":
             return list(self.listed)
         if verb == "digests":
+            self.compared += fields["files"]
             return {
                 name: hashlib.sha256(self.files[name][:size]).hexdigest()
                 for name, size in fields["files"].items()
@@ -178,6 +180,29 @@ def test_logs_grow(folder):
     assert (folder / "log.txt").read_bytes() == b"one\ntwo\nthree\nfour\n"
     with pytest.raises(UserError, match="became shorter"):
         append_at(owned, "log.txt", 99, b"x")
+
+
+def test_a_quick_look_compares_nothing_that_is_here_and_brings_only_what_is_new(folder):
+    events = "tensorboard/events.out.tfevents.1"
+    other = Other({"samples/a.png": b"a", "log.txt": b"one\n", events: b"first"})
+    fetch(other, folder, quick=True)
+    other.files |= {"samples/b.png": b"b", events: b"first and second"}
+    other.listed = [(name, len(data)) for name, data in other.files.items()]
+    other.asked, other.compared = [], []
+    report = fetch(other, folder, quick=True)
+    assert (report.fetched, report.same) == ([events, "samples/b.png"], 2)
+    assert other.compared == [events, "samples/b.png"]
+    assert other.asked == [(events, len(b"first")), ("samples/b.png", 0)]
+    assert (folder / events).read_bytes() == b"first and second"
+    other.files["samples/a.png"] = b"x"  # the same size
+    assert fetch(other, folder, quick=True).fetched == []
+    assert fetch(other, folder).fetched == ["samples/a.png"]
+
+
+def test_a_quick_look_leaves_what_is_here_from_elsewhere(folder):
+    (folder / "samples").mkdir()
+    (folder / "samples" / "a.png").write_bytes(b"mine")
+    assert fetch(Other({"samples/a.png": b"them"}), folder, quick=True).differ == ["samples/a.png"]
 
 
 def test_backups_come_when_they_are_asked_for(folder):
