@@ -86,22 +86,8 @@ async def _login(
     import asyncssh
 
     seen: list[SSHKey] = []
-    typed: dict[str, str] = {}
-
-    def noting(question: str) -> str | None:
-        answer = ask(question)
-        if answer is not None:
-            typed[question] = answer
-        return answer
-
     try:
-        try:
-            connection = await _connect(remote, noting, tunnel, seen)
-        except TimeoutError:
-            if not typed:
-                raise
-            # typing takes longer than a connection may wait; now the answers are known
-            connection = await _connect(remote, lambda one: typed.pop(one, None) or ask(one), tunnel, seen)
+        connection = await _patiently(remote, ask, tunnel, seen)
     except asyncssh.HostKeyNotVerifiable:
         if not seen:
             raise
@@ -125,6 +111,36 @@ async def _login(
         ) from error
     async with connection:
         yield connection
+
+
+async def _patiently(
+    remote: RemoteConfig, ask: Ask, tunnel: SSHClientConnection | None, seen: list[SSHKey]
+) -> SSHClientConnection:
+    """Connect, and connect again as long as the person was typing: that takes longer than a connection may
+    wait. What was typed is given again.
+
+    Raises:
+        TimeoutError: there is no answer in time, although nothing was asked.
+    """
+    typed: dict[str, str] = {}
+    while True:
+        known, asked = dict(typed), False
+
+        def answer(question: str, known: dict[str, str] = known) -> str | None:
+            nonlocal asked
+            if question in known:
+                return known.pop(question)
+            given = ask(question)
+            if given is not None:
+                # an answer that was not accepted is replaced
+                typed[question.removeprefix(NOT_ACCEPTED)], asked = given, True
+            return given
+
+        try:
+            return await _connect(remote, answer, tunnel, seen)
+        except TimeoutError:
+            if not asked:
+                raise
 
 
 async def _connect(

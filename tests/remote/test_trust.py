@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import asyncssh
 import pytest
 
+from modules.remote import Connection
 from scripts import train_remote as script
 from scripts.train_remote import main
 from tests.remote.server import made_key, serving
@@ -50,6 +52,48 @@ def test_another_key_than_the_trusted_one_is_refused(server, config, home, capsy
     error = said(capsys)
     assert "is not the trusted one" in error and server.fingerprint in error and "known_hosts" in error
     assert not server.commands
+
+
+def test_a_computer_known_on_its_usual_port_is_unknown_on_another_one(server, remote, config, home, capsys):
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    (home / ".ssh" / "known_hosts").write_text(f"127.0.0.1 {other}")
+    assert main(["start", "--config-path", str(config)]) == 2
+    error = said(capsys)
+    assert f"the host [127.0.0.1]:{server.port} is unknown" in error and server.fingerprint in error
+    assert main(["trust", *options(remote), "--fingerprint", server.fingerprint]) == 0
+    assert main(["start", "--config-path", str(config)]) == 0
+
+
+def test_slow_typing_connects_again_until_everything_was_answered(remote, monkeypatch):
+    asked: list[str] = []
+
+    async def connect(_remote, ask, _tunnel, _seen):
+        for question in ("Password: ", "Code: "):
+            before = len(asked)
+            assert ask(question) == f"answer to {question}"
+            if len(asked) > before:
+                raise TimeoutError
+        return "connected"
+
+    monkeypatch.setattr(Connection, "_connect", connect)
+    typing = Connection._patiently(
+        remote, lambda question: asked.append(question) or f"answer to {question}", None, []
+    )
+    assert asyncio.run(typing) == "connected"
+    assert asked == ["Password: ", "Code: "]
+
+
+def test_a_computer_that_does_not_answer_is_not_connected_again(remote, monkeypatch):
+    tries: list[int] = []
+
+    async def connect(*_):
+        tries.append(1)
+        raise TimeoutError
+
+    monkeypatch.setattr(Connection, "_connect", connect)
+    with pytest.raises(TimeoutError):
+        asyncio.run(Connection._patiently(remote, lambda _: None, None, []))
+    assert len(tries) == 1
 
 
 def test_a_damaged_list_of_hosts_is_named(config, home, capsys):

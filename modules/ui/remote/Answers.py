@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable
 
@@ -11,7 +12,19 @@ from modules.ui.remote.FarJob import Post
 
 Show = Callable[[str, Callable[[str | None], None]], object]
 KEPT = ("password", "passphrase")
-"""Words of questions whose answers stay valid. A code that is valid once is asked for each time."""
+"""Words of questions whose answers stay valid."""
+ONCE = re.compile(r"one[- ]?time|single[- ]use|\botp\b|code|token", re.IGNORECASE)
+"""Words of questions whose answers are valid once, so that they are asked again each time."""
+OWN = ("Password of ", "Passphrase of ")
+"""How the program's own questions begin. The name of a file or a computer follows, which may be any word."""
+
+
+def _is_kept(question: str) -> bool:
+    if question.startswith(OWN):
+        return True
+    # the address of the computer comes first
+    text = question.partition(": ")[2]
+    return any(word in text.lower() for word in KEPT) and not ONCE.search(text)
 
 
 class Answers:
@@ -45,7 +58,7 @@ class Answers:
         answer = given.get()
         with self._lock:
             self._waiting.discard(given)
-            if answer is not None and any(word in plain.lower() for word in KEPT):
+            if answer is not None and _is_kept(plain):
                 self._known[plain] = answer
         return answer
 

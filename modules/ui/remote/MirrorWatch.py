@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.remote.Attendance import SEND_SECONDS, Attendance
+from modules.remote.Connection import Refused
 from modules.remote.records import Record, of_folder
 from modules.runner.outcome import Outcome
 from modules.ui.remote.Answers import Answers
@@ -178,6 +179,8 @@ class MirrorWatch:
     def _failed(self, turn: int, loud: bool, error: Exception) -> None:
         if turn != self._turn:
             return
+        if isinstance(error, Refused):  # or the next attempt would send the wrong answer again
+            self._answers.forget()
         known = isinstance(error, UserError)
         self._lost(turn, error.message if isinstance(error, UserError) else repr(error))
         if loud or not known:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from modules.remote import Attendance, computers, records
+from modules.remote.Connection import Refused
 from modules.remote.Far import Far
 from modules.remote.there.runs import RUNS
 from modules.runner.RunDirectory import RunDirectory
@@ -262,6 +263,13 @@ def test_a_password_is_typed_once_and_only_held_in_memory(
     hands.close()
     assert not kept_on_the_disk(server.password, home, tmp_path, settings_folder(), server.home)
     assert server.password not in caplog.text
+
+
+def test_a_refused_answer_is_forgotten_even_if_no_dialog_tells_it(opened: Open) -> None:
+    remote = opened().window.remote
+    remote._answers._known["Passphrase of key: "] = "wrong"
+    remote.watch._failed(remote.watch._turn, False, Refused("the key stays locked"))
+    assert not remote._answers._known
 
 
 def test_a_start_can_be_cancelled_while_it_copies(opened: Open, server: Server, tmp_path: Path) -> None:
