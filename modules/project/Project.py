@@ -15,6 +15,7 @@ from typing import Any
 from modules.generator.Generator import Generator, ImageRequest
 from modules.generator.registry import make_generator
 from modules.project.candidates.SourceShelf import FOLDER, SourceShelf
+from modules.project.candidates.SourceShelf import NAME as SOURCE_NAME
 from modules.project.ProjectFile import NAME, ModelPart, ProjectFile
 from modules.project.prompts import Given, Task, check_tasks, hold_out, read_rows, read_tasks
 from modules.project.Round import Round
@@ -104,10 +105,13 @@ class Project:
         check_generator(made)
         owned = Owned(folder, local=True)
         if made.edits:
-            text = lines_of_edits(SourceShelf(owned), read_rows(prompts))
-        with owned.write(EDITS if made.edits else PROMPTS) as temporary:
+            data = lines_of_edits(SourceShelf(owned), read_rows(prompts)).encode("utf-8")
+        elif isinstance(prompts, Path) and prompts.suffix.lower() == ".jsonl":
+            data = lines_of_prompts(read_rows(prompts)).encode("utf-8")
+        else:
             data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
-            temporary.write_bytes(text.encode("utf-8") if made.edits else data)
+        with owned.write(EDITS if made.edits else PROMPTS) as temporary:
+            temporary.write_bytes(data)
         if adapter is not None:
             owned.take(adapter, START)
             made.model.adapter = START
@@ -169,6 +173,9 @@ class Project:
                 "a project has either edits or other images; begin another one",
             )
         if self.file.edits:
+            # named after what it was: with another content it would be a task that nobody has seen
+            kept = (path for one in found for path in one.sources[:1] if path.parent == self.shelf.folder)
+            self.shelf.check(sorted({path.stem for path in kept if SOURCE_NAME.fullmatch(path.stem)}))
             check_tasks(found, FAMILIES[self.file.model.type])
         return found
 
@@ -284,6 +291,21 @@ def lines_of_edits(shelf: SourceShelf, rows: Sequence[PromptRow]) -> str:
         + "\n"
         for row in rows
     )
+
+
+def lines_of_prompts(rows: Sequence[PromptRow]) -> str:
+    """The lines of a project's file of prompts without sources.
+
+    Raises:
+        DataError: a prompt begins with #, which such a file reads as a comment.
+    """
+    texts = [" ".join(row.text.split()) for row in rows]
+    for text in texts:
+        if text.startswith("#"):
+            raise DataError(
+                f"the prompt {shown(text, 60)} begins with #, like a comment", "--prompts", "remove the #"
+            )
+    return "".join(f"{text}\n" for text in texts)
 
 
 def _save(owned: Owned, file: ProjectFile) -> None:

@@ -29,6 +29,7 @@ from modules.objective.preference.kto import class_weights
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.best import BestKeeper
 from modules.trainer.evaluate.patience import Patience
+from modules.trainer.evaluate.sample_painting import check_painting
 from modules.trainer.evaluate.sample_sources import check_sample_sources
 from modules.trainer.evaluate.sample_texts import are_samples_due, keep_sample_texts
 from modules.trainer.evaluate.Sampler import Sampler
@@ -283,6 +284,7 @@ def _check_sample_list(config: TrainConfig) -> None:
         )
     if are_samples_due(config):
         check_sample_sources(config.model_type.spec, config.load_samples())
+        check_painting(config.model_type.spec, config.load_samples())
 
 
 def check_model(config: TrainConfig) -> None:

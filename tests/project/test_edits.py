@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from modules.generator import registry
 from modules.project.Project import Project
@@ -244,6 +245,34 @@ def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, 
     assert (photos / "photo.png").read_bytes() in groups and len(groups) == 5
 
 
+def test_a_changed_source_is_never_a_new_task(project, capsys, drawer):
+    path = sorted((project / "sources").iterdir())[0]
+    path.unlink()
+    photo(path, 251)
+    before = sorted(one.name for one in (project / "sources").iterdir())
+    assert "has changed" in refused(capsys, "generate", project, "--per-prompt", 2)
+    assert sorted(one.name for one in (project / "sources").iterdir()) == before and not drawer.made
+
+
+def test_more_sources_than_the_model_takes_are_refused_before_they_are_picked_from(project, capsys, tmp_path):
+    own = tmp_path / "own"
+    made = photo(own / "fox.png", 60)
+    with Image.open(made) as image:
+        image.load()
+    about = PngInfo()
+    about.add_text(
+        "parameters", "make it night\nSteps: 2, Sampler: Euler, CFG scale: 1, Seed: 3, Size: 64x64"
+    )
+    image.save(made, pnginfo=about)
+    photo(own / "fox-source.png", 70)
+    photo(own / "fox-source.2.png", 80)
+    before = sorted((project / "sources").iterdir())
+    assert "was made from 2 source images, and FLUX.1 Kontext dev takes 1" in refused(
+        capsys, "add", project, own
+    )
+    assert sorted((project / "sources").iterdir()) == before
+
+
 def test_images_made_in_training_have_the_same_sources(project):
     """The prompts of a run on a learned taste."""
     opened = Project(project)
@@ -263,6 +292,16 @@ def test_a_project_from_before_sources_still_opens(project, capsys):
     (project / "prompts.txt").write_text("a\nb\nc\n")
     assert told(capsys, "status", project)["next"] == "generate"
     assert Project(project).prompts() == ["b", "c"]
+
+
+def test_a_jsonl_list_without_sources_makes_a_project_of_its_prompts(tmp_path, drawer, capsys):
+    tasks = write_tasks(tmp_path, *({"prompt": f"a {name}"} for name in ("fox", "cat", "dog", "owl")))
+    base = ("--base-model", "resources/demo_model", "--model-type", "STABLE_DIFFUSION_15")
+    told(capsys, *new(tmp_path / "plain", tasks, *base))
+    project = Project(tmp_path / "plain")
+    assert (tmp_path / "plain" / "prompts.txt").read_text() == "a fox\na cat\na dog\na owl\n"
+    judged = {task.prompt for task in project.file.held_out_tasks}
+    assert judged and judged.isdisjoint(project.prompts()) and len(project.prompts()) + len(judged) == 4
 
 
 def test_projects_of_prompts_alone_are_stored_as_ever(tmp_path, drawer, capsys):

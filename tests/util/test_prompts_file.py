@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from modules.project.prompts import read_prompts
+from modules.project.prompts import read_tasks
 from modules.util import prompts_file
 from modules.util.errors import DataError
 from modules.util.prompts_file import MAX_PROMPT_LETTERS, read_prompt_rows, read_prompts_file
@@ -74,9 +75,11 @@ def test_those_who_can_use_texts_alone_are_told_of_sources(tmp_path: Path) -> No
     path = write_rows(tmp_path, '{"prompt": "make it\u2028night"}', '{"prompt": "a dog"}')
     assert read_prompts_file(path) == ["make it\u2028night", "a dog"]
     path = write_rows(tmp_path, '{"prompt": "make it night", "source": "cat.png"}', '{"prompt": "a dog"}')
-    for read in (read_prompts_file, read_prompts):
-        with pytest.raises(DataError, match="1 prompt has a source image, and only texts can be used here"):
-            read(path)
+    with pytest.raises(DataError, match="1 prompt has a source image, and only texts can be used here"):
+        read_prompts_file(path)
+    Image.new("RGB", (8, 8)).save(path.parent / "cat.png")
+    with pytest.raises(DataError, match="1 prompt has no source image, and others have one"):
+        read_tasks(path)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.curation.intake.edit_sources import EditOptions, SourceFinder
 from modules.project.candidates.SourceShelf import name_of_sources
-from modules.project.Project import ARENA, Project, lines_of_edits
+from modules.project.Project import ARENA, Project, lines_of_edits, lines_of_prompts
 from modules.project.prompts import Task, check_tasks, read_tasks
 from modules.project.Round import Candidate
 from modules.spec.registry import FAMILIES
@@ -66,7 +66,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
                 f"{one.name} is trained already", hint="begin the next round, then add the images"
             )
         judging = {task.key for task in project.file.held_out_tasks}
-        origins = _Origins(project.file.edits)
+        origins, spec = _Origins(project.file.edits), FAMILIES[project.file.model.type]
         names = {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
         new: list[tuple[Path, Candidate, bool]] = []
@@ -84,6 +84,12 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             if sources is None:
                 counts["edits"] += 1
                 continue
+            if len(sources) > spec.sources:
+                raise DataError(
+                    f"{shown(path)} was made from {len(sources)} source images, and {spec.label} takes {spec.sources}",
+                    "images",
+                    "leave this image out",
+                )
             task = Task(prompt, name_of_sources(sources) if sources else "")
             if task.key in judging:
                 counts["judging"] += 1
@@ -179,7 +185,7 @@ def add_prompts(project: Project, given: Path | str) -> int:
         kind = "with" if project.file.edits else "without"
         if any(bool(one.sources) is not project.file.edits for one in found):
             raise DataError(
-                f"the prompts of this project are {kind} source images, and these are not",
+                f"the prompts of this project are {kind} source images, and some of these are not",
                 "--prompts",
                 "begin another project for the others",
             )
@@ -190,7 +196,7 @@ def add_prompts(project: Project, given: Path | str) -> int:
             end = b"" if before.endswith(b"\n") else b"\n"
             rows = [PromptRow(one.task.prompt, one.sources) for one in new]
             edits = project.file.edits
-            lines = lines_of_edits(project.shelf, rows) if edits else "".join(f"{row.text}\n" for row in rows)
+            lines = lines_of_edits(project.shelf, rows) if edits else lines_of_prompts(rows)
             with project.owned.write(project.prompts_path.name) as temporary:
                 temporary.write_bytes(before + end + lines.encode())
         return len(new)
@@ -231,7 +237,7 @@ def _check_no_edit(workflow: Mapping[str, Any]) -> None:
         raise DataError(f"the workflow cannot be used: {error}", "workflow") from error
     if found is not None and found.sources:
         raise DataError(
-            f"the workflow edits images ({shown(found.sources[0])}), and those of a project come from prompts alone",
+            f"the workflow edits images ({shown(found.sources[0])}), and a project cannot give ComfyUI source images",
             "workflow",
-            "use a workflow without source images; edits are picked in the pair tool",
+            "use a workflow without source images; edits made elsewhere are picked in the pair tool",
         )

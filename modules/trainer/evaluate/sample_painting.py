@@ -41,7 +41,7 @@ def check_painting(spec: FamilySpec, samples: Sequence[SampleConfig]) -> None:
         if not image or not mask:
             there, missing = (image, MASK) if image else (mask, IMAGE)
             what = "its mask" if image else "the image it belongs to"
-            raise ConfigError(f"{there}: {what} is missing", missing, "name both, or neither")
+            raise ConfigError(f"{there}: {what} is missing", missing, "set both fields, or clear both")
         sizes = [_size(Path(image), IMAGE), _size(Path(mask), MASK)]
         if not same_aspect(*sizes):
             shapes = " and ".join(f"{width}x{height}" for width, height in sizes)

@@ -67,14 +67,16 @@ class VoteDesk:
         before = self._book.at(place)
         if before is not None and before.prompt == shown.prompt and self._are_same(before, files, sources):
             key, known = before.key, before.answered
+            # a question from before sources were shown stays one without
+            names = shown.source_names if before.sources else []
         else:
-            known = False
+            known, names = False, shown.source_names
             key = hashlib.blake2b(b"".join([*files, *sources]) + place.encode(), digest_size=8).hexdigest()
             for number, data in enumerate(files):
                 write_bytes(self._book.folder / place / f"{number}.png", data)
             for number, data in enumerate(sources):
                 write_bytes(self._book.folder / place / source_file(number), data)
-        question = self._book.ask(key, place, shown.prompt, len(files), shown.source_names)
+        question = self._book.ask(key, place, shown.prompt, len(files), names)
         self._keys[shown.group] = key
         if not known:
             self._callback.votes_wanted(
@@ -87,6 +89,7 @@ class VoteDesk:
             )
 
     def _are_same(self, before: Question, files: Sequence[bytes], sources: Sequence[bytes]) -> bool:
+        sources = sources if before.sources else ()
         if (before.images, len(before.sources)) != (len(files), len(sources)):
             return False
         paths = [self._book.image(before, number) for number in range(len(files))]

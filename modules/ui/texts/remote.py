@@ -8,7 +8,7 @@ PAGE = PageSpec(
     order=85,
     sections=("Remote",),
     module="RemotePage",
-    about="Train on another computer over SSH. This one may be switched off meanwhile.",
+    about="Train on another computer over SSH",
     key_name="Alt+End",
 )
 

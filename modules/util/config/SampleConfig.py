@@ -67,7 +67,6 @@ class SampleConfig(BaseConfig):
     mask_image_path: PathText = setting(
         "",
         widget="file",
-        visible=".base_image_path",
         title="Mask",
         tip="The mask of that image, of the same shape: white is painted, black is kept.",
     )

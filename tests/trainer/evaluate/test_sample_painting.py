@@ -10,10 +10,13 @@ import torch
 from PIL import Image
 
 from modules.modelSetup.sample_images import SampleRequest, sample
+from modules.trainer.assembly import check_settings
 from modules.trainer.evaluate.sample_painting import check_painting, painting
+from modules.util.config.load import load_config
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.errors import ConfigError
 from tests.tiny import tiny_model, tiny_setup
+from tests.trainer.builders import write_config
 
 KEY = "STABLE_DIFFUSION_15_INPAINTING"
 
@@ -73,3 +76,11 @@ def test_what_cannot_be_painted_is_refused_before_a_sample(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match=words) as caught:
             check_painting(family, [one])
         assert caught.value.field == f"samples.{field}"
+
+
+def test_it_is_refused_before_the_model_is_looked_at(tmp_path: Path) -> None:
+    image, mask = written(tmp_path)
+    sample = {"prompt": "a cat", "width": 64, "height": 64, "base_image_path": image, "mask_image_path": mask}
+    path = write_config(tmp_path, samples=[sample], sample_before_training=True, base_model_name=str(tmp_path / "no model"))
+    with pytest.raises(ConfigError, match="makes whole images"):
+        check_settings(load_config(path))
