@@ -13,6 +13,7 @@ from modules.project.candidates.SourceShelf import name_of_sources
 from modules.project.Project import ARENA, Project, lines_of_edits, lines_of_prompts
 from modules.project.prompts import Task, check_tasks, read_tasks
 from modules.project.Round import Candidate
+from modules.spec.FamilySpec import FamilySpec
 from modules.spec.registry import FAMILIES
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.errors import DataError
@@ -66,7 +67,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
                 f"{one.name} is trained already", hint="begin the next round, then add the images"
             )
         judging = {task.key for task in project.file.held_out_tasks}
-        origins, spec = _Origins(project.file.edits), FAMILIES[project.file.model.type]
+        origins = _Origins(project.file.edits, FAMILIES[project.file.model.type])
         names = {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
         new: list[tuple[Path, Candidate, bool]] = []
@@ -84,12 +85,6 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             if sources is None:
                 counts["edits"] += 1
                 continue
-            if len(sources) > spec.sources:
-                raise DataError(
-                    f"{shown(path)} was made from {len(sources)} source images, and {spec.label} takes {spec.sources}",
-                    "images",
-                    "leave this image out",
-                )
             task = Task(prompt, name_of_sources(sources) if sources else "")
             if task.key in judging:
                 counts["judging"] += 1
@@ -121,10 +116,11 @@ class _Origins:
 
     Args:
         edits: whether they are for a project of edits, in which each has a source next to it.
+        family: of the project's model.
     """
 
-    def __init__(self, edits: bool) -> None:
-        self._edits = edits
+    def __init__(self, edits: bool, family: FamilySpec) -> None:
+        self._edits, self._family = edits, family
         self._finders: dict[Path, SourceFinder] = {}
 
     def _finder(self, path: Path) -> SourceFinder:
@@ -138,13 +134,24 @@ class _Origins:
         return self._edits and self._finder(path).is_source(path.name)
 
     def of(self, path: Path, about: ImageMetadata) -> tuple[Path, ...] | None:
-        """Its sources; none of an image made from a prompt alone; ``None`` if it does not belong into the project."""
+        """Its sources; none of an image made from a prompt alone; ``None`` if it does not belong into the project.
+
+        Raises:
+            DataError: it has more than the model takes.
+        """
         if not self._edits:
             return None if about.sources else ()
         try:
-            return tuple(source.path for source in self._finder(path).find(path.name, about))
+            found = tuple(source.path for source in self._finder(path).find(path.name, about))
         except Unusable:
             return None
+        if len(found) > (most := self._family.sources):
+            raise DataError(
+                f"{shown(path)} was made from {len(found)} source images, and {self._family.label} takes {most}",
+                "images",
+                "leave this image out",
+            )
+        return found
 
 
 def _name_for(path: Path, data: bytes) -> str:
