@@ -81,6 +81,7 @@ def test_what_cannot_be_painted_is_refused_before_a_sample(tmp_path: Path) -> No
 def test_it_is_refused_before_the_model_is_looked_at(tmp_path: Path) -> None:
     image, mask = written(tmp_path)
     sample = {"prompt": "a cat", "width": 64, "height": 64, "base_image_path": image, "mask_image_path": mask}
-    path = write_config(tmp_path, samples=[sample], sample_before_training=True, base_model_name=str(tmp_path / "no model"))
+    nowhere = str(tmp_path / "no model")
+    path = write_config(tmp_path, samples=[sample], sample_before_training=True, base_model_name=nowhere)
     with pytest.raises(ConfigError, match="makes whole images"):
         check_settings(load_config(path))
