@@ -34,7 +34,7 @@ def test_what_is_valid_once_is_asked_for_again(text):
     [
         "me@code.example.org: Password: ",
         "Password of me@token.example.org: ",
-        "Passphrase of /home/me/code/otp: ",
+        "Passphrase of keys/code/otp: ",
     ],
 )
 def test_what_stays_valid_is_asked_for_once_whatever_names_it_holds(question):
