@@ -72,7 +72,9 @@ async def connected(remote: RemoteConfig, ask: Ask) -> AsyncIterator[Connection]
     """
     check_package()
     if not remote.host:
-        raise UserError("there is no computer to connect to", "remote.host", "enter the host; on the command line, --host")
+        raise UserError(
+            "there is no computer to connect to", "remote.host", "enter the host; on the command line, --host"
+        )
     async with AsyncExitStack() as stack:
         jump = remote.jump()
         tunnel = await stack.enter_async_context(_login(jump, ask, None)) if jump else None
