@@ -27,6 +27,8 @@ Ask = Callable[[str], str | None]
 """Asks the person for a password; ``None`` if nobody can answer."""
 NOT_ACCEPTED = "Not accepted, please try again. "
 """Precedes a question whose last answer was wrong."""
+OWN_QUESTIONS = ("Password of ", "Passphrase of ")
+"""How the program's own questions begin. The name of a file or a computer follows, which may be any word."""
 
 
 class Unreachable(UserError):

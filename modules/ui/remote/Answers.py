@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 
-from modules.remote.Connection import NOT_ACCEPTED
+from modules.remote.Connection import NOT_ACCEPTED, OWN_QUESTIONS
 from modules.ui.remote.FarJob import Post
 
 Show = Callable[[str, Callable[[str | None], None]], object]
@@ -15,12 +15,10 @@ KEPT = ("password", "passphrase")
 """Words of questions whose answers stay valid."""
 ONCE = re.compile(r"one[- ]?time|single[- ]use|\botp\b|code|token", re.IGNORECASE)
 """Words of questions whose answers are valid once, so that they are asked again each time."""
-OWN = ("Password of ", "Passphrase of ")
-"""How the program's own questions begin. The name of a file or a computer follows, which may be any word."""
 
 
 def _is_kept(question: str) -> bool:
-    if question.startswith(OWN):
+    if question.startswith(OWN_QUESTIONS):
         return True
     # the address of the computer comes first
     text = question.partition(": ")[2]
