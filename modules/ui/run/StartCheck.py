@@ -90,9 +90,9 @@ class StartCheck:
         """
         if then not in self._then:
             self._then.append(then)
-        if self._run is None:
-            self._stop()
-            self._look()
+        # also while a check is running: the files may have been fixed since it began
+        self._stop()
+        self._look()
 
     def _look(self) -> None:
         self._timer = ""
