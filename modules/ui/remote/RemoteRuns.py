@@ -23,6 +23,7 @@ from modules.ui.remote.windows import PasswordDialog, TrustDialog
 from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import remote as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import listen_while_alive
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
@@ -66,13 +67,7 @@ class RemoteRuns:
 
     def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
         """Call ``call`` after changes as long as ``widget`` exists."""
-        self._listeners.append(call)
-
-        def forget(event: tk.Event[tk.Misc]) -> None:
-            if event.widget is widget:
-                self._listeners.remove(call)
-
-        widget.bind("<Destroy>", forget, add="+")
+        listen_while_alive(self._listeners, call, widget)
 
     def _changed(self) -> None:
         for listener in list(self._listeners):

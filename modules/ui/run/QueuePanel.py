@@ -14,7 +14,7 @@ from modules.ui.Services import QueueWatch
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import fit_middle
+from modules.ui.widgets.tk_support import fit_middle, listen_while_alive
 from modules.util.errors import UserError
 
 TICK_MS = 1000
@@ -74,13 +74,7 @@ class QueueWork:
 
     def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
         """Call ``call`` after changes as long as ``widget`` exists."""
-        self._listeners.append(call)
-
-        def forget(event: tk.Event[tk.Misc]) -> None:
-            if event.widget is widget:
-                self._listeners.remove(call)
-
-        widget.bind("<Destroy>", forget, add="+")
+        listen_while_alive(self._listeners, call, widget)
 
     def close(self) -> None:
         self._ui.root.after_cancel(self._timer)

@@ -66,7 +66,7 @@ class RunActions:
 
         While another trainer uses the device, the run waits; ``order("stop")`` cancels the start.
         """
-        if self.starting and self._waiting_run is None and self._trying:
+        if self._trying and self._waiting_run is None:
             self._again = True
             return
         if self.starting or self._waiting_run is not None or self.control.is_live_here:

@@ -370,3 +370,16 @@ def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
 def types_text(widget: tk.Misc | None) -> bool:
     """Whether keys pressed in ``widget`` are typed text rather than commands."""
     return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")
+
+
+def listen_while_alive(
+    listeners: list[Callable[[], None]], call: Callable[[], None], widget: tk.Misc
+) -> None:
+    """Add ``call`` to the listeners until ``widget`` is destroyed."""
+    listeners.append(call)
+
+    def forget(event: tk.Event[tk.Misc]) -> None:
+        if event.widget is widget:
+            listeners.remove(call)
+
+    widget.bind("<Destroy>", forget, add="+")
