@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -29,13 +29,14 @@ from modules.reward.head_training import (  # noqa: E402
     train_head,
     train_taste,
 )
-from modules.reward.preference_head import UsualFit, save_head  # noqa: E402
+from modules.reward.preference_head import UsualFit, load_head, save_head  # noqa: E402
 from modules.reward.taste_head import Answers, TasteHead, fit_taste, information  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import write_bytes, write_json, write_text  # noqa: E402
 from modules.util.rng import digest64, python_random  # noqa: E402
 from scripts.benchmarks._taste_images import Images, wishes_of  # noqa: E402
 from scripts.benchmarks._taste_picking import with_the_grid, with_the_pair_tool  # noqa: E402
+from scripts.benchmarks._taste_rounds import as_row, play  # noqa: E402
 from scripts.benchmarks._taste_spec import (  # noqa: E402
     FINISHED,
     IMAGES_PER_PROMPT,
@@ -244,11 +245,7 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
     extract = FrozenFeatures(
         FeatureOptions(method.features or "denoiser", str(DEMO_MODEL), grid=4), batch_size=25
     )
-    row: dict[str, Any] = {
-        "taste": cell.taste, "method": cell.method, "answers": cell.answers, "seed": cell.seed, "win_rate": None,
-        "best_of_n": None, "fidelity_loss": None, "diversity_ratio": None, "head_accuracy": None,
-        "images_made": len(pool.pixels), "train_cpu_seconds": None,
-    }  # fmt: skip
+    row = empty_row(cell) | {"images_made": len(pool.pixels)}
     if method.order == "pair-tool":
         _ask_about(pool, range(len(pool.pixels)), person, folder, cell.seed, cell.answers)
     elif method.order == "random":
@@ -268,10 +265,35 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
     if method.training is None:
         return row
     run = train_on_answers(cell, method, folder)
-    return row | _judge(work, cell, taste, run) | {
+    return row | _judge(work, cell, taste, run.adapter) | {
         "images_made": len(pool.pixels) + run.images,
         "train_cpu_seconds": round(run.cpu_seconds, 1),
     }  # fmt: skip
+
+
+def empty_row(cell: Cell) -> dict[str, Any]:
+    """A row whose figures are not known yet."""
+    return {
+        "taste": cell.taste, "method": cell.method, "answers": cell.answers, "seed": cell.seed, "win_rate": None,
+        "best_of_n": None, "fidelity_loss": None, "diversity_ratio": None, "head_accuracy": None,
+        "images_made": None, "train_cpu_seconds": None,
+    }  # fmt: skip
+
+
+def run_rounds(
+    work: Path, cells: Sequence[Cell], taste: Taste, folder: Path
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Measure a project after each of its rounds whose number of answers is asked for."""
+    person = Person(taste, cells[0].seed, SLIPS, INDIFFERENCE)
+    for reached in play(cells, person, folder):
+        cell, saved = reached.cell, load_head(reached.taste)
+        extract = FrozenFeatures(saved.features, batch_size=25)
+        extract.load()
+        new = look(work, cell.seed, "curve", cell.answers, extract)
+        said = saved.head(new.features_ND).tolist()
+        yield cell, empty_row(cell) | _judge(work, cell, taste, reached.adapter) | as_row(reached) | {
+            "head_accuracy": pair_accuracy(said, new.images, taste, cell.seed)
+        }
 
 
 def _learn(
@@ -379,14 +401,14 @@ def compose(journey: Journey, strength: float) -> Trained:
     )
 
 
-def _judge(work: Path, cell: Cell, taste: Taste, run: Trained) -> dict[str, Any]:
+def _judge(work: Path, cell: Cell, taste: Taste, adapter: Path) -> dict[str, Any]:
     """Measure the adapter on held-out prompts, with the seeds of the base model's images."""
     base = read_images(work, cell.seed, "curve", cell.answers)
     prompts = list(base.by_prompt().values())
     judged = [place for group in prompts for place in group[:JUDGED_PER_PROMPT]]
     seeds = seeds_of("curve", cell.seed, len(base.pixels))
     wishes = [base.wishes[i] for i in judged]
-    model = load_model(adapter=run.adapter)
+    model = load_model(adapter=adapter)
     pixels = sample_pixels(model, [wish.caption() for wish in wishes], [seeds[i] for i in judged])
     before = Images(wishes, [base.pixels[i] for i in judged])
     after = Images(wishes, pixels)
@@ -423,12 +445,18 @@ def do(told: Mapping[str, Any]) -> None:
     if told["what"] == "images":
         make_part(work, told["seed"], told["kind"], told["part"])
         return
-    cell = Cell(**told["cell"])
-    cells = work / "cells"
-    cells.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=cells, prefix=f"{cell.key}-") as folder:
-        row = run_cell(work, cell, load_tastes(told["taste_file"])[cell.taste], Path(folder))
-        write_json(work / "rows" / f"{cell.key}.json", row)
+    cells = [Cell(**one) for one in told["cells"]]
+    place = work / "cells"
+    place.mkdir(parents=True, exist_ok=True)
+    taste = load_tastes(told["taste_file"])[cells[0].taste]
+    with TemporaryDirectory(dir=place, prefix=f"{cells[0].key}-") as folder:
+        rows: Iterator[tuple[Cell, dict[str, Any]]]
+        if cells[0].method_spec.rounds is None:
+            rows = ((cell, run_cell(work, cell, taste, Path(folder))) for cell in cells)
+        else:
+            rows = run_rounds(work, cells, taste, Path(folder))
+        for cell, row in rows:
+            write_json(work / "rows" / f"{cell.key}.json", row)
 
 
 def main() -> int:

@@ -47,6 +47,7 @@ class Method:
         epochs: of the training, where they are not those of the demo preset.
         confidence, objective: ``rlhf_dpo_confidence`` and ``rlhf_dpo_objective`` of a run on the pairs.
         composed: one adapter of the chosen and one of the rejected images, the difference times this strength.
+        rounds: a real project: up to this many answers in a round, and further rounds for more answers.
     """
 
     order: Literal["pair-tool", "surplus", "random", "information", "grid"]
@@ -59,6 +60,7 @@ class Method:
     confidence: str = "OFF"
     objective: str = "SIGMOID"
     composed: float | None = None
+    rounds: int | None = None
 
 
 METHODS = {
@@ -72,6 +74,7 @@ METHODS = {
     "vae-nft": Method("pair-tool", "vae", "NFT"),
     "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
     "guarded-nft": Method("pair-tool", "denoiser", "NFT", guard=GUARD, epochs=6),
+    "rounds": Method("pair-tool", "denoiser", "NFT", guard=GUARD, rounds=50),
     "awm": Method("pair-tool", "denoiser", "AWM", guard=GUARD, epochs=6),
     "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),
     "asked-nft": Method("information", "denoiser", "NFT", caution=0.5),
@@ -104,9 +107,16 @@ class Cell:
         return METHODS[self.method]
 
     @property
-    def images(self) -> tuple[str, str]:
+    def images(self) -> tuple[str, ...]:
         """Kinds of images used for measuring: those to choose from, and those of held-out prompts."""
+        if self.method_spec.rounds is not None:
+            return ("curve",)
         return ("surplus" if self.method_spec.order == "surplus" else "pool", "curve")
+
+    @property
+    def answers_per_round(self) -> int:
+        """Number of answers of one round of a project, which is all of them where there are no rounds."""
+        return min(self.answers, self.method_spec.rounds or self.answers)
 
     @property
     def asked(self) -> int:

@@ -98,6 +98,12 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
                 "--answers",
                 f"a grid has up to {MOST_ANSWERS // GRID_IMAGES}",
             )
+        for method in options.methods:
+            size = METHODS[method].rounds
+            if size is not None and number > size and number % size:
+                raise ConfigError(
+                    f"{number} answers are not whole rounds", "--answers", f"{method} asks {size} in each round"
+                )
     if not (options.answers and options.seeds and options.methods):
         raise ConfigError("nothing is to be measured", "--answers, --seeds, --methods")
     if options.jobs < 0:
@@ -144,16 +150,26 @@ def run(options: argparse.Namespace) -> list[Row]:
     ]
     _all(images, jobs, lambda one: f"images of seed {one['seed']}")
     rows = [work / "rows" / f"{cell.key}.json" for cell in cells]
-    missing = [
-        {"what": "row", "work": str(work), "cell": cell.to_dict(), "taste_file": file}
-        for cell, row in zip(cells, rows, strict=True)
-        if not row.is_file()
+    missing = [cell for cell, row in zip(cells, rows, strict=True) if not row.is_file()]
+    told = [
+        {"what": "rows", "work": str(work), "cells": [one.to_dict() for one in same], "taste_file": file}
+        for same in together(missing)
     ]
-    _all(missing, jobs, lambda one: Cell(**one["cell"]).key)
+    _all(told, jobs, lambda one: ", ".join(Cell(**cell).key for cell in one["cells"]))
     found = [Row(read_json(row, "row")) for row in rows]
     if options.svg is not None:
         write_text(options.svg, learning_curve([row.data for row in found]))
     return found
+
+
+def together(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Group the rows that one project gives one after another, round by round; all others are alone."""
+    groups: dict[object, list[Cell]] = {}
+    for cell in cells:
+        alone = cell.method_spec.rounds is None
+        same = cell if alone else (cell.taste, cell.method, cell.seed, cell.answers_per_round)
+        groups.setdefault(same, []).append(cell)
+    return list(groups.values())
 
 
 def _all(work: Sequence[dict[str, Any]], jobs: int, name: Callable[[dict[str, Any]], str]) -> None:

@@ -182,12 +182,12 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
     return made
 
 
-def new_project(loop: Loop) -> Project:
-    """Create a project with every prompt of the world; the project itself holds out a fifth of them."""
+def new_project(loop: Loop, wishes: Sequence[Wish] | None = None) -> Project:
+    """Create a project with some prompts (all of the world's by default); it holds out a fifth of them itself."""
     journey = loop.journey
     journey.out.mkdir(parents=True, exist_ok=True)
     prompts = journey.out / "prompts.txt"
-    every = [*combinations(held_out=False), *combinations(held_out=True)]
+    every = [*combinations(held_out=False), *combinations(held_out=True)] if wishes is None else wishes
     write_text(prompts, "".join(f"{wish.caption()}\n" for wish in every))
     settings = {
         "model": {"type": "STABLE_DIFFUSION_15", "base": str(journey.model)},

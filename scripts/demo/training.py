@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,7 @@ def train(
         )
     events = EventReader(run / "events.jsonl").poll()
     validations = [e["metrics"]["dpo/val_accuracy"] for e in events if e["kind"] == "validation"]
-    # the first step of an epoch carries the data of its images
-    epochs = [e["metrics"] for e in events if e["kind"] == "step" and "rl/reward_mean" in e["metrics"]]
+    epochs = _epochs(events)
     return Trained(
         name,
         adapter,
@@ -126,5 +125,15 @@ def train(
         after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime,
         validations[-1] if validations else None,
         tuple(float(one["rl/reward_mean"]) for one in epochs),
-        sum(int(one["rl/images"]) for one in epochs),
+        images_of_training(events),
     )
+
+
+def _epochs(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Metrics of the first step of each epoch, which carries the data of its images."""
+    return [e["metrics"] for e in events if e["kind"] == "step" and "rl/reward_mean" in e["metrics"]]
+
+
+def images_of_training(events: Sequence[Mapping[str, Any]]) -> int:
+    """Number of images made while training, by the events of a run."""
+    return sum(int(one["rl/images"]) for one in _epochs(events))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +16,7 @@ from modules.curation.marking.Marks import Marks
 from modules.curation.store import CurationStore
 from modules.util.rng import python_random
 from scripts import benchmark
-from scripts.benchmarks import _taste_cell, taste
+from scripts.benchmarks import _taste_cell, _taste_rounds, taste
 from scripts.benchmarks._taste_cell import Asked, Seen, in_turn, train_on_answers, with_surplus
 from scripts.benchmarks._taste_images import Images, wishes_of
 from scripts.benchmarks._taste_picking import with_the_pair_tool
@@ -65,6 +66,7 @@ def test_the_curve_is_a_picture_of_every_method():
         (["--answers", "1"], "--answers"),
         (["--answers", "25,9999"], "--answers"),
         (["--answers", "200", "--methods", "grid-head"], "--answers"),
+        (["--answers", "75", "--methods", "rounds"], "whole rounds"),
         (["--seeds", ""], "--seeds"),
         (["--resume"], "--resume"),
         (["--taste-file", "nowhere.py"], "--taste-file"),
@@ -112,6 +114,65 @@ def test_a_method_trains_in_its_mode_for_its_own_epochs(tmp_path, monkeypatch, m
     assert json.loads(given.get("rlhf_mode", "null")) == mode
     params = json.loads(given["rlhf_rewards"])[0]["params"]
     assert (params["guard"], params["caution"]) == (cell.method_spec.guard, cell.method_spec.caution)
+
+
+class Rounds:
+    """A project whose rounds take no time; the person has nothing to say to the last eight questions of each."""
+
+    def __init__(self, folder):
+        self.folder, self.number, self.trained, self.rounds = folder, 1, False, []
+
+    @property
+    def round(self):
+        number, folder = self.number, self.folder
+        events = SimpleNamespace(events_path=folder / f"{number}.jsonl")
+        return SimpleNamespace(
+            number=number, trained=self.trained, run=events, adapter_path=folder / f"adapter-{number}",
+            taste_path=folder / f"taste-{number}",
+        )  # fmt: skip
+
+    def play(self, loop, project, person, report):
+        step = {"kind": "step", "metrics": {"rl/reward_mean": 0.5, "rl/images": 64}}
+        self.round.run.events_path.write_text(json.dumps(step | {"seq": 1, "time": 0.0}) + "\n")
+        self.trained = True
+        self.rounds.append(loop.answers)
+        return {"answers": loop.answers - 8, "candidates": 65}
+
+    def next(self, project, surplus):
+        assert self.trained, "a round is finished before the next one begins"
+        self.number, self.trained = self.number + 1, False
+
+
+def test_rows_of_a_project_come_after_the_rounds_that_their_answers_need(tmp_path, monkeypatch):
+    project = Rounds(tmp_path)
+    asked_about = []
+    monkeypatch.setattr(
+        _taste_rounds, "new_project", lambda loop, wishes: asked_about.extend(wishes) or project
+    )
+    monkeypatch.setattr(_taste_rounds, "one_round", project.play)
+    monkeypatch.setattr(_taste_rounds, "new_round", project.next)
+    cells = [Cell("large", "rounds", answers, 1) for answers in (200, 50, 100)]
+    found = list(_taste_rounds.play(cells, Person(TASTES["large"], 1, 0.1), tmp_path))
+    assert [(one.cell.answers, one.adapter.name, one.taste.name) for one in found] == [
+        (50, "adapter-1", "taste-1"), (100, "adapter-2", "taste-2"), (200, "adapter-4", "taste-4"),
+    ]  # fmt: skip
+    assert [one.given for one in found] == [42, 84, 168], "answers that were not given do not count"
+    assert [one.images for one in found] == [129, 258, 516]
+    judged = {wish.caption() for wish in wishes_of("curve", 1)}
+    assert asked_about and not judged & {wish.caption() for wish in asked_about}
+
+
+def test_rows_of_one_project_are_measured_together_and_others_apart():
+    cells = [
+        Cell(name, method, answers, 1)
+        for answers in (25, 50, 100)
+        for name in ("large", "left")
+        for method in ("rounds", "dpo")
+    ]
+    groups = taste.together(cells)
+    assert sorted(one.key for same in groups for one in same) == sorted(one.key for one in cells)
+    several = [[(one.taste, one.answers) for one in same] for same in groups if len(same) > 1]
+    assert several == [[("large", 50), ("large", 100)], [("left", 50), ("left", 100)]]
 
 
 @pytest.mark.parametrize("answers", [2, 7, 25])

@@ -1,0 +1,76 @@
+"""Rows of the benchmark ``taste`` whose answers are given in rounds of a real project."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.project.rounds import new_round
+from modules.runner.events import EventReader
+from scripts.benchmarks._taste_spec import Cell
+from scripts.demo.loop import Loop, new_project, one_round
+from scripts.demo.pairs import prompt_split
+from scripts.demo.plan import LOOP, Journey
+from scripts.demo.taste import Person
+from scripts.demo.training import images_of_training
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A project after as many rounds as a row needs.
+
+    Args:
+        cell: the row.
+        adapter: adapter of the last round.
+        taste: the head that trained it.
+        given: number of answers given. A round ends early if nothing is left to ask.
+        images: images made to choose from, and while training.
+        cpu_seconds: processor time of everything that was started in the rounds.
+    """
+
+    cell: Cell
+    adapter: Path
+    taste: Path
+    given: int
+    images: int
+    cpu_seconds: float
+
+
+def play(cells: Sequence[Cell], person: Person, folder: Path) -> Iterator[Reached]:
+    """Play the rounds of a project; yield it whenever the answers of a cell are reached.
+
+    Args:
+        cells: rows that differ in their number of answers only, each a multiple of the answers of a round.
+    """
+    cells = sorted(cells, key=lambda one: one.answers)
+    size = cells[0].answers_per_round
+    loop = Loop(Journey(folder, cells[0].seed, LOOP), answers=size)
+    project = new_project(loop, prompt_split(cells[0].seed)[0])
+    given = images = 0
+    begin = _children()
+    for cell in cells:
+        while project.round.number * size < cell.answers or not project.round.trained:
+            if project.round.trained:
+                new_round(project, surplus=1)
+            made = one_round(loop, project, person, print)
+            given += made["answers"]
+            images += made["candidates"] + images_of_training(EventReader(project.round.run.events_path).poll())
+        one = project.round
+        yield Reached(cell, one.adapter_path, one.taste_path, given, images, _children() - begin)
+
+
+def _children() -> float:
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def as_row(reached: Reached) -> dict[str, Any]:
+    """What a row says about the project."""
+    return {
+        "answers_given": reached.given,
+        "images_made": reached.images,
+        "train_cpu_seconds": round(reached.cpu_seconds, 1),
+    }
