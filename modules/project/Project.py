@@ -92,8 +92,10 @@ class Project:
             adapter: adapter to start from; copied into the project.
 
         Raises:
-            UserError: the folder is not empty, or a value is wrong. Nothing is written then.
+            UserError: the folder is not empty, or a value is wrong. Then nothing is left of what was written.
         """
+        owned = Owned(folder, local=True)
+        owned.sweep(".tastemaker-*.tmp")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
         made = ProjectFile.checked({**settings, "held_out": []}, NAME)
@@ -103,19 +105,8 @@ class Project:
         if adapter is not None and not adapter.is_file():
             raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
         check_generator(made)
-        owned = Owned(folder, local=True)
-        if made.edits:
-            data = lines_of_edits(SourceShelf(owned), read_rows(prompts)).encode("utf-8")
-        elif isinstance(prompts, Path) and prompts.suffix.lower() == ".jsonl":
-            data = lines_of_prompts(read_rows(prompts)).encode("utf-8")
-        else:
-            data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
-        with owned.write(EDITS if made.edits else PROMPTS) as temporary:
-            temporary.write_bytes(data)
-        if adapter is not None:
-            owned.take(adapter, START)
-            made.model.adapter = START
-        _save(owned, made)
+        with owned.filled_at_once(last=NAME) as fresh:
+            _fill(fresh, made, prompts, adapter)
         return cls(folder)
 
     def move_base(self, base: str, generator: dict[str, Any]) -> None:
@@ -306,6 +297,22 @@ def lines_of_prompts(rows: Sequence[PromptRow]) -> str:
                 f"the prompt {shown(text, 60)} begins with #, like a comment", "--prompts", "remove the #"
             )
     return "".join(f"{text}\n" for text in texts)
+
+
+def _fill(owned: Owned, made: ProjectFile, prompts: Path | str, adapter: Path | None) -> None:
+    """Write all files of a new project."""
+    if made.edits:
+        data = lines_of_edits(SourceShelf(owned), read_rows(prompts)).encode("utf-8")
+    elif isinstance(prompts, Path) and prompts.suffix.lower() == ENDING:
+        data = lines_of_prompts(read_rows(prompts)).encode("utf-8")
+    else:
+        data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
+    with owned.write(EDITS if made.edits else PROMPTS) as temporary:
+        temporary.write_bytes(data)
+    if adapter is not None:
+        owned.take(adapter, START)
+        made.model.adapter = START
+    _save(owned, made)
 
 
 def _save(owned: Owned, file: ProjectFile) -> None:

@@ -378,6 +378,39 @@ class Owned:
     # --- whole folders ---
 
     @contextmanager
+    def filled_at_once(self, last: str) -> Iterator[Owned]:
+        """Yield an empty folder, whose content moves into this one at the end.
+
+        If the block raises, or a name is taken by then, this folder is left as it was found: nothing of it remains,
+        and folders created for it are removed, unless others have put something into them.
+
+        Args:
+            last: the name that moves last. Once it is there, all are.
+
+        Raises:
+            UserError: a name is taken.
+        """
+        missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        try:
+            with self.fresh_folder() as path:
+                yield Owned(path, local=not self._strict)
+                moved: list[str] = []
+                try:
+                    for name in sorted(os.listdir(path), key=lambda name: (name == last, name)):
+                        self.move(f"{path.name}/{name}", name)
+                        moved.append(name)
+                except BaseException:
+                    for name in moved:
+                        self.move(name, f"{path.name}/{name}")
+                    raise
+            fsync_path(self.root)
+        except BaseException:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
+
+    @contextmanager
     def fresh_folder(self) -> Iterator[Path]:
         """Yield a new folder under a temporary name, for ``replace_folder``. It is removed afterwards if it
         still exists.

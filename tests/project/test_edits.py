@@ -209,6 +209,27 @@ def test_mistakes_leave_nothing_behind(tmp_path, drawer, capsys, rows, more, mes
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(tmp_path, drawer, capsys, there):
+    tasks = write_tasks(tmp_path / "photos")
+    (tmp_path / "real.safetensors").write_bytes(b"x")
+    (tmp_path / "link.safetensors").symlink_to(tmp_path / "real.safetensors")
+    folder = tmp_path / "projects" / "p"
+    if there:
+        folder.mkdir(parents=True)
+    said = refused(capsys, *new(folder, tasks, "--adapter", tmp_path / "link.safetensors"))
+    assert "not a plain file" in said
+    assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
+    # nor does a computer that was switched off keep the folder from being used
+    left = folder / ".tastemaker-0123456789abcdef.tmp" / "sources"
+    left.mkdir(parents=True)
+    (left / "half.png").write_bytes(b"half")
+    told(capsys, *new(folder, tasks, "--adapter", tmp_path / "real.safetensors"))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "project.json", "prompts.jsonl", "sources", "start.safetensors",
+    ]  # fmt: skip
+
+
 def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, tmp_path):
     told(capsys, "generate", project, "--per-prompt", 2)
     shelf = project / "sources"

@@ -463,3 +463,26 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path: Pat
             seen.add(text)
             write_model(owned, "model", "third")
     assert seen == {"first", "second"} and restored > 0
+
+
+def test_a_folder_is_filled_whole_or_left_as_it_was(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "deep"
+    owned = Owned(root)
+    with pytest.raises(OSError, match="full"), owned.filled_at_once(last="a") as fresh:
+        with fresh.write("sub/x") as temporary:
+            temporary.write_text("x")
+        raise OSError("full")
+    assert not (tmp_path / "new").exists()
+    # what others put there meanwhile stays, and so does the folder
+    with pytest.raises(UserError, match="is there already"), owned.filled_at_once(last="a") as fresh:
+        for name in ("a", "b/x", "c"):
+            with fresh.write(name) as temporary:
+                temporary.write_text("ours")
+        (root / "c").write_text("theirs")
+    assert inside(root).keys() == {"c"} and (root / "c").read_text() == "theirs"
+    (root / "c").unlink()
+    with recorded() as changes, owned.filled_at_once(last="a") as fresh:
+        for name in ("a", "b/x", "c"):
+            with fresh.write(name) as temporary:
+                temporary.write_text("ours")
+    assert inside(root).keys() == {"a", "b", "b/x", "c"} and changes

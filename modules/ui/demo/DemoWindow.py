@@ -23,6 +23,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.counted import counted
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 
 POLL_MS = 150
 WIDTH = 660
@@ -144,12 +145,20 @@ class DemoWindow(Dialog):
 
     @property
     def project(self) -> DemoProject:
-        """The project in the folder of the form."""
-        return DemoProject(Path(self.folder.get().strip() or DEFAULT_FOLDER).expanduser().absolute())
+        """The project in the folder of the form.
+
+        Raises:
+            UserError: the folder is not a path here.
+        """
+        return DemoProject(user_path(self.folder.get().strip() or DEFAULT_FOLDER, words.FOLDER).absolute())
 
     def _look(self) -> None:
         """Handle a change of the folder."""
-        known = self.project.size()
+        self.say_error("")
+        try:
+            known = self.project.size()
+        except UserError:
+            known = None  # said by refresh
         if known is not None:
             self.prompts.set(str(known[0]))
             self.per_prompt.set(str(known[1]))
@@ -157,15 +166,17 @@ class DemoWindow(Dialog):
 
     def refresh(self) -> None:
         """Read the folder and enable the steps that are possible."""
-        project, busy = self.project, self._maker is not None
+        busy = self._maker is not None
+        wanted = self._wanted_images()
+        project = None
         try:
+            project = self.project
             images, (pairs, waiting) = project.image_count(), project.pair_counts()
         except (UserError, OSError) as error:
             self.say_error(str(error))
             images = pairs = waiting = 0
-        wanted = self._wanted_images()
         ready = images > 0 and not busy
-        self._enable("images", not busy and (wanted is None or images < wanted))
+        self._enable("images", project is not None and not busy and (wanted is None or images < wanted))
         self._enable("cancel", busy)
         for name in ("choose", "person"):
             self._enable(name, ready)

@@ -80,7 +80,8 @@ class DropTarget:
                 self._run(project, partial(use_workflow, project, found.workflow), self._told_workflow)
             if said != 0:
                 return
-        self._run(project, lambda: add_images(project, found.paths), self._told_images)
+        told = partial(self._told_images, project.file.edits)
+        self._run(project, lambda: add_images(project, found.paths), told)
 
     def _workflow(self, project: Project, workflow: Mapping[str, Any]) -> None:
         kind = words.PROGRAMS[project.file.generator["kind"]]
@@ -100,10 +101,11 @@ class DropTarget:
         run_in_thread(self._ui.pump, work, done, self._ui.error)
 
     @staticmethod
-    def _told_images(made: Added) -> str:
+    def _told_images(edits: bool, made: Added) -> str:
+        left_out = words.DROP_NO_SOURCE if edits else words.DROP_EDITS
         said = [words.DROP_ADDED.format(images=counted(made.added, words.IMAGE))]
         for count, text in ((made.known, words.DROP_KNOWN), (made.silent, words.DROP_SILENT),
-                            (made.judging, words.DROP_JUDGING), (made.edits, words.DROP_EDITS)):  # fmt: skip
+                            (made.judging, words.DROP_JUDGING), (made.edits, left_out)):  # fmt: skip
             said += [text.format(images=counted(count, words.IMAGE))] if count else []
         return " ".join(said)
 

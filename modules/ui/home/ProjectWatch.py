@@ -38,6 +38,10 @@ class ProjectWatch:
         """Why the project as a whole cannot be shown."""
         self.faults: dict[str, str] = {}
         """Why a step failed, by its key."""
+        self.creating = False
+        """Whether a new project is being written."""
+        self.create_fault = ""
+        """Why that failed, until the form has taken it."""
         self.tool: tk.Toplevel | None = None
         """A window that changes the project. While it is open, the project is read continuously."""
         self._listeners: list[Callable[[], None]] = []
@@ -73,12 +77,35 @@ class ProjectWatch:
         return True
 
     def create(self, folder: Path, settings: dict[str, Any], prompts: Path | str) -> None:
-        """Create a project and show it.
+        """Create a project in a thread, because its source images may be large, then show it.
 
-        Raises:
-            UserError: a value is wrong, or the folder cannot be used.
+        If that fails, ``create_fault`` says why. Nothing happens while one is being created.
         """
-        self._show(Project.create(folder, settings, prompts, None))
+        if self.creating:
+            return
+        self.creating, self.create_fault = True, ""
+        run_in_thread(
+            self._pump,
+            lambda: Project.create(folder, settings, prompts, None),
+            self._created,
+            self._not_created,
+        )
+        self._tell()
+
+    def _created(self, project: Project) -> None:
+        self.creating = False
+        if self.project is None:
+            self._show(project)
+        else:  # another one was opened meanwhile, and stays
+            self.memory.remember_project(project.folder)
+            self.memory.remember_project(self.project.folder)
+            self._remember()
+
+    def _not_created(self, error: Exception) -> None:
+        self.creating, self.create_fault = False, str(error)
+        self._tell()
+        if not isinstance(error, (UserError, OSError)):
+            raise error
 
     def _show(self, project: Project) -> None:
         self.project, self.seen, self.fault, self.faults = project, None, "", {}

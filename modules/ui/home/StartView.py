@@ -239,8 +239,19 @@ class StartView(CardBoard):
         else:
             self.proposed.grid_remove()
 
+    def refresh(self) -> None:
+        """Show whether a project is being created, and why that failed."""
+        busy = self.watch.creating
+        self.create_button.configure(text=words.CREATING if busy else words.CREATE)
+        self.create_button.state(["disabled" if busy else "!disabled"])
+        fault, self.watch.create_fault = self.watch.create_fault, ""
+        if fault:
+            self._fault(fault)
+
     def create(self) -> None:
         """Create the project, or say what is missing."""
+        if self.watch.creating:
+            return
         folder, base = (self.values[name].get().strip() for name in ("folder", "base"))
         prompts = self.prompts.get("1.0", "end")
         for value, said in ((folder, words.NO_FOLDER), (base, words.NO_BASE), (prompts, words.NO_PROMPTS)):
@@ -250,9 +261,12 @@ class StartView(CardBoard):
         try:
             card = int(self.card.get().split()[0])
             settings = first_settings(base, self._labels[self.type.get()], card, self.images)
-            self.watch.create(user_path(folder), settings, prompts_of_form(prompts))
+            place, given = user_path(folder), prompts_of_form(prompts)
         except (UserError, OSError) as error:
             self._fault(str(error))
+            return
+        self._fault("")
+        self.watch.create(place, settings, given)
 
     # --- one that exists ----------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class HomePage(Page):
             else:
                 self._foot.pack_forget()
             self._scroll.top()
-        if isinstance(self.view, BoardView):
+        if self.view is not None:
             self.view.refresh()
 
     def opened(self) -> None:

@@ -27,7 +27,7 @@ PROMPTS_TIP = (
     "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. Enter 20 or more if "
     "you can. For models that edit images, enter the path of a .jsonl file with prompts and source images."
 )
-CREATE = "Create project"
+CREATE, CREATING = "Create project", "Creating\u2026"
 FILL_DEMO = "Fill in the demo"
 FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have made"
 READING_IMAGES = "Reading the images\u2026"
@@ -148,7 +148,14 @@ DROP_NEW_HINT = "Begin another project for another model."
 DROP_ADDED = "{images} added to pick from."
 DROP_KNOWN, DROP_SILENT = "{images} already there.", "{images} without a prompt left out."
 DROP_JUDGING = "{images} of held-out prompts left out."
-DROP_EDITS = "{images} made by editing left out: pick from them in the pair tool."
+DROP_EDITS = (
+    "{images} made from other images left out: this project makes images from prompts alone. Pick from them in the "
+    "pair tool."
+)
+DROP_NO_SOURCE = (
+    "{images} without a usable source image left out. Put the source next to each, as NAME-source.png, then drop them "
+    "again."
+)
 PROMPT = "prompt"
 DROP_PROMPTS = "{prompts} added. They are used in the next round, or in this one if it has no images yet."
 BY_DROPPED_WORKFLOW = "Images are made by ComfyUI with the workflow {name}."

@@ -18,7 +18,7 @@ from modules.ui.widgets.tk_support import ErrorDialog
 _KEYS = {
     "<": "less", ">": "greater",
     " ": "space", ".": "period", "-": "minus", "_": "underscore", "/": "slash", ",": "comma", "{": "braceleft",
-    "}": "braceright", ":": "colon", "=": "equal",
+    "}": "braceright", ":": "colon", "=": "equal", "~": "asciitilde",
 }  # fmt: skip
 
 

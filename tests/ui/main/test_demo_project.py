@@ -108,6 +108,17 @@ def _all(widget):  # type: ignore[no-untyped-def]
         yield from _all(child)
 
 
+def test_the_folder_of_nobody_is_named_and_can_be_corrected(hands: Hands, tmp_path: Path) -> None:
+    demo = demo_window(hands)
+    hands.focus(demo.entries["folder"])
+    hands.keys("<Control-slash>", "<Delete>")
+    hands.type("~nobody-here")
+    assert "nobody-here" in str(demo.error.cget("text")) and not enabled(demo)
+    hands.keys("<Control-slash>", "<Delete>")
+    hands.type(str(tmp_path / "mine"))
+    assert demo.error.cget("text") == "" and enabled(demo) == {"images"} and not hands.dialogs()
+
+
 def test_making_shows_progress_can_be_cancelled_and_goes_on(
     hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from modules.generator import registry
+from modules.generator.Generator import Generator
 from modules.project.beginning import DEMO_MODEL
 from modules.project.Project import Project
 from modules.spec.registry import FAMILIES
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from tests.project.conftest import Drawer
+from tests.project.test_edits import EditDrawer, write_tasks
 from tests.project.test_from_images import GRAPH, PROMPTS, by_a1111, by_comfyui
+from tests.tiny import tiny_folder
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.test_drop import drop
@@ -92,12 +99,69 @@ def test_a_list_of_edits_makes_a_project_with_its_sources(
     view.values["folder"].set(str(tmp_path / "new"))
     view.values["base"].set("nowhere/kontext")
     hands.click(view.create_button)
-    assert "takes none" in str(view.error.cget("text"))
+    hands.wait(lambda: "takes none" in str(view.error.cget("text")), "the mistake is not named")
+    assert view.error.winfo_viewable() and not (tmp_path / "new").exists()
     view.type.set(FAMILIES["FLUX_KONTEXT_DEV_1"].label)
     hands.click(view.create_button)
     hands.wait(lambda: view.watch.project is not None, "no project is made")
     made = Project(tmp_path / "new")
     assert len({task.source for task in made.tasks()}) == 3 and made.file.edits
+
+
+def test_the_window_responds_while_a_project_is_written(
+    form: tuple[Hands, StartView], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = form
+    begun, may_end, faults = (
+        threading.Event(),
+        threading.Event(),
+        [UserError("the disk is full", hint="free some")],
+    )
+
+    def slow(_settings: object) -> Generator:
+        begun.set()
+        assert may_end.wait(30)
+        if faults:
+            raise faults.pop()
+        return Drawer()
+
+    monkeypatch.setitem(registry.GENERATORS, "own", slow)
+    view.values["folder"].set(str(tmp_path / "new"))
+    view.values["base"].set("resources/demo_model")
+    hands.focus(view.prompts)
+    view.prompts.insert("1.0", "a cat\na dog\nan owl\n")
+    hands.click(view.create_button)
+    hands.wait(begun.is_set, "nothing is written")
+    hands.focus(view.prompts)
+    hands.keys("<Control-End>")
+    hands.type("x")
+    assert view.prompts.get("1.0", "end").strip().endswith("x"), "the window is frozen"
+    assert view.create_button.instate(["disabled"])
+    hands.focus(view.entries["folder"])
+    hands.keys("<Return>")  # it is not created twice
+    may_end.set()
+    hands.wait(lambda: "the disk is full" in str(view.error.cget("text")), "the failure is not told")
+    hands.wait(view.error.winfo_viewable)
+    assert not (tmp_path / "new").exists() and not view.create_button.instate(["disabled"])
+    hands.click(view.create_button)
+    hands.wait(lambda: view.watch.project is not None, "no project is made")
+    assert board_of(hands).watch.fault == ""
+
+
+def test_edits_that_are_left_out_are_counted_with_what_to_do(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.GENERATORS, "own", lambda _settings: EditDrawer())
+    key = "FLUX_KONTEXT_DEV_1"
+    settings = {"model": {"type": key, "base": str(tiny_folder(key))}, "generator": {"kind": "own"}}
+    edits = Project.create(tmp_path / "edits", settings, write_tasks(tmp_path / "photos"), None)
+    by_a1111(tmp_path / "own", ["make it night"] * 3)
+    first, *_ = sorted((tmp_path / "own").glob("*.png"))
+    Image.new("RGB", (64, 64), (9, 9, 9)).save(first.with_name(f"{first.stem}-source.png"))
+    hands = at_project(open_window, edits, tmp_path)
+    drop(board_of(hands).cards["generate"], [tmp_path / "own"])
+    hands.wait(lambda: "1 image added" in hands.status(), hands.status())
+    assert "2 images without" in hands.status() and "NAME-source.png" in hands.status()
 
 
 def test_a_config_is_opened_and_a_project_too(
