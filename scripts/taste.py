@@ -49,7 +49,10 @@ Options = argparse.Namespace
 Json = dict[str, Any]
 GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
 USUAL_TYPE = "STABLE_DIFFUSION_15"
-IMAGE_OPTIONS = {"width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str}
+IMAGE_OPTIONS = {
+    "width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str,
+    "source_resolution": int,
+}  # fmt: skip
 
 
 def run_new(options: Options, progress: ProgressLine) -> Json:
@@ -477,8 +480,11 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
     for name, kind in IMAGE_OPTIONS.items():
         command.add_argument(
-            f"--{name}", type=kind, help="for all images; the model's usual value by default"
-        )
+            f"--{name.replace('_', '-')}", type=kind,
+            help="size of source images, in training too; by default that of the image"
+            if name == "source_resolution"
+            else "for all images; the model's usual value by default",
+        )  # fmt: skip
 
 
 def add_publish(command: argparse.ArgumentParser) -> None:

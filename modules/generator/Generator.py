@@ -21,6 +21,8 @@ class ImageRequest:
         adapter: an adapter file; ``None`` for the base model.
         strength: strength of the adapter.
         sources: the images that the prompt edits, in order; the further ones are next to the first, as ``NAME.2.png``.
+        source_resolution: side in pixels of a square of the area to which they are scaled; ``None`` for the size of the
+            image.
     """
 
     prompt: str
@@ -34,6 +36,7 @@ class ImageRequest:
     adapter: Path | None = None
     strength: float = 1.0
     sources: tuple[Path, ...] = ()
+    source_resolution: int | None = None
 
 
 @dataclass(frozen=True)

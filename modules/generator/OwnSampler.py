@@ -72,21 +72,22 @@ class OwnSampler(Generator):
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
         numbered = list(enumerate(requests))
-        for (adapter, strength), found in groupby(
-            numbered, key=lambda one: (one[1].adapter, one[1].strength)
+        for _, found in groupby(
+            numbered, key=lambda one: (one[1].adapter, one[1].strength, one[1].source_resolution)
         ):
             group = list(found)
-            numbers = [number for number, _ in group]
-            yield from self._run([request for _, request in group], numbers, adapter, strength)
+            yield from self._run([request for _, request in group], [number for number, _ in group])
 
-    def _run(
-        self, requests: list[ImageRequest], numbers: list[int], adapter: Path | None, strength: float
-    ) -> Stream[MadeImage, None, None]:
+    def _run(self, requests: list[ImageRequest], numbers: list[int]) -> Stream[MadeImage, None, None]:
+        """Make images of requests that differ in nothing that the program is told once."""
+        first = requests[0]
         command = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--requests", "-"]
         command += ["--model", self._base, "--model-type", self._type, "--device", self._device]
-        command += ["--batch-size", str(_at_once(requests[0]))]
-        if adapter is not None:
-            command += ["--adapter", str(adapter), "--strength", str(strength)]
+        command += ["--batch-size", str(_at_once(first))]
+        if first.adapter is not None:
+            command += ["--adapter", str(first.adapter), "--strength", str(first.strength)]
+        if first.source_resolution is not None:
+            command += ["--source-resolution", str(first.source_resolution)]
         lines = "".join(json.dumps(_sample(request)) + "\n" for request in requests)
         self._process = LineProcess(command, lines.encode(), "the sampler")
         try:

@@ -104,6 +104,12 @@ class Project:
         made.hold_out(hold_out([one.task for one in given], made.seed))
         if adapter is not None and not adapter.is_file():
             raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
+        if made.image.source_resolution is not None and not made.edits:
+            raise DataError(
+                "the prompts have no source images, whose size it could set",
+                "--source-resolution",
+                "leave it out",
+            )
         check_generator(made)
         with owned.filled_at_once(last=NAME) as fresh:
             _fill(fresh, made, prompts, adapter)
@@ -125,6 +131,12 @@ class Project:
         check_generator(made)
         _save(self.owned, made)
         self.file = made
+
+    def note_source_resolution(self, side: int | None) -> None:
+        """Let the images that are made from now on see their sources at the size of the last training."""
+        if self.file.edits and side != self.file.image.source_resolution:
+            self.file.image = self.file.image.model_copy(update={"source_resolution": side})
+            _save(self.owned, self.file)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -192,12 +204,13 @@ class Project:
         """The generator that makes the images."""
         return make_generator(self.file.generator["kind"], generator_settings(self.file))
 
-    def request(self, task: Task, seed: int, adapter: Adapter) -> ImageRequest:
-        """A request for an image with the settings of this project."""
+    def request(self, task: Task, seed: int, adapter: Adapter, source_resolution: int | None) -> ImageRequest:
+        """A request for an image with the settings of this project, but its own size of the sources."""
         image = self.file.image
         return ImageRequest(
             task.prompt, seed, image.negative, image.width, image.height, image.steps, image.cfg, image.sampler,
             adapter.file, adapter.strength, self.shelf.files(task.source),
+            source_resolution,
         )  # fmt: skip
 
     def check_requests(self, generator: Generator, requests: Sequence[ImageRequest]) -> None:

@@ -35,7 +35,12 @@ class ModelPart(_Part):
 
 
 class ImagePart(_Part):
-    """How images are made. Missing values are the usual ones of the model."""
+    """How images are made. Missing values are the usual ones of the model.
+
+    Args:
+        source_resolution: of a project of edits: side in pixels of a square of the area to which source images are
+            scaled, in training too; ``None`` for the size of the image.
+    """
 
     width: Annotated[int, Field(ge=64, le=8192, multiple_of=8)] | None = None
     height: Annotated[int, Field(ge=64, le=8192, multiple_of=8)] | None = None
@@ -43,6 +48,7 @@ class ImagePart(_Part):
     cfg: Annotated[float, Field(ge=0, le=100, strict=False)] | None = None
     sampler: str | None = None
     negative: str = ""
+    source_resolution: Annotated[int, Field(ge=64, le=1024)] | None = None
 
 
 class ProjectFile(_Part):
@@ -89,7 +95,10 @@ class ProjectFile(_Part):
 
     def text(self) -> str:
         """The content of the file."""
-        without = None if self.edits else {"held_out_sources"}
+        # what is not used is left out, so that older versions read the file
+        without: dict[str, Any] = {} if self.edits else {"held_out_sources": True}
+        if self.image.source_resolution is None:
+            without["image"] = {"source_resolution"}
         return self.model_dump_json(indent=2, exclude=without) + "\n"
 
     @property

@@ -109,7 +109,7 @@ class Round:
         """The plan of this round: ``adapter``, ``strength`` and ``images``; empty until it is decided.
 
         If more images are made than shown, also ``surplus`` (the factor) and ``shown`` (images shown per
-        prompt).
+        prompt). If sources of edits are scaled to a size of their own, also ``source_resolution``.
         """
         if not self.plan_path.is_file():
             return {}
@@ -119,7 +119,8 @@ class Round:
             isinstance(data.get(name), kind) for name, kind in fields.items()
         )
         good = good and all(
-            type(data.get(name, 1)) is int and data.get(name, 1) > 0 for name in ("surplus", "shown")
+            type(data.get(name, 1)) is int and data.get(name, 1) > 0
+            for name in ("surplus", "shown", "source_resolution")
         )
         if not good or not all(map(Candidate.is_stored, data["images"])):
             raise UserError(f"{shown(self.plan_path)} is not a plan of images", hint="restore it from a copy")
@@ -144,7 +145,13 @@ class Round:
         return bool(self.images()) and not self.missing() and not self.to_choose()
 
     def write_plan(
-        self, adapter: str, strength: float, images: list[Candidate], surplus: int = 1, shown: int = 0
+        self,
+        adapter: str,
+        strength: float,
+        images: list[Candidate],
+        surplus: int = 1,
+        shown: int = 0,
+        source_resolution: int | None = None,
     ) -> None:
         """Write the plan. It must include all images planned before."""
         plan: dict[str, Any] = {
@@ -154,6 +161,8 @@ class Round:
         }
         if surplus > 1:
             plan |= {"surplus": surplus, "shown": shown}
+        if source_resolution is not None:
+            plan["source_resolution"] = source_resolution
         write_json_in(self._owned, f"{self.name}/plan.json", plan)
         self.__dict__.pop("plan", None)
 

@@ -43,7 +43,10 @@ def generate(
         _decide(project, one, per_prompt, adapter, prompts)
         missing = one.missing()
         used = _adapter_of(project, one)
-        requests = [project.request(image.task, image.seed, used) for image in missing]
+        requests = [
+            project.request(image.task, image.seed, used, one.plan.get("source_resolution"))
+            for image in missing
+        ]
         made = 0
         if requests:
             generator = project.generator()
@@ -148,12 +151,11 @@ def write_plan(
             seed = digest64("taste-candidate", project.file.seed, one.number, task.key, number) % 2**32
             file = f"{place:03d}-{number:02d}-{seed}.png"
             images.append(Candidate(file, task.prompt, seed, task.source))
+    # images that are compared see their sources at the same size
+    size = one.plan.get("source_resolution") if planned else project.file.image.source_resolution
     if adapter is None and planned:
-        one.write_plan(
-            one.plan["adapter"], one.plan["strength"], images, surplus.times, max(wanted, one.shown)
-        )
+        file, strength = one.plan["adapter"], one.plan["strength"]
     else:
         used = adapter or project.newest
-        one.write_plan(
-            project.stored_name(used.file), used.strength, images, surplus.times, max(wanted, one.shown)
-        )
+        file, strength = project.stored_name(used.file), used.strength
+    one.write_plan(file, strength, images, surplus.times, max(wanted, one.shown), size)

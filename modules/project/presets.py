@@ -143,7 +143,7 @@ def taste_config(
     preset = find_preset(file, taste=True)
     begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
     share = AGAIN_SHARE if again else TASTE_SHARE
-    follows: dict[str, Any] = {"resolution": _resolution(file), "epochs": max(1, round(begin.epochs * share))}
+    follows = {**_sizes(file), "epochs": max(1, round(begin.epochs * share))}
     if file.image.cfg is not None:
         follows["rlhf_rollout_cfg_scale"] = file.image.cfg
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1:
@@ -161,7 +161,7 @@ def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) ->
 
 def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, Any]:
     """Values derived from the number of pairs, the image size and the card."""
-    made: dict[str, Any] = {"resolution": _resolution(file)}
+    made = _sizes(file)
     batch, group = begin.batch_size, begin.batch_size * begin.gradient_accumulation_steps
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and batch > 1:
         batch = 1
@@ -173,6 +173,12 @@ def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, An
     steps = STEPS_FOR_100_PAIRS * math.sqrt(max(pairs, FEWEST_PAIRS) / 100.0)
     made["epochs"] = min(MOST_EPOCHS, max(FEWEST_EPOCHS, round(steps * group / max(1, pairs))))
     return made
+
+
+def _sizes(file: ProjectFile) -> dict[str, Any]:
+    """The sizes of images and their sources in training, which are those of the project's images."""
+    source = file.image.source_resolution
+    return {"resolution": _resolution(file)} | ({} if source is None else {"source_resolution": source})
 
 
 def _resolution(file: ProjectFile) -> str:

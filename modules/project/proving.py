@@ -36,18 +36,20 @@ def questions(project: Project, count: int) -> list[tuple[Task, int]]:
 
 def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
     """Prepare an adapter's images for the questions, making missing ones. May be called again after a stop."""
-    folder = project.folder / ARENA / "images" / adapter.key.replace("@", "-at-")
+    size = project.file.image.source_resolution
+    name = adapter.key.replace("@", "-at-") + ("" if size is None else f"-source-{size}")
+    folder = project.folder / ARENA / "images" / name
     wanted = questions(project, count)
     files = [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(wanted)]
     missing = [i for i, path in enumerate(files) if not path.is_file()]
-    requests = [project.request(*wanted[i], adapter) for i in missing]
+    requests = [project.request(*wanted[i], adapter, size) for i in missing]
     if requests:
         generator = project.generator()
         project.check_requests(generator, requests)
         with closing(generator.generate(requests)) as stream:
             for done, image in enumerate(stream, start=1):
-                name = files[missing[image.number]].relative_to(project.folder)
-                with project.owned.write(name.as_posix()) as temporary:
+                file = files[missing[image.number]].relative_to(project.folder)
+                with project.owned.write(file.as_posix()) as temporary:
                     temporary.write_bytes(image.data)
                 progress(f"{adapter.name}: {done}/{counted(len(missing), 'image')}")
     asked: list[Question] = [(normalise_prompt(task.prompt), seed) for task, seed in wanted]

@@ -91,6 +91,7 @@ def train(
             "method": method_of(one),
             "taste": one.taste_of_run or None if method_of(one) is Method.TASTE else None,
         }
+        project.note_source_resolution(again_config(one.config_path, {}, ()).source_resolution)
         one.write_trained(record)
         return {"round": one.number, **record}
 

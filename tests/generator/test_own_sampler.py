@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +19,7 @@ from modules.generator.Generator import ImageRequest
 from modules.generator.OwnSampler import OwnSampler
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
+from modules.util.program_files import ROOT
 from scripts import sample
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, write_config
@@ -52,6 +57,27 @@ def test_images_adapters_and_metadata(tmp_path):
     (tmp_path / "x.png").write_bytes(made[2])
     about = read_metadata(tmp_path / "x.png")
     assert (about.prompt, about.negative_prompt, about.seed) == ("a red fox", "blurry", 7)
+
+
+@pytest.mark.slow  # starts the sampler three times
+def test_sources_are_seen_at_the_size_that_is_asked_for(tmp_path):
+    """The same as ``scripts/sample.py`` makes with sources of this size."""
+    source = tmp_path / "source.png"
+    Image.effect_noise((96, 96), 80).convert("RGB").save(source)
+    key = "FLUX_KONTEXT_DEV_1"
+    one = ImageRequest("make it night", 7, "", 64, 64, 2, 2.0, sources=(source,))
+    generator = OwnSampler({"model_type": key, "base": str(tiny_folder(key)), "device": "cpu"})
+    requests = [one, replace(one, source_resolution=128)]
+    made = {image.number: image.data for image in generator.generate(requests)}
+    assert pixels(made[0]) != pixels(made[1])
+    row = {"prompt": "make it night", "seed": 7, "negative_prompt": "", "width": 64, "height": 64,
+           "diffusion_steps": 2, "cfg_scale": 2.0, "source_path": str(source)}  # fmt: skip
+    (tmp_path / "requests.jsonl").write_text(json.dumps(row))
+    command = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--requests", str(tmp_path / "requests.jsonl"),
+               "--model", str(tiny_folder(key)), "--model-type", key, "--device", "cpu",
+               "--source-resolution", "128"]  # fmt: skip
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert pixels(base64.b64decode(json.loads(said)["png"])) == pixels(made[1])
 
 
 def test_what_can_be_known_before(tmp_path):

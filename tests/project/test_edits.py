@@ -13,6 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.generator import registry
+from modules.generator.Generator import ImageRequest
 from modules.project.Project import Project
 from modules.util.image_metadata_util import read_metadata
 from modules.util.prompts_file import read_prompt_rows
@@ -34,8 +35,10 @@ class EditDrawer(Drawer):
     def __init__(self) -> None:
         super().__init__()
         self.edited: dict[int, bytes] = {}
+        self.sizes: set[int | None] = set()
 
     def generate(self, requests):
+        self.sizes |= {one.source_resolution for one in requests}
         self.edited |= {one.seed: b"".join(path.read_bytes() for path in one.sources) for one in requests}
         yield from super().generate(requests)
 
@@ -151,6 +154,51 @@ def test_one_instruction_and_five_sources_are_five_groups(project, capsys, monke
     assert sorted(source_of(path) for path in second) == sorted(2 * [*(kept - {held_out})])
 
 
+def test_images_see_their_sources_at_the_size_of_the_training(project, capsys, monkeypatch, trains, drawer):
+    def sizes(*command: object) -> set[int | None]:
+        drawer.sizes.clear()
+        told(capsys, *command)
+        return set(drawer.sizes)
+
+    assert sizes("generate", project, "--per-prompt", 2) == {None}
+    headless(monkeypatch, preferring(green), "pick", str(project))
+    trains("finish")
+    told(capsys, "train", project, "--set", "source_resolution=128")
+    one = project / "round-1"
+    assert json.loads((one / "run" / "config.json").read_text())["source_resolution"] == 128
+    assert sizes("generate", project, "--per-prompt", 3) == {None}, "it is compared with those of its round"
+    assert sizes("compare", project, "--images", 3, "--result") == {128}
+    told(capsys, "next", project, "--per-prompt", 2)
+    assert sizes("generate", project) == {128}
+    headless(monkeypatch, preferring(green), "pick", str(project))
+    told(capsys, "train", project)
+    ran = json.loads((project / "round-2" / "run" / "config.json").read_text())
+    assert ran["source_resolution"] == 128
+    # the base model's images of another size are not taken for these
+    headless(monkeypatch, preferring(green), "compare", str(project), "--images", "3")
+    told(capsys, "train", project, "--again", "--set", "source_resolution=192")
+    before = len(drawer.made)
+    assert sizes("compare", project, "--images", 3, "--result") == {192}
+    assert [one[2] for one in drawer.made[before:]].count("base") == 3
+
+
+def test_a_size_of_sources_from_the_beginning(tmp_path, capsys, monkeypatch, trains, drawer):
+    folder = tmp_path / "p"
+    tasks = write_tasks(tmp_path / "photos")
+    assert "source_resolution" in refused(capsys, *new(folder, tasks, "--source-resolution", 32))
+    told(capsys, *new(folder, tasks, "--source-resolution", 256))
+    told(capsys, "generate", folder, "--per-prompt", 2)
+    assert drawer.sizes == {256}
+    headless(monkeypatch, preferring(green), "pick", str(folder))
+    trains("finish")
+    told(capsys, "train", folder)
+    assert json.loads((folder / "round-1" / "config.json").read_text())["source_resolution"] == 256
+    (tmp_path / "plain.txt").write_text("a fox\nan owl\nan elk\n")
+    plain = ("--base-model", "resources/demo_model", "--model-type", "STABLE_DIFFUSION_15")
+    said = refused(capsys, *new(tmp_path / "q", tmp_path / "plain.txt", *plain, "--source-resolution", 256))
+    assert "no source images" in said and not (tmp_path / "q").exists()
+
+
 def test_stopped_anywhere_a_candidate_has_its_source(project, capsys, drawer, tmp_path):
     drawer.fails_after = 5
     assert "broke its pen" in refused(capsys, "generate", project)
@@ -252,9 +300,7 @@ def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, 
     own.mkdir()
     for name, prompt in (("fox", INSTRUCTION), ("owl", INSTRUCTION), ("held", INSTRUCTION), ("alone", "red")):
         drawer.made.clear()
-        (request,) = [
-            type("Request", (), {"prompt": prompt, "seed": ord(name[0]), "adapter": None, "sources": ()})
-        ]
+        request = ImageRequest(prompt, ord(name[0]))
         (own / f"{name}.png").write_bytes(next(iter(drawer.generate([request]))).data)
     shutil.copy(photos / "photo.png", own / "fox-source.png")
     shutil.copy(photos / "photo.png", own / "owl_source.png")
