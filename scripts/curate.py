@@ -284,6 +284,11 @@ def add_review(command: argparse.ArgumentParser) -> None:
 def add_scanning(command: argparse.ArgumentParser) -> None:
     command.add_argument("--flat", action="store_true", help="skip subfolders")
     command.add_argument("--stealth", action="store_true", help="look for text hidden in the pixels; slow")
+    add_edits(command)
+
+
+def add_edits(command: argparse.ArgumentParser) -> None:
+    """Where the source images of edits are."""
     command.add_argument(
         "--edits",
         action="store_true",

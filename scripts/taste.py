@@ -22,6 +22,7 @@ from modules.arena.VoteStore import VoteStore  # noqa: E402
 from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
+from modules.curation.intake.edit_sources import NO_EDITS  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
 from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
 from modules.project.from_images import Proposal, propose  # noqa: E402
@@ -31,6 +32,7 @@ from modules.project.picking import round_to_pick_from, serve_picks  # noqa: E40
 from modules.project.presets import find_preset  # noqa: E402
 from modules.project.Project import ARENA, Project  # noqa: E402
 from modules.project.ProjectFile import CARDS, NAME  # noqa: E402
+from modules.project.prompts import Prompts  # noqa: E402
 from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena  # noqa: E402
 from modules.project.rounds import SURPLUS, new_round, next_step, status  # noqa: E402
 from modules.project.share.card import About  # noqa: E402
@@ -43,7 +45,7 @@ from modules.util.errors import UserError  # noqa: E402
 from modules.util.files.user_path import user_path  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
 from modules.util.owned_files import shown  # noqa: E402
-from scripts.curate import ProgressLine, exit_status, positive  # noqa: E402
+from scripts.curate import ProgressLine, add_edits, edit_options, exit_status, positive  # noqa: E402
 
 Options = argparse.Namespace
 Json = dict[str, Any]
@@ -59,9 +61,16 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     generator = generator_of(options)
     if (options.dir / NAME).is_file():
         return move(options, generator)
-    found = None
+    found, places = None, edit_options(options)
+    places.check()
     if options.images is not None:
-        found = propose(options.images, options.generator or "", options.base_model, options.model_type)
+        found = propose(
+            options.images, options.generator or "", options.base_model, options.model_type, places
+        )
+    elif places != NO_EDITS:
+        raise UserError(
+            "there are no images whose sources it could name", "--images", "name a folder of edits"
+        )
     if options.propose:
         if found is None:
             raise UserError("there is nothing to read", "--images", "name a folder of images")
@@ -83,9 +92,12 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     return made if found is None else {**made, "proposed": found.to_dict()}
 
 
-def prompts_of(options: Options, found: Proposal | None) -> Path | str:
-    """The given prompts file, otherwise the prompts of the images."""
-    return "\n".join(found.prompts) if options.prompts is None and found is not None else options.prompts
+def prompts_of(options: Options, found: Proposal | None) -> Prompts:
+    """The given prompts file, otherwise the prompts of the images, with what they edit."""
+    if found is None or options.prompts is not None:
+        given: Path = options.prompts
+        return given
+    return found.edits or "\n".join(found.prompts)
 
 
 def settings_of(options: Options, generator: Json, found: Proposal | None) -> Json:
@@ -213,7 +225,7 @@ def run_add(options: Options, progress: ProgressLine) -> Json:
         gone = [file for file in options.files if not file.exists()]
         if gone:
             raise UserError(f"there is no file {shown(gone[0])}", "FILE", "check the path")
-        made |= add_images(project, images_in(options.files)).to_dict()
+        made |= add_images(project, images_in(options.files), edit_options(options)).to_dict()
     return {**made, "next": next_step(project)}
 
 
@@ -418,6 +430,7 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 def add_add(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="*", metavar="FILE", help="images, or folders of them")
+    add_edits(command)
     command.add_argument(
         "--prompts", type=Path, metavar="FILE", help="prompts that prompts.txt does not have yet"
     )
@@ -437,6 +450,7 @@ def add_new(command: argparse.ArgumentParser) -> None:
             "unless given here"
         ),
     )  # fmt: skip
+    add_edits(command)
     command.add_argument(
         "--propose", action="store_true", help="only print what the images say; make nothing"
     )

@@ -17,7 +17,7 @@ from modules.generator.registry import make_generator
 from modules.project.candidates.SourceShelf import FOLDER, SourceShelf
 from modules.project.candidates.SourceShelf import NAME as SOURCE_NAME
 from modules.project.ProjectFile import NAME, ModelPart, ProjectFile
-from modules.project.prompts import Given, Task, check_tasks, hold_out, read_rows, read_tasks
+from modules.project.prompts import Given, Prompts, Task, check_tasks, hold_out, read_rows, read_tasks
 from modules.project.Round import Round
 from modules.spec.registry import FAMILIES
 from modules.util.errors import DataError, UserError
@@ -81,14 +81,14 @@ class Project:
 
     @classmethod
     def create(
-        cls, folder: Path, settings: dict[str, Any], prompts: Path | str, adapter: Path | None
+        cls, folder: Path, settings: dict[str, Any], prompts: Prompts, adapter: Path | None
     ) -> Project:
         """Create a project.
 
         Args:
             settings: as in ``project.json``, without values derived from the other arguments.
-            prompts: a file, or its text; copied into the project, with the images that the prompts of a ``.jsonl`` file
-                edit. The held-out prompts are chosen here once and for all.
+            prompts: a file, its text or its lines; copied into the project, with the images that the prompts of a
+                ``.jsonl`` file edit. The held-out prompts are chosen here once and for all.
             adapter: adapter to start from; copied into the project.
 
         Raises:
@@ -312,14 +312,16 @@ def lines_of_prompts(rows: Sequence[PromptRow]) -> str:
     return "".join(f"{text}\n" for text in texts)
 
 
-def _fill(owned: Owned, made: ProjectFile, prompts: Path | str, adapter: Path | None) -> None:
+def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | None) -> None:
     """Write all files of a new project."""
     if made.edits:
         data = lines_of_edits(SourceShelf(owned), read_rows(prompts)).encode("utf-8")
-    elif isinstance(prompts, Path) and prompts.suffix.lower() == ENDING:
-        data = lines_of_prompts(read_rows(prompts)).encode("utf-8")
+    elif isinstance(prompts, str):
+        data = prompts.encode("utf-8")
+    elif isinstance(prompts, Path) and prompts.suffix.lower() != ENDING:
+        data = prompts.read_bytes()
     else:
-        data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
+        data = lines_of_prompts(read_rows(prompts)).encode("utf-8")
     with owned.write(EDITS if made.edits else PROMPTS) as temporary:
         temporary.write_bytes(data)
     if adapter is not None:

@@ -10,8 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from modules.curation.intake.edit_sources import EditOptions
 from modules.generator.registry import make_generator
 from modules.project.beginning import DEMO_MODEL, model_types
+from modules.project.candidates.Origins import Origins
+from modules.project.candidates.SourceShelf import name_of_sources
 from modules.project.share.metadata import read_header
 from modules.spec.registry import FAMILIES
 from modules.util.counted import counted
@@ -24,6 +27,7 @@ from modules.util.image_metadata.formats.found import A1111, COMFYUI, SWARMUI
 from modules.util.image_metadata.making import Making, read_making
 from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
+from modules.util.prompts_file import PromptRow
 from modules.util.published_models import published_models
 
 MOST_IMAGES = 5000
@@ -57,6 +61,7 @@ class Proposal:
         generator: ``kind`` and the settings of that generator.
         image: as in ``project.json``.
         prompts: prompts of the images, most frequent first.
+        edits: what the images are edits of, with these prompts; empty if they were made from prompts alone.
         notes: what could not be used, in sentences.
     """
 
@@ -69,6 +74,7 @@ class Proposal:
     image: dict[str, Any]
     prompts: Sequence[str]
     notes: Sequence[str]
+    edits: Sequence[PromptRow] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -82,6 +88,7 @@ class Proposal:
             "images": self.images, "used": self.used, "model": self.model, "base_model": self.base,
             "model_type": self.model_type, "generator": generator, "workflow": "workflow" in self.generator,
             **self.image, "prompts": len(self.prompts), "notes": list(self.notes),
+            **({"sources": len({row.sources for row in self.edits})} if self.edits else {}),
         }  # fmt: skip
 
 
@@ -90,23 +97,31 @@ class _Seen:
     path: Path
     about: ImageMetadata
     made: Making
+    sources: tuple[Path, ...] = ()
 
     @property
     def program(self) -> str:
         return self.about.generator or ""
 
 
-def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model_type: str = "") -> Proposal:
+def propose(
+    source: Path | Sequence[Path],
+    kind: str = "",
+    base: str = "",
+    model_type: str = "",
+    places: EditOptions | None = None,
+) -> Proposal:
     """Read some images, or those of a folder and its subfolders. Nothing is written.
 
     Args:
         source: the folder, or files.
         kind: the generator chosen by the person; by default that of the program that made the images.
         base, model_type: values chosen by the person.
+        places: where the sources of edits are; ``None`` if edits are not wanted.
 
     Raises:
-        DataError: the folder does not exist, no image has a prompt, or all that do were made from other
-            images.
+        DataError: the folder does not exist, no image has a prompt, or all that do are edits that are not wanted or
+            whose sources are not found.
     """
     if isinstance(source, Path):
         if not source.is_dir():
@@ -117,7 +132,7 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         place = shown(files[0].parent) if files else "this list"
     folder = source if isinstance(source, Path) else files[0].parent if files else Path()
     notes = [f"Only the first {MOST_IMAGES:,} images were read."] if len(files) > MOST_IMAGES else []
-    seen = _readable(files[:MOST_IMAGES], place, notes)
+    seen = _readable(files[:MOST_IMAGES], place, notes, places)
     setup = most_common((one.program, one.made.model) for one in seen)
     used = [one for one in seen if (one.program, one.made.model) == setup]
     program, model = setup
@@ -127,7 +142,8 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         )
     if any(one.made.adapted for one in used):
         notes.append("Some were made with a LoRA, which the project starts without.")
-    kind = kind or _PROGRAMS.get(program, "own")
+    edits = _rows_of_edits(used)
+    kind = kind or _program_for(program, used, notes)
     base = base or _find_model(model, folder)
     if not base:
         notes.append(
@@ -135,39 +151,92 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         )
     generator, more = _generator(kind, program, used)
     image, others = _image(kind, used)
-    prompts = [prompt for prompt, _ in Counter(_prompts(used)).most_common()]
+    prompts = [row.text for row in edits]
+    prompts = prompts or [prompt for prompt, _ in Counter(_prompts(used)).most_common()]
     if len(prompts) > MOST_PROMPTS:
         others.append(f"Of {len(prompts):,} prompts the {MOST_PROMPTS} most frequent are used.")
     return Proposal(
         len(files[:MOST_IMAGES]), len(used), model, base, model_type or type_of(base), generator, image,
-        prompts[:MOST_PROMPTS], [*notes, *more, *others],
+        prompts[:MOST_PROMPTS], [*notes, *more, *others], edits[:MOST_PROMPTS],
     )  # fmt: skip
 
 
-def _readable(files: Sequence[Path], place: str, notes: list[str]) -> list[_Seen]:
-    """The images that name their prompt and are not edits. A note gives the number of edits.
+def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditOptions | None) -> list[_Seen]:
+    """The images that name their prompt: those made from prompts alone, or edits with their sources, whichever are
+    more. Notes give the numbers of the others.
 
     Raises:
         DataError: there are none.
     """
-    named = [(path, about) for path in files if (about := read_metadata(path)).prompt is not None]
+    origins = Origins(places)
+    named = [
+        (path, about)
+        for path in files
+        if not origins.is_source(path) and (about := read_metadata(path)).prompt is not None
+    ]
     if not named:
         raise DataError(
             f"none of the {counted(len(files), 'image')} in {place} names its prompt",
             "--images",
             "use images as the generating program saved them",
         )
-    seen = [_Seen(path, about, read_making(path)) for path, about in named if not about.sources]
-    if not seen:
-        raise DataError(
-            f"the images in {place} that name their prompt were made from other images, and those of a project "
-            "come from prompts alone",
+    found = [(path, about, origins.of(path, about)) for path, about in named]
+    plain, edits = (
+        [one for one in found if one[2] is not None and bool(one[2]) is kind] for kind in (False, True)
+    )
+    lost = len(found) - len(plain) - len(edits)
+    wants_edits = places is not None and (places.all_edited or len(edits) > len(plain))
+    used = edits if wants_edits else plain
+    if not used:
+        raise _no_use(place, places is not None)
+    ignored = [(lost + len(edits), "made from other images")]
+    if wants_edits:
+        ignored = [(lost, "without a usable source image"), (len(plain), "made from prompts alone")]
+    for count, what in ignored:
+        notes += [f"{counted(count, 'image')} {what} were ignored."] if count else []
+    return [_Seen(path, about, read_making(path), sources or ()) for path, about, sources in used]
+
+
+def _no_use(place: str, takes_edits: bool) -> DataError:
+    said = f"the images in {place} that name their prompt were made from other images"
+    if takes_edits:
+        return DataError(
+            f"{said}, which are not found",
             "--images",
-            "use images that were made without source images; edits are picked in the pair tool",
+            "name ComfyUI's input folder with --input-dir, one source of all with --source, or put each source next to "
+            "its edit, as NAME-source.png",
         )
-    if len(seen) < len(named):
-        notes.append(f"{counted(len(named) - len(seen), 'image')} made from other images were ignored.")
-    return seen
+    return DataError(
+        f"{said}, and here only images made from prompts alone can be used",
+        "--images",
+        "use images that were made without source images; taste.py new --images takes edits with their sources",
+    )
+
+
+def _rows_of_edits(used: Sequence[_Seen]) -> list[PromptRow]:
+    """Instructions with what they edit, most frequent first; empty of images made from prompts alone."""
+    rows: dict[tuple[str, str], PromptRow] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in used:
+        if one.sources:
+            prompt = normalise_prompt(one.about.prompt or "")
+            key = prompt, name_of_sources(one.sources)
+            rows.setdefault(key, PromptRow(prompt, one.sources))
+            counts[key] += 1
+    return [rows[key] for key, _ in counts.most_common()]
+
+
+def _program_for(program: str, used: Sequence[_Seen], notes: list[str]) -> str:
+    """The generator for more images like these: the program that made them, if it can be given what they edit."""
+    kind = _PROGRAMS.get(program, "own")
+    if used[0].sources and kind != "own":
+        settings, _ = _generator(kind, program, used)
+        try:
+            make_generator(kind, {**settings, "model_type": "", "base": ""}).refuse_sources()
+        except UserError as error:
+            notes.append(f"The built-in sampler makes the images: {error.message}.")
+            return "own"
+    return kind
 
 
 def _images(folder: Path) -> Iterator[Path]:

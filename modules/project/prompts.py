@@ -19,6 +19,8 @@ from modules.util.owned_files import shown
 from modules.util.prompts_file import PromptRow, prompts_of_text, read_prompt_rows
 from modules.util.rng import python_random
 
+Prompts = Path | str | Sequence[PromptRow]
+"""A file of prompts, its text, or its lines."""
 MOST_OF_A_LINE = 256
 HELD_OUT_SHARE = 0.2
 _CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
@@ -71,14 +73,16 @@ def written_out(line: str) -> list[str]:
     return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
 
 
-def read_rows(given: Path | str) -> list[PromptRow]:
+def read_rows(given: Prompts) -> list[PromptRow]:
     """The lines of a file or a text, as they are written."""
     if isinstance(given, Path):
         return read_prompt_rows(given)
-    return [PromptRow(text) for text in prompts_of_text(given, "the list")]
+    if isinstance(given, str):
+        return [PromptRow(text) for text in prompts_of_text(given, "the list")]
+    return list(given)
 
 
-def read_tasks(given: Path | str) -> list[Given]:
+def read_tasks(given: Prompts) -> list[Given]:
     """Read the tasks of a file or a text, with choices expanded and duplicates removed.
 
     Prompts that are equal after removing generator tags count as duplicates, because images are grouped this

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tests.curation.edits import save
+from tests.curation.edits import edit_folder, save
 from tests.project.simulated import refused, told
 from tests.util.image_metadata.edit_graphs import kontext
 
@@ -77,11 +77,81 @@ def test_a_project_for_the_own_sampler(tmp_path, capsys):
     assert made["proposed"]["used"] == 5 and "LoRA" in " ".join(made["proposed"]["notes"])
 
 
-def test_edits_begin_no_project_and_are_ignored_among_others(tmp_path, capsys):
+KONTEXT = ("--base-model", "some/kontext", "--model-type", "FLUX_KONTEXT_DEV_1", "--generator", "own")
+
+
+def sources_of(folder: Path) -> dict[str, set[bytes]]:
+    """The sources of each instruction of a project, by their content."""
+    found: dict[str, set[bytes]] = {}
+    for line in (folder / "prompts.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["prompt"], set()).add((folder / row["source"]).read_bytes())
+    return found
+
+
+def test_edits_made_in_comfyui_begin_a_project_of_edits_and_are_picked_from(tmp_path, capsys):
+    images, inputs = edit_folder(tmp_path, instructions=4, per_group=2)
+    # a source outside the input folder is never read, whatever a graph says
+    save(tmp_path / "secret.png", 99)
+    save(images / "evil.png", 98, kontext("../secret.png"))
+    by_a1111(images, ["a red fox"])
+    made = told(capsys, "new", tmp_path / "p", "--images", images, "--input-dir", inputs, *KONTEXT)
+    wanted = {f"make it night {n}": {(inputs / "sub" / f"source{n}.png").read_bytes()} for n in range(4)}
+    assert sources_of(tmp_path / "p") == wanted
+    assert (made["prompts"], made["held_out"], made["sources"]) == (3, 1, 4)
+    assert len(list((tmp_path / "p" / "sources").iterdir())) == 4
+    notes = " ".join(made["proposed"]["notes"])
+    assert "2 images without a usable source image were ignored" in notes
+    added = told(capsys, "add", tmp_path / "p", images, "--input-dir", inputs)
+    assert (added["added"], added["judging"], added["edits"]) == (6, 2, 2)
+    candidates = tmp_path / "p" / "round-1" / "candidates"
+    shown = {path.read_bytes() for path in candidates.glob("*-source.png")}
+    assert len(shown) == 3 and shown < set.union(*wanted.values())
+
+
+@pytest.mark.parametrize("layout", ["next to it", "folder", "one for all"])
+def test_edits_of_other_programs_begin_a_project_with_sources_found_as_in_the_pair_tool(
+    tmp_path, capsys, layout
+):
+    images, more = tmp_path / "images", []
+    by_a1111(images, ["make it night", "make it day", "paint it red"], model="kontext")
+    for number, path in enumerate(sorted(images.iterdir())):
+        if layout == "next to it":
+            save(path.with_name(f"{path.stem}_source.png"), 100 + number)
+        elif layout == "folder":
+            save(images / "source" / path.name, 100 + number)
+    if layout == "folder":
+        more = ["--edits"]
+    elif layout == "one for all":
+        more = ["--source", save(tmp_path / "one.png", 100)]
+    told(capsys, "new", tmp_path / "p", "--images", images, *more, *KONTEXT)
+    found = sources_of(tmp_path / "p")
+    assert found.keys() == {"make it night", "make it day", "paint it red"}
+    assert len(set.union(*found.values())) == (1 if layout == "one for all" else 3)
+
+
+def test_places_of_sources_that_are_of_no_use_are_named(tmp_path, capsys):
+    images, inputs = edit_folder(tmp_path)
+    (tmp_path / "prompts.txt").write_text("a\nb\nc\n")
+    base = ("--base-model", "resources/demo_model", "--model-type", "STABLE_DIFFUSION_15")
+    new = ("new", tmp_path / "p")
+    none = tmp_path / "none"
+    assert "does not exist" in refused(capsys, *new, "--images", images, "--input-dir", none, *KONTEXT)
+    assert "takes none" in refused(capsys, *new, "--images", images, "--input-dir", inputs, *base)
+    assert "--images" in refused(
+        capsys, *new, "--prompts", tmp_path / "prompts.txt", "--input-dir", inputs, *base
+    )
+    assert not (tmp_path / "p").exists()
+    told(capsys, *new, "--prompts", tmp_path / "prompts.txt", *base)
+    assert "prompts alone" in refused(capsys, "add", tmp_path / "p", images, "--input-dir", inputs)
+
+
+def test_edits_without_sources_begin_no_project_and_are_ignored_among_others(tmp_path, capsys):
     for number in range(2):
         save(tmp_path / "edits" / f"{number}.png", number, kontext("cat.png"))
     said = refused(capsys, "new", tmp_path / "p", "--images", tmp_path / "edits")
-    assert "made from other images" in said and "pair tool" in said and not (tmp_path / "p").exists()
+    assert "made from other images, which are not found" in said and "--input-dir" in said
+    assert not (tmp_path / "p").exists()
     by_a1111(tmp_path / "edits", PROMPTS)
     made = told(capsys, "new", tmp_path / "p", "--images", tmp_path / "edits", "--generator", "own")
     assert made["proposed"]["used"] == 5 and settings(tmp_path / "p")["generator"] == {"kind": "own"}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from modules.curation.intake.edit_sources import EditOptions, SourceFinder
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions
+from modules.project.candidates.Origins import Origins
 from modules.project.candidates.SourceShelf import name_of_sources
 from modules.project.Project import ARENA, Project, lines_of_edits, lines_of_prompts
 from modules.project.prompts import Task, check_tasks, read_tasks
-from modules.project.Round import Candidate
+from modules.project.Round import Candidate, Round
 from modules.spec.FamilySpec import FamilySpec
 from modules.spec.registry import FAMILIES
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
@@ -20,7 +21,7 @@ from modules.util.errors import DataError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable
-from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
+from modules.util.image_metadata_util import UNCONDITIONAL, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
 from modules.util.prompts_file import PromptRow
 
@@ -52,10 +53,13 @@ class Added:
         return asdict(self)
 
 
-def add_images(project: Project, files: Sequence[Path]) -> Added:
+def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO_EDITS) -> Added:
     """Copy images that name their prompt to the candidates of the current round. Existing ones stay.
 
     After a kill, the copied images are candidates, and adding the images again adds the others.
+
+    Args:
+        places: where the sources of edits are, if they are not next to the images.
 
     Raises:
         UserError: the round is trained, a file is unreadable, or another process is working on the project.
@@ -67,7 +71,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
                 f"{one.name} is trained already", hint="begin the next round, then add the images"
             )
         judging = {task.key for task in project.file.held_out_tasks}
-        origins = _Origins(project.file.edits, FAMILIES[project.file.model.type])
+        origins, family = _origins(project, places), FAMILIES[project.file.model.type]
         names = {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
         new: list[tuple[Path, Candidate, bool]] = []
@@ -85,6 +89,7 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             if sources is None:
                 counts["edits"] += 1
                 continue
+            _check_count(path, sources, family)
             task = Task(prompt, name_of_sources(sources) if sources else "")
             if task.key in judging:
                 counts["judging"] += 1
@@ -102,56 +107,41 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             # all are recorded at once and may together exceed the memory, so they are read again
             one.expect([image for _, image, _ in new])
         for path, image, unnamed in new:
-            data = _read(path)
-            if _name_for(path, data) != image.file:
-                raise DataError(
-                    f"{shown(path)} was changed while it was read", "images", "add the images again"
-                )
-            one.take_in(image, data, unnamed)
+            _take_in(one, path, image, unnamed)
         return Added(**counts)
 
 
-class _Origins:
-    """What images that a person brings were made from.
+def _origins(project: Project, places: EditOptions) -> Origins:
+    """Who finds the sources of images for a project.
 
-    Args:
-        edits: whether they are for a project of edits, in which each has a source next to it.
-        family: of the project's model.
+    Raises:
+        UserError: the project has none, or a place cannot hold them.
     """
+    if not project.file.edits and places.all_edited:
+        raise DataError(
+            "this project makes images from prompts alone",
+            "--edits, --input-dir, --source",
+            "leave them out; begin another project for edits",
+        )
+    places.check()
+    return Origins(replace(places, edits=True) if project.file.edits else None)
 
-    def __init__(self, edits: bool, family: FamilySpec) -> None:
-        self._edits, self._family = edits, family
-        self._finders: dict[Path, SourceFinder] = {}
 
-    def _finder(self, path: Path) -> SourceFinder:
-        folder = path.parent
-        if folder not in self._finders:
-            self._finders[folder] = SourceFinder(folder, EditOptions(edits=True))
-        return self._finders[folder]
+def _take_in(one: Round, path: Path, image: Candidate, unnamed: bool) -> None:
+    data = _read(path)
+    if _name_for(path, data) != image.file:
+        raise DataError(f"{shown(path)} was changed while it was read", "images", "add the images again")
+    one.take_in(image, data, unnamed)
 
-    def is_source(self, path: Path) -> bool:
-        """Whether it is what another one was made from."""
-        return self._edits and self._finder(path).is_source(path.name)
 
-    def of(self, path: Path, about: ImageMetadata) -> tuple[Path, ...] | None:
-        """Its sources; none of an image made from a prompt alone; ``None`` if it does not belong into the project.
-
-        Raises:
-            DataError: it has more than the model takes.
-        """
-        if not self._edits:
-            return None if about.sources else ()
-        try:
-            found = tuple(source.path for source in self._finder(path).find(path.name, about))
-        except Unusable:
-            return None
-        if len(found) > (most := self._family.sources):
-            raise DataError(
-                f"{shown(path)} was made from {len(found)} source images, and {self._family.label} takes {most}",
-                "images",
-                "leave this image out",
-            )
-        return found
+def _check_count(path: Path, sources: Sequence[Path], family: FamilySpec) -> None:
+    """Raise ``DataError`` if an image was made from more sources than the model takes."""
+    if len(sources) > (most := family.sources):
+        raise DataError(
+            f"{shown(path)} was made from {len(sources)} source images, and {family.label} takes {most}",
+            "images",
+            "leave this image out",
+        )
 
 
 def _name_for(path: Path, data: bytes) -> str:
