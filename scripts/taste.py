@@ -486,8 +486,8 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--slot", action="append", default=[], metavar="NAME=NODE.INPUT",
         help=(
-            "input of the workflow for prompt, negative, seed, width, height, steps, cfg, sampler or "
-            "checkpoint, if it is not found automatically"
+            "input of the workflow for prompt, negative, seed, width, height, steps, cfg, sampler, checkpoint or "
+            "source, if it is not found automatically"
         ),
     )  # fmt: skip
     command.add_argument("--seed", type=int, default=1, help="seed of images, order and held-out prompts (1)")

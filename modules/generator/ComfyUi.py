@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 import uuid
 from collections.abc import Generator as Stream
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from modules.generator.ComfySocket import ComfySocket
 from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
 from modules.generator.Remote import DEFAULT_SIDE, Remote
-from modules.util.errors import ConfigError, UserError
+from modules.util.counted import counted
+from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.limits import Unusable
+from modules.util.owned_files import shown
 from modules.util.web.HttpClient import Refused
 
 POLL_SECONDS = 1.0
 TRIES = 3
 LORA_NODE = "tastemaker-lora"
+SOURCES_FOLDER = "tastemaker"
+"""Folder below ComfyUI's input folder for the images that are edited."""
+SOURCE_SLOTS = ("source", "source2", "source3")
 Graph = dict[str, Any]
 _LOADERS = {"CheckpointLoaderSimple": 2, "UNETLoader": 1}
 """Nodes that load a model, and how many of their outputs a LoRA changes (model, text encoder)."""
@@ -29,17 +38,20 @@ class ComfyUi(Remote):
 
     Args:
         settings: those of ``Remote``, plus ``workflow`` (a graph in API format) and ``slots`` (``{"seed":
-            "3.seed"}``).
+            "3.seed"}``). A workflow that edits images is given those of each request.
     """
 
     WHAT = "ComfyUI"
     URL = "http://127.0.0.1:8188"
+    SENDS = "prompts, adapters and source images"
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
         own = settings.get("workflow")
         self._graph: Graph = copy.deepcopy(own) if own else plain_graph(self.checkpoint)
         self._slots = find_slots(self._graph, settings.get("slots", {}))
+        self._pictures = find_pictures(self._graph, self._slots)
+        self._uploaded: dict[Path, str] = {}
         self._client_id = f"tastemaker-{uuid.uuid4().hex}"
         self._running = ""
         self._socket = ComfySocket(self.client.url, self._client_id, self.client.headers())
@@ -64,6 +76,24 @@ class ComfyUi(Remote):
     def refresh_adapters(self) -> None:
         """Do nothing: ComfyUI reads its list from the folder on every request."""
 
+    def refuse_sources(self) -> None:
+        if not self._pictures:
+            raise DataError(
+                "the workflow loads no image that it edits",
+                "--workflow",
+                "use one that edits an image, or name the input that takes its name with --slot source=NODE.INPUT",
+            )
+
+    def check(self, requests: Sequence[ImageRequest]) -> None:
+        for count in {len(request.sources) for request in requests} - {0, len(self._pictures)}:
+            self.refuse_sources()
+            raise DataError(
+                f"the workflow edits {counted(len(self._pictures), 'image')} at once, and a prompt has {count}",
+                "--workflow",
+                "use a workflow with as many images",
+            )
+        super().check(requests)
+
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
         try:
             yield from super().generate(requests)
@@ -72,6 +102,10 @@ class ComfyUi(Remote):
 
     def make(self, request: ImageRequest, adapter: str) -> bytes:
         graph = self.filled(request, adapter)
+        for places, path in zip(self._pictures, request.sources, strict=False):
+            name = self._upload(path)
+            for node, field in places:
+                graph[node]["inputs"][field] = name
         for _ in range(TRIES):
             entry = self._run(graph)
             if entry is not None:
@@ -93,6 +127,25 @@ class ComfyUi(Remote):
         if adapter:
             add_lora(graph, adapter, request.strength)
         return graph
+
+    def _upload(self, path: Path) -> str:
+        """Hand a source image over, once, under a name that follows from its content. Returns its name there."""
+        if path not in self._uploaded:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise DataError(
+                    f"the source image {shown(path)} cannot be read: {error.strerror}", "source"
+                ) from error
+            name = f"{hashlib.sha256(data).hexdigest()[:32]}{path.suffix.lower()}"
+            fields = {"type": "input", "subfolder": SOURCES_FOLDER, "overwrite": "false"}
+            answer = self.client.upload("upload/image", name, data, fields)
+            try:
+                folder, given = str(answer["subfolder"]), str(answer["name"])
+            except (KeyError, TypeError) as error:
+                raise UserError("ComfyUI does not say where it keeps the source image") from error
+            self._uploaded[path] = f"{folder}/{given}" if folder else given
+        return self._uploaded[path]
 
     def _run(self, graph: Graph) -> Mapping[str, Any] | None:
         """Queue the graph and wait. Returns its history entry; ``None`` if the server has forgotten it (after
@@ -249,6 +302,31 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
                 f"no place for the {name} is found in the workflow", "--slot", f"say {name}=NODE.INPUT"
             )
     return found
+
+
+def find_pictures(
+    graph: Graph, slots: Mapping[str, tuple[str, str]]
+) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Where the names of the images that a graph edits belong: for each image, in order, the (node, input) pairs.
+
+    Args:
+        slots: ``source``, ``source2`` and ``source3`` take precedence.
+    """
+    told = [(slots[name],) for name in SOURCE_SLOTS if name in slots]
+    if told:
+        return tuple(told)
+    try:
+        found = read_graph(copy.deepcopy(graph)) if is_graph(graph) else None
+    except Unusable:
+        found = None
+    return tuple(
+        tuple(
+            (key, "image")
+            for key, node in graph.items()
+            if node["inputs"].get("image") == name and "load" in str(node.get("class_type", "")).lower()
+        )
+        for name in (found.sources if found is not None else ())
+    )
 
 
 def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:

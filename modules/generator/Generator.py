@@ -102,7 +102,8 @@ class Generator(ABC):
             raise DataError(
                 f"{self.called} cannot be given source images here",
                 "--generator",
-                "use the generator own for edits, or pick from edits that exist with the pair tool",
+                "use the generator own, or comfyui with a workflow that edits an image; edits that exist are picked "
+                "from in the pair tool",
             )
 
     @property

@@ -32,12 +32,14 @@ class Remote(Generator):
 
     WHAT: ClassVar[str]
     URL: ClassVar[str]
+    SENDS: ClassVar[str] = "prompts and adapters"
+    """What leaves this computer if the program is on another one."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
         self.checkpoint = str(settings.get("checkpoint", ""))
         self.client = HttpClient(
-            self.WHAT, str(settings.get("url", self.URL)), bool(settings.get("remote", False))
+            self.WHAT, str(settings.get("url", self.URL)), bool(settings.get("remote", False)), self.SENDS
         )
         self._number = 0
 

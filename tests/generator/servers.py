@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import email
 import hashlib
 import io
 import json
@@ -46,6 +47,17 @@ def seed_of(data: bytes) -> int:
         image.load()
         red, green, _ = image.getpixel((0, 0))
     return red + 256 * green
+
+
+def form_of(data: bytes, kind: str) -> dict[str, Any]:
+    """The fields of a form; a file is its name and content."""
+    message = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + data)
+    found: dict[str, Any] = {}
+    for part in message.get_payload():
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        found[name] = content.decode() if part.get_filename() is None else (part.get_filename(), content)
+    return found
 
 
 class Server:
@@ -127,7 +139,8 @@ def _handler(owner: Server) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            data, kind = self.rfile.read(int(self.headers["Content-Length"])), self.headers["Content-Type"]
+            body = form_of(data, kind) if kind.startswith("multipart/") else json.loads(data)
             makes = self.path.startswith(owner.MAKES)
             fault = owner.fault = owner.faults.popleft() if makes and owner.faults else ""
             if fault == "slow":
@@ -159,6 +172,8 @@ class ComfyServer(Server):
         self.history: dict[str, Any] = {}
         self.images: dict[str, bytes] = {}
         self.deleted: list[str] = []
+        self.uploads: list[tuple[str, bytes]] = []
+        """Names below the input folder, and contents."""
         self.interrupted = 0
         self.running_now: list[str] = []
         self.clients: list[str] = []
@@ -220,6 +235,11 @@ class ComfyServer(Server):
             self.interrupted += 1
             self.running_now.clear()
             return 200, b""
+        if path == "/upload/image":
+            assert body["type"] == "input" and body["overwrite"] == "false"
+            name, content = body["image"]
+            self.uploads.append((f"{body['subfolder']}/{name}", content))
+            return 200, {"name": name, "subfolder": body["subfolder"], "type": "input"}
         graph = body["prompt"]
         if graph["4"]["inputs"]["ckpt_name"] != "sd15.safetensors":
             return 400, next(
@@ -232,6 +252,7 @@ class ComfyServer(Server):
             "prompt": graph["6"]["inputs"]["text"], "negative": graph["7"]["inputs"]["text"], "seed": seed,
             "width": graph["5"]["inputs"]["width"], "lora": lora.get("lora_name", "").removesuffix(".safetensors"),
             "strength": lora.get("strength_model"),
+            "images": [node["inputs"]["image"] for node in graph.values() if node["class_type"] == "LoadImage"],
         })  # fmt: skip
         if self.fault != "lost":
             self.running_now.append(key)

@@ -25,7 +25,7 @@ from modules.util.image_metadata_util import read_metadata
 from modules.util.program_files import ROOT
 from modules.util.web import HttpClient as http
 from scripts import taste
-from tests.generator.servers import SERVERS, A1111Server, ComfyServer, Server, SwarmServer, seed_of
+from tests.generator.servers import SERVERS, A1111Server, ComfyServer, Server, SwarmServer, png, seed_of
 
 REQUESTS = [ImageRequest("a red fox, sitting", seed, "blurry", 64, 48, 3, 4.0) for seed in (5, 700, 9)]
 
@@ -177,6 +177,17 @@ def test_a_body_without_end_is_cut_off(server, running, monkeypatch):
         make_generator(server.KEY, running).check(REQUESTS)
 
 
+def edit_graph(used: bool = True) -> dict[str, Any]:
+    """A workflow that edits a picture, or loads one without use."""
+    graph = plain_graph("sd15.safetensors")
+    graph["30"] = {"class_type": "LoadImage", "inputs": {"image": "sub/mine.png"}}
+    graph["31"] = {"class_type": "VAEEncode", "inputs": {"pixels": ["30", 0], "vae": ["4", 2]}}
+    graph["32"] = {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["6", 0], "latent": ["31", 0]}}
+    if used:
+        graph["3"]["inputs"]["positive"] = ["32", 0]
+    return graph
+
+
 class TestComfyUi:
     @pytest.fixture
     def comfy(self, tmp_path, monkeypatch) -> ComfyServer:
@@ -205,6 +216,37 @@ class TestComfyUi:
         with comfy.running() as url:
             list(ComfyUi({"url": url, "workflow": graph}).generate(REQUESTS[:1]))
         assert comfy.asked[0]["prompt"] == "a red fox, sitting" and comfy.asked[0]["negative"] == "blurry"
+
+    def test_a_workflow_that_edits_is_given_the_sources_of_each_request(self, comfy, tmp_path):
+        places = [tmp_path / name / "photo.png" for name in ("a", "b")]
+        for number, path in enumerate(places):
+            path.parent.mkdir()
+            path.write_bytes(png(number))
+        requests = [replace(REQUESTS[n], sources=(places[n % 2],)) for n in range(3)]
+        with comfy.running() as url:
+            generator = ComfyUi({"url": url, "workflow": edit_graph()})
+            generator.refuse_sources()
+            generator.check(requests)
+            assert [seed_of(image.data) for image in generator.generate(requests)] == [5, 700, 9]
+            with pytest.raises(UserError, match="edits 1 image at once, and a prompt has 2"):
+                generator.check([replace(requests[0], sources=tuple(places))])
+            for settings in ({"checkpoint": "sd15.safetensors"}, {"workflow": edit_graph(used=False)}):
+                with pytest.raises(UserError, match="loads no image that it edits"):
+                    ComfyUi({"url": url, **settings}).check(requests)
+        assert len(comfy.uploads) == 2, "each is handed over once"
+        uploaded = dict(comfy.uploads)
+        for asked, request in zip(comfy.asked, requests, strict=True):
+            (name,) = asked["images"]
+            assert uploaded[name] == request.sources[0].read_bytes()
+            assert re.fullmatch(r"tastemaker/[0-9a-f]{32}\.png", name)
+
+    def test_a_place_of_the_source_can_be_told(self, comfy, tmp_path):
+        (tmp_path / "photo.png").write_bytes(png(3))
+        graph = edit_graph(used=False)
+        with comfy.running() as url:
+            generator = ComfyUi({"url": url, "workflow": graph, "slots": {"source": "30.image"}})
+            list(generator.generate([replace(REQUESTS[0], sources=(tmp_path / "photo.png",))]))
+        assert comfy.asked[0]["images"] == [comfy.uploads[0][0]]
 
     def test_places_that_are_told(self):
         graph = plain_graph("x")

@@ -13,11 +13,14 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.generator import registry
+from modules.generator.ComfyUi import plain_graph
 from modules.generator.Generator import ImageRequest
 from modules.project.Project import Project
 from modules.util.image_metadata_util import read_metadata
 from modules.util.prompts_file import read_prompt_rows
 from scripts.train_reward import answer_comparisons
+from tests.generator.servers import ComfyServer
+from tests.generator.test_contract import edit_graph
 from tests.project.conftest import Drawer
 from tests.project.simulated import headless, preferring, refused, told
 from tests.tiny import tiny_folder
@@ -310,6 +313,26 @@ def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, 
     said = headless(monkeypatch, preferring(green), "pick", str(project))
     groups = {Path(one["sources"][0]).read_bytes() for one in said if one["type"] == "question"}
     assert (photos / "photo.png").read_bytes() in groups and len(groups) == 5
+
+
+def test_comfyui_makes_the_images_of_a_workflow_that_edits(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    (tmp_path / "loras").mkdir()
+    (tmp_path / "edit.json").write_text(json.dumps(edit_graph()))
+    (tmp_path / "plain.json").write_text(json.dumps(plain_graph("sd15.safetensors")))
+    comfy = ComfyServer(tmp_path / "loras")
+    folder, tasks = tmp_path / "p", write_tasks(tmp_path / "photos")
+    with comfy.running() as url:
+        made_by = ("--generator", "comfyui", "--url", url)
+        words = [*new(folder, tasks, "--workflow", tmp_path / "plain.json"), *made_by]
+        assert "loads no image that it edits" in refused(capsys, *words) and not folder.exists()
+        told(capsys, *new(folder, tasks, "--workflow", tmp_path / "edit.json"), *made_by)
+        assert told(capsys, "generate", folder, "--per-prompt", 2)["made"] == 8
+    uploaded = dict(comfy.uploads)
+    plan = json.loads((folder / "round-1" / "plan.json").read_text())["images"]
+    wanted = {one["seed"]: source_of(folder / "round-1" / "candidates" / one["file"]) for one in plan}
+    assert {asked["seed"]: uploaded[asked["images"][0]] for asked in comfy.asked} == wanted
+    assert len(comfy.uploads) == len(set(wanted.values())) == 4
 
 
 def test_a_changed_source_is_never_a_new_task(project, capsys, drawer):

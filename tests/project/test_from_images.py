@@ -109,6 +109,14 @@ def test_edits_made_in_comfyui_begin_a_project_of_edits_and_are_picked_from(tmp_
     assert len(shown) == 3 and shown < set.union(*wanted.values())
 
 
+def test_the_workflow_that_made_edits_makes_more_of_them(tmp_path, capsys):
+    images, inputs = edit_folder(tmp_path, instructions=3)
+    made = told(capsys, "new", tmp_path / "p", "--images", images, "--input-dir", inputs, *KONTEXT[:4])
+    kept = settings(tmp_path / "p")["generator"]
+    assert kept["kind"] == "comfyui" and kept["workflow"]["300"]["class_type"] == "LoadImage"
+    assert made["sources"] == 3
+
+
 @pytest.mark.parametrize("layout", ["next to it", "folder", "one for all"])
 def test_edits_of_other_programs_begin_a_project_with_sources_found_as_in_the_pair_tool(
     tmp_path, capsys, layout

@@ -219,7 +219,8 @@ def use_workflow(project: Project, workflow: Mapping[str, Any]) -> None:
                 "workflow",
                 "begin a new project with the workflow",
             )
-        _check_no_edit(workflow)
+        if not project.file.edits:
+            _check_no_edit(workflow)
         made: dict[str, Any] = {"kind": "comfyui", "workflow": dict(workflow)}
         before = project.file.generator
         if before["kind"] == "comfyui":
@@ -234,7 +235,7 @@ def _check_no_edit(workflow: Mapping[str, Any]) -> None:
         raise DataError(f"the workflow cannot be used: {error}", "workflow") from error
     if found is not None and found.sources:
         raise DataError(
-            f"the workflow edits images ({shown(found.sources[0])}), and a project cannot give ComfyUI source images",
+            f"the workflow edits images ({shown(found.sources[0])}), and this project makes images from prompts alone",
             "workflow",
-            "use a workflow without source images; edits made elsewhere are picked in the pair tool",
+            "use a workflow without source images, or begin a project of edits with it",
         )

@@ -103,14 +103,14 @@ class HttpClient:
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
         """Read a body, with retries. Raises ``UserError`` after a few attempts."""
-        return self._ask_again("GET", path, None, parameters)[1]
+        return self._ask_again("GET", path, {}, parameters)[1]
 
     def _ask_again(
-        self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None
+        self, method: str, path: str, content: Mapping[str, Any], parameters: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         for number in range(1, READ_TRIES + 1):
             try:
-                return self._ask(method, path, body, parameters)
+                return self._ask(method, path, content, parameters)
             except _Passing as error:
                 if number == READ_TRIES:
                     raise UserError(error.message, hint=error.hint) from error
@@ -131,20 +131,27 @@ class HttpClient:
             Refused: the server rejected the request.
             UserError: the server cannot be reached, or failed.
         """
-        status, data = (self._ask_again if again else self._ask)("POST", path, body, None)
+        return self._answer(*(self._ask_again if again else self._ask)("POST", path, {"json": body}))
+
+    def upload(self, path: str, name: str, data: bytes, fields: Mapping[str, str]) -> Any:
+        """Send an image as a form, with retries, and return the JSON answer. It raises what ``post`` raises."""
+        form = {"data": dict(fields), "files": {"image": (name, data)}}
+        return self._answer(*self._ask_again("POST", path, form))
+
+    def _answer(self, status: int, data: bytes) -> Any:
         if 400 <= status < 500:
             raise Refused(self, status, data)
         return parse_json(data, f"answer of {self.what}") if data.strip() else None
 
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None
+        self, method: str, path: str, content: Mapping[str, Any], parameters: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         import requests
 
         hint = f"is {self.what} running at {self.url}?"
         try:
             with self._session.request(
-                method, f"{self.url}/{path}", params=parameters, json=body, stream=True, allow_redirects=False,
+                method, f"{self.url}/{path}", params=parameters, **content, stream=True, allow_redirects=False,
                 timeout=(CONNECT_SECONDS, self._seconds),
             ) as response:  # fmt: skip
                 data = bytearray()
