@@ -39,6 +39,7 @@ class PartDtypes:
         weights: part name -> type of its weights; other parts get ``default``.
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
+        half: parts whose ``fp16`` files are read where a folder has these and the full ones; the full ones otherwise.
         lazy: leave the weights unchanged in their files: modules have only shapes, and ``lazy_base_tensors``
             locates their values.
         configs_only: with ``lazy``, accept folders that have configs but no weights.
@@ -47,6 +48,7 @@ class PartDtypes:
     weights: Mapping[str, torch.dtype] = field(default_factory=dict)
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
+    half: frozenset[str] = frozenset()
     lazy: bool = False
     configs_only: bool = False
 

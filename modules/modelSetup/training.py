@@ -192,7 +192,10 @@ def part_dtypes(config: TrainConfig, spec: FamilySpec) -> PartDtypes:
         else torch_dtype(getattr(config, part).weight_dtype, f"{part}.weight_dtype")
         for part in spec.module_parts
     }
-    return PartDtypes(weights=weights, compute=compute)
+    # rounding the full weights to this type would give the same; what is trained or kept with more digits needs them
+    trained = config.trained_parts()
+    half = frozenset(part for part, kind in weights.items() if kind is torch.float16 and part not in trained)
+    return PartDtypes(weights=weights, compute=compute, half=half)
 
 
 def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collection[str]], Model]) -> None:

@@ -27,6 +27,7 @@ from modules.weights.hub import hub_token
 from modules.weights.other_kinds import NEEDLESS
 from modules.weights.shards import check_shards
 
+_log = logging.getLogger(__name__)
 FIELD = "base_model_name"
 PROCESSOR_CONFIG = "preprocessor_config.json"
 WHOLE_PROCESSOR_CONFIG = "processor_config.json"
@@ -34,6 +35,10 @@ PICKLES = (".bin", ".pkl", ".pickle")
 USUAL_LAYERS, MOST_LAYERS = 100, 1000
 """Number of layers below which a config is not compared with its weights, and a number above any published model."""
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
+_IN_FULL = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
+"""Where classes of parts name their layers that are never rounded."""
+HALF = "fp16"
+"""The variant of weights that were rounded to 16 bits."""
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
 ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
@@ -270,22 +275,53 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
     return f"{part.place} holds no .safetensors weights"
 
 
-def weights_variant(place: Path) -> str | None:
-    """The variant, such as ``fp16``, of a part without weights under the plain name; otherwise ``None``."""
+def weights_variant(place: Path, half: bool = False) -> str | None:
+    """The variant, such as ``fp16``, of a part without weights under the plain name; otherwise ``None``.
+
+    Args:
+        half: whether ``fp16`` is read even if there are others, unless some of its files are missing.
+    """
     names = [p.name for p in place.glob("*.safetensors")]
-    plain = [n for n in names if n.split(".")[0].split("-")[0] in WEIGHT_STEMS and _variant(n) is None]
-    if plain:
-        return None
+    if any(_is_plain(name) for name in names):
+        return HALF if half and _has_half(place) else None
     variants = sorted({v for v in map(_variant, names) if v})
     return variants[0] if variants else None
 
 
-def weights_files(place: Path) -> list[Path]:
-    """The weight files of a part: those of one variant, in a single file if available."""
-    variant = weights_variant(place)
+def weights_files(place: Path, half: bool = False) -> list[Path]:
+    """The weight files of a part: those of one variant (see ``weights_variant``), in a single file if available."""
+    return _files_of(place, weights_variant(place, half))
+
+
+def _files_of(place: Path, variant: str | None) -> list[Path]:
     files = [p for p in sorted(place.glob("*.safetensors")) if _variant(p.name) == variant]
-    files = [p for p in files if p.name.split(".")[0].split("-")[0] in WEIGHT_STEMS] or files
+    files = [p for p in files if _stem(p.name) in WEIGHT_STEMS] or files
     return [p for p in files if "-of-" not in p.name] or files
+
+
+def _has_half(place: Path) -> bool:
+    files = _files_of(place, HALF)
+    try:
+        check_shards(files)
+    except UserError:
+        return False
+    return bool(files) and all(_stem(path.name) in WEIGHT_STEMS for path in files)
+
+
+def _stem(name: str) -> str:
+    return name.split(".")[0].split("-")[0]
+
+
+def _is_plain(name: str) -> bool:
+    return _stem(name) in WEIGHT_STEMS and _variant(name) is None
+
+
+def _tell_which(place: Path, half: bool) -> None:
+    """Log which weights of a part are read if its folder has them twice."""
+    if any(_is_plain(path.name) for path in place.glob("*.safetensors")) and _has_half(place):
+        why = "it is frozen and kept in this type" if half else "it is trained, or kept in another type"
+        read = weights_files(place, half)[0].name
+        _log.info("%s has full weights and the same in fp16: %s is read, because %s", place, read, why)
 
 
 def _variant(name: str) -> str | None:
@@ -333,30 +369,42 @@ def refuse_packed(config: Mapping[str, Any], place: Path) -> None:
 
 
 def load_module(
-    from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, dtype_name: str
+    from_pretrained: Callable[..., Any],
+    folder: Path,
+    part: str,
+    dtype: torch.dtype,
+    dtype_name: str,
+    half: bool = False,
 ) -> nn.Module:
     """One part of a diffusers folder with all its weights.
 
     Args:
         from_pretrained: the class method of the part's class.
         dtype_name: the method's argument for the number type.
+        half: whether ``fp16`` files are preferred, see ``weights_variant``.
 
     Raises:
         UserError: the part is unreadable, or its weights do not match its config.
     """
     place = folder / part
     _quiet_progress_bars()
-    check_shards(weights_files(place))
+    # layers that stay in 32 bits whatever the type need the full weights
+    half = half and not any(
+        getattr(getattr(from_pretrained, "__self__", None), name, None) for name in _IN_FULL
+    )
+    files = weights_files(place, half)
+    check_shards(files)
+    _tell_which(place, half)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
-        check_layers(config, lambda: _count_tensors(place), place)
+        check_layers(config, lambda: _count_tensors(files), place)
     try:
         module, info = from_pretrained(
             str(place),
             use_safetensors=True,
             local_files_only=True,
-            variant=weights_variant(place),
+            variant=weights_variant(place, half),
             output_loading_info=True,
             **{dtype_name: dtype},
         )
@@ -374,11 +422,7 @@ def load_module(
             hint="weights and config.json belong to different models",
         )
     refuse_unread(info["unexpected_keys"], module.state_dict(), place)
-    stored = {
-        name: each
-        for path in weights_files(place)
-        for name, each in open_weights(path, FIELD).places().items()
-    }
+    stored = {name: each for path in files for name, each in open_weights(path, FIELD).places().items()}
     require_floats(stored, module.state_dict(), place)
     module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
@@ -428,9 +472,9 @@ def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None
         )
 
 
-def _count_tensors(place: Path) -> int:
+def _count_tensors(files: Sequence[Path]) -> int:
     """Number of tensors in the files of a part."""
-    return sum(len(open_weights(path, FIELD).shapes) for path in weights_files(place))
+    return sum(len(open_weights(path, FIELD).shapes) for path in files)
 
 
 def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes) -> dict[str, Any]:
@@ -453,7 +497,12 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
         else:
             keyword = "dtype" if part.of_transformers else "torch_dtype"
             loaded[name] = load_module(
-                part_class(part).from_pretrained, folder, part.place, dtypes.of(name), keyword
+                part_class(part).from_pretrained,
+                folder,
+                part.place,
+                dtypes.of(name),
+                keyword,
+                name in dtypes.half,
             )
     return loaded
 

@@ -175,7 +175,14 @@ def _load_alone(
         folder, name = path.parent, path.name
     if dtypes.lazy:
         return part_from_folder(folder / name, part, spec, dtypes.configs_only)
-    return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
+    return load_module(
+        part_class(part).from_pretrained,
+        folder,
+        name,
+        dtypes.of(part.name),
+        keyword,
+        part.name in dtypes.half,
+    )
 
 
 def part_from_file(

@@ -25,14 +25,19 @@ def _known(key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
 
 
 def _module(
-    from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, dtype_name: str
+    from_pretrained: Callable[..., Any],
+    folder: Path,
+    part: str,
+    dtype: torch.dtype,
+    dtype_name: str,
+    half: bool = False,
 ) -> Any:
     def read() -> Any:
-        return _MODULE(from_pretrained, folder, part, dtype, dtype_name)
+        return _MODULE(from_pretrained, folder, part, dtype, dtype_name, half)
 
     if folder.parent != root():
         return read()
-    return _known((from_pretrained.__qualname__, folder, part, dtype), read)
+    return _known((from_pretrained.__qualname__, folder, part, dtype, half), read)
 
 
 def _tokenizer(kind: Any, place: Path, **options: str) -> Any:

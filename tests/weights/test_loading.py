@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.ModelFamily import LoadOptions
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError
 from modules.weights.loading import check_folder, find_source, load_tokenizer, weights_variant
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
@@ -166,6 +168,65 @@ def test_half_precision_variant_files(folder: Path) -> None:
         load(folder).denoiser.conv_in.weight,
         load(tiny_folder()).denoiser.conv_in.weight,  # type: ignore[union-attr]
     )
+
+
+STEMS = {"unet": "diffusion_pytorch_model", "vae": "diffusion_pytorch_model", "text_encoder": "model"}
+
+
+def add_halves(folder: Path, marked: bool) -> None:
+    """Give each part its weights once more in 16 bits; marked, they can be told from the full ones."""
+    for part, stem in STEMS.items():
+        tensors = {
+            name: tensor.half() if tensor.is_floating_point() else tensor
+            for name, tensor in load_file(folder / part / f"{stem}.safetensors").items()
+        }
+        if marked:
+            name = min(name for name, tensor in tensors.items() if tensor.is_floating_point())
+            tensors[name] = torch.full_like(tensors[name], 7.0)
+        save_file(tensors, folder / part / f"{stem}.fp16.safetensors", {"format": "pt"})
+
+
+def run_of(folder: Path, **types: str) -> Model:
+    config = TrainConfig(base_model_name=str(folder))
+    config.text_encoder.train = False
+    for part, kind in types.items():
+        getattr(config, part).weight_dtype = type(getattr(config, part).weight_dtype)(kind)
+    return training.load_model(tiny_setup(), config)
+
+
+def marked_parts(model: Model) -> set[str]:
+    return {
+        part
+        for part in STEMS
+        if any(bool((value == 7.0).all()) for value in model.module(part).state_dict().values())
+    }
+
+
+def test_of_two_files_frozen_parts_in_16_bits_are_read_from_the_small_one(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_halves(folder, marked=True)
+    small = {"unet": "FLOAT_16", "vae": "FLOAT_16", "text_encoder": "FLOAT_16"}
+    with caplog.at_level(logging.INFO):
+        # the denoiser carries the adapter, so it is trained
+        assert marked_parts(run_of(folder, **small)) == {"vae", "text_encoder"}
+    said = [record.getMessage() for record in caplog.records if "fp16" in record.getMessage()]
+    assert len(said) == 3 and sum("fp16.safetensors is read" in line for line in said) == 2
+    # what is to be kept more exactly is read from the full one
+    assert marked_parts(run_of(folder, **small | {"vae": "FLOAT_32", "text_encoder": "BFLOAT_16"})) == set()
+    assert marked_parts(load(folder)) == set()
+
+
+def test_the_small_file_changes_no_weight_and_its_loss_breaks_nothing(folder: Path) -> None:
+    small = {"vae": "FLOAT_16", "text_encoder": "FLOAT_16"}
+    before = run_of(folder, **small).fingerprints()
+    add_halves(folder, marked=False)
+    assert run_of(folder, **small).fingerprints() == before
+    # a download of it that was cut short: one of two pieces
+    for part, stem in STEMS.items():
+        place = folder / part
+        (place / f"{stem}.fp16.safetensors").rename(place / f"{stem}.fp16-00001-of-00002.safetensors")
+    assert run_of(folder, **small).fingerprints() == before
 
 
 def test_number_types_of_parts() -> None:
