@@ -1,7 +1,8 @@
 """Train what a config says. Settings come from a preset, a config file and --set, later ones winning.
 
 Exit status: 0 finished or stopped with a backup, 2 an error the user can fix, 1 a bug of the program.
-Several processes: torchrun --nproc-per-node N scripts/train.py ...
+Several GPUs of this computer: --set train_device=cuda:0,cuda:1 (one process each).
+Several computers: torchrun --nnodes M --nproc-per-node N scripts/train.py ...
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.runner.devices import listed, starts_several  # noqa: E402
 from modules.runner.launcher import unfinished  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
@@ -92,18 +94,27 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
 def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
     """Like ``check``, but also return the number of optimizer steps."""
     from modules.dataLoader.preflight import preflight
-    from modules.trainer.assembly import check_settings
     from modules.trainer.online.prompts import online_summary
     from modules.trainer.online.settings import acceleration_plan, nominal_total_steps
 
-    lines = [f"warning: {warning}" for warning in check_config(config)]
-    check_settings(config, world_size)
+    lines = check_group(config, world_size)
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
         return lines + online_summary(config, world_size), nominal_total_steps(config, world_size)
     show = _progress if sys.stderr.isatty() else None
     found = preflight(config, show, world_size=world_size)
     return lines + found.lines(), found.total_steps
+
+
+def check_group(config: TrainConfig, world_size: int) -> list[str]:
+    """Check settings and devices without looking at a file; return lines of warnings."""
+    from modules.trainer.assembly import check_settings
+    from modules.trainer.distributed import check_devices
+
+    lines = [f"warning: {warning}" for warning in check_config(config)]
+    check_devices(config.train_device, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+    check_settings(config, world_size)
+    return lines
 
 
 def memory(config: TrainConfig) -> list[str]:
@@ -145,7 +156,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
         config = load_config(options, notes)
     except UserError as error:
         return {"errors": _as_data([error]), "warnings": []}
-    steps = 0
+    steps, world_size = 0, planned(config, world_size)
 
     def data() -> None:
         nonlocal steps
@@ -171,6 +182,11 @@ def _as_data(errors: Sequence[UserError]) -> list[dict[str, str | None]]:
         else:
             made.append({"field": error.field, "message": error.message, "hint": error.hint})
     return made
+
+
+def planned(config: TrainConfig, world_size: int) -> int:
+    """The number of processes of the run, which this process may still have to start."""
+    return len(listed(config.train_device)) if starts_several(config.train_device) else world_size
 
 
 def _progress(what: str, done: int, total: int) -> None:
@@ -200,14 +216,18 @@ def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) 
     if rank == 0 and processes.world_size == 1:
         run.compute_on(str(processes.device))
     callbacks = Callbacks(members)
+    reason = ""
     try:
         if rank == 0 and processes.device.type == "cuda":
             log_memory(config, callbacks)
         if profiled and rank == 0:
             return profile(config, run, callbacks, processes, profiled)
         return GenericTrainer(config, run, callbacks, processes).run()
+    except Exception as error:
+        reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise
     finally:
-        processes.stop()
+        processes.stop(reason)
 
 
 def profile(
@@ -235,7 +255,8 @@ def previous_run(config: TrainConfig, given: Sequence[str], world_size: int) -> 
         return []
     same = [argument for argument in given if argument != "--dry-run"]
     command = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), *same, *RESUME])
-    how = f"instead: {command}" if world_size == 1 else f"instead, add {shlex.join(RESUME)} to the command"
+    by_torchrun = world_size > 1 and len(listed(config.train_device)) == 1
+    how = f"instead: {command}" if not by_torchrun else f"instead, add {shlex.join(RESUME)} to the command"
     return [
         f"warning: {run.path} holds a run that ended early, with a backup of step {left[0]} of {left[1]}. "
         f"This config begins a new run. To resume that one {how}"
@@ -265,6 +286,13 @@ def main(argv: list[str] | None = None) -> int:
     notes: list[str] = []
     try:
         config = load_config(options, notes)
+        if not options.dry_run and starts_several(config.train_device):
+            from modules.trainer.distributed import train_on_each
+
+            check_group(config, planned(config, 1))
+            given = sys.argv[1:] if argv is None else argv
+            return train_on_each(config.train_device, Path(__file__).resolve(), given)
+        world_size = planned(config, world_size)
         if rank == 0:
             lines = [f"warning: {note}" for note in notes] + check(config, world_size)
             for line in lines + previous_run(config, sys.argv[1:] if argv is None else argv, world_size):
@@ -275,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:
-            run.lock(config.train_device if world_size == 1 else "auto")
+            run.lock(config.train_device if world_size in (1, len(listed(config.train_device))) else "auto")
         try:
             if rank == 0:
                 tidy(config, run)

@@ -417,6 +417,8 @@ def _summarise(
     result.faults += too_many
     if too_many:
         return
+    if 0 < len(train) < world_size:
+        result.faults.append(_too_few(len(train), source.dpo, world_size))
     accumulation = config.gradient_accumulation_steps
     sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)
     result.steps_per_epoch = sampler.steps_in_epoch(0)
@@ -426,6 +428,15 @@ def _summarise(
             DataError("the balancing of every concept is 0", field="concepts", hint="raise it")
         )
     _check_disk(config, source, files, bad, result)
+
+
+def _too_few(units: int, pairs: bool, world_size: int) -> DataError:
+    found, verb = counted(units, "pair" if pairs else "image"), "is" if units == 1 else "are"
+    return DataError(
+        f"{world_size} devices share each batch, but there {verb} only {found} to train on",
+        field="train_device",
+        hint="list fewer devices, or add data",
+    )
 
 
 def _readable_units(units: UnitSet, bad: dict[str, DataError]) -> UnitSet:

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import RunDirectory
 
 UNKNOWN = "auto"
+ASKING_SECONDS, MOST_GPUS = 60, 32
+_AMD = Path("/dev/kfd")
+_QUESTION = "import torch\nfor n in range(torch.cuda.device_count()): print(torch.cuda.get_device_name(n))"
+
+
+def listed(device: str) -> list[str]:
+    """The devices that a value of ``train_device`` names, one for each process of the run."""
+    return device.split(",")
+
+
+def starts_several(train_device: str) -> bool:
+    """Whether this process has to start those of the run: several devices are listed, and no launcher has
+    started this one as a member of a group.
+    """
+    return len(listed(train_device)) > 1 and "WORLD_SIZE" not in os.environ
+
+
+def found_gpus() -> list[str]:
+    """The names of this computer's GPUs, in the order of their numbers in ``cuda:N``. PyTorch numbers them, so it
+    is asked, in a process of its own, which takes seconds. Empty if there are none or no driver is installed.
+    """
+    if shutil.which("nvidia-smi") is None and not _AMD.exists():
+        return []
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _QUESTION], capture_output=True, text=True, encoding="utf-8",
+            errors="replace", timeout=ASKING_SECONDS, check=True, stdin=subprocess.DEVNULL,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()][:MOST_GPUS]
 
 
 def overlap(one: str, other: str) -> bool:
@@ -15,7 +53,7 @@ def overlap(one: str, other: str) -> bool:
     """
     if UNKNOWN in (one, other):
         return True
-    return _plain(one) == _plain(other)
+    return not {_plain(name) for name in listed(one)}.isdisjoint(_plain(name) for name in listed(other))
 
 
 def _plain(device: str) -> str:

@@ -81,6 +81,8 @@ _LOG_PATTERNS = (
         ),
     ),
 )
+_LOST = re.compile(r"process \d+\b.* was killed")
+"""One of several processes of a run was lost; the rest has ended because of it."""
 _CRASH = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"}
 _WINDOWS = {
     0xC0000005: "SIGSEGV",
@@ -116,7 +118,7 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if returncode == EXIT_OK:
         return Outcome("finished", "the process ended without an error")
     if returncode == EXIT_USER_ERROR:
-        return Outcome("user", _refusal(log) or "the settings were refused")
+        return _refused(_refusal(log))
     name = signal_name(returncode) or _signal_in(log)
     # A process killed by SIGKILL cannot print anything, so the log is older.
     if name != "SIGKILL" and (known := explain(log)) is not None:
@@ -130,6 +132,13 @@ def interpret(returncode: int | None, log: str) -> Outcome:
         hint = f"if nobody ended it: {_LESS_MEMORY}"
         return Outcome("killed", "training stopped unexpectedly, probably because memory ran out", hint)
     return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
+
+
+def _refused(text: str) -> Outcome:
+    if _LOST.match(text):
+        message, _, hint = text.partition("\n  -> ")
+        return Outcome("killed", message, hint)
+    return Outcome("user", text or "the settings were refused")
 
 
 def _refusal(log: str) -> str:

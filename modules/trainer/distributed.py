@@ -1,9 +1,9 @@
-"""Training by several processes. This is the only module that communicates between them.
+"""Training by several processes. This is the only module that starts them and communicates between them.
 
 Weights are replicated. Every process computes the gradient of its share of the step, one flat sum makes the
-gradients equal, and every process takes the same optimizer step. Processes are started by ``torchrun`` or
-``accelerate launch``, which describe the group in environment variables. Without these there is one process,
-and nothing here has any cost.
+gradients equal, and every process takes the same optimizer step. Processes are started by
+``train_on_each``, ``torchrun`` or ``accelerate launch``, which describe the group in environment
+variables. Without these there is one process, and nothing here has any cost.
 """
 
 from __future__ import annotations
@@ -11,26 +11,45 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import sys
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from modules.trainer.control.PeerWatch import PeerWatch
+from modules.runner.devices import listed
+from modules.runner.outcome import signal_name
+from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerWatch
+from modules.util.counted import counted
 from modules.util.errors import ConfigError, UserError
 
 # the others wait while the first process makes samples or is paused
 PATIENCE = timedelta(days=30)
 JOINING = timedelta(minutes=5)
 ROUND = timedelta(seconds=1)
+INTERRUPTED = 130
 BUCKET_BYTES = 256 * 1024 * 1024
 Found = TypeVar("Found")
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device for ``train_device`` in this process."""
+    """The device for ``train_device`` in this process.
+
+    Raises:
+        ConfigError: this machine does not have it.
+    """
+    names = listed(name)
+    if local_rank >= len(names) > 1:
+        raise ConfigError(
+            f"{len(names)} devices are listed, but more processes were started", "train_device",
+            "list one device for each process",
+        )  # fmt: skip
+    if len(names) > 1:
+        name = names[local_rank]
     if name == "auto":
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     elif name == "cuda":
@@ -41,13 +60,77 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         raise ConfigError(f"{name!r} is not a device", "train_device", "use auto, cpu or cuda") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"there is no device {name} here: {torch.cuda.device_count()} CUDA devices were found",
+            f"there is no device {name} here: {counted(torch.cuda.device_count(), 'CUDA device')} found",
             "train_device",
             "use auto or cpu",
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("there is no mps device here", "train_device", "use auto or cpu")
     return device
+
+
+def check_devices(name: str, processes: int) -> None:
+    """Check that the devices of a run of several processes exist and that each has its process.
+
+    Args:
+        name: value of ``train_device``.
+        processes: number of processes on this machine.
+
+    Raises:
+        ConfigError: the first fault.
+    """
+    names = listed(name)
+    if len(names) == 1:
+        return
+    if len(names) != processes:
+        raise ConfigError(
+            f"{len(names)} devices are listed, but {counted(processes, 'process', 'processes')} started",
+            "train_device",
+            "list one device for each process",
+        )
+    devices = [choose_device(name, local_rank) for local_rank in range(processes)]
+    if devices[0].type == "cuda" and not torch.distributed.is_nccl_available():
+        raise ConfigError(
+            "PyTorch has no NCCL here, through which GPUs exchange gradients", "train_device",
+            "choose one device",
+        )  # fmt: skip
+
+
+def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> int:
+    """Run a script in one process for each listed device, and return the exit status of the run.
+
+    A process that fails ends all others. If it could not say why itself, because it was killed, this is said
+    here. They end with this process too, even if it is killed.
+
+    Args:
+        train_device: value of ``train_device``.
+        script, arguments: what each process runs.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    names = listed(train_device)
+    # as torchrun does: the processes share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    group = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0,
+    )  # fmt: skip
+    try:
+        elastic_launch(group, sys.executable)(str(script), *arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode >= 0:
+            return failure.exitcode
+        name = signal_name(failure.exitcode) or str(-failure.exitcode)
+        sys.stderr.write(
+            f"error: process {rank}, which trained on {names[rank]}, was killed ({name})\n  -> {HINT}\n"
+        )
+        return EXIT_STATUS
+    except SignalException:
+        return INTERRUPTED
+    return 0
 
 
 def where_there_is_room(
@@ -123,10 +206,14 @@ class Processes:
         """Whether this process writes files and communicates with the user."""
         return self.rank == 0
 
-    def stop(self) -> None:
-        """Leave the group. After ``PeerLost``, pending messages are abandoned, because they would never finish."""
+    def stop(self, reason: str = "") -> None:
+        """Leave the group. After ``PeerLost``, pending messages are abandoned, because they would never finish.
+
+        Args:
+            reason: the error because of which this process leaves, for the messages of the others.
+        """
         if self._watch is not None:
-            self._watch.leave()
+            self._watch.leave(reason)
         if self.world_size > 1 and torch.distributed.is_initialized() and not self._is_broken():
             torch.distributed.destroy_process_group()
 

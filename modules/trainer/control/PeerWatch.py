@@ -25,6 +25,7 @@ LEAVING_SECONDS = 20.0
 """``torchrun`` kills the other processes 30 seconds after the first has failed."""
 EXPLAINING_SECONDS = 10.0
 HURRIED_SECONDS = 0.2
+MAX_REASON = 2000
 EXIT_STATUS = 2
 HINT = "start all processes again: continue_last_backup resumes from the last backup"
 
@@ -62,6 +63,8 @@ class PeerWatch:
         self._beats = dict.fromkeys(self._others, 0)
         self._silent = dict.fromkeys(self._others, 0.0)
         self._known: dict[int, ProcessId | None] = {}
+        self._launcher = ProcessId.of(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
+        self._reason = ""
         self._unreached = 0.0
         self._heard_at = time.monotonic()
         self._leaving, self._asked, self._wake = threading.Event(), threading.Event(), threading.Event()
@@ -74,8 +77,13 @@ class PeerWatch:
         self._store.set(f"who/{self._rank}", json.dumps({"host": _host(), **ProcessId.own().to_dict()}))
         self._thread.start()
 
-    def leave(self) -> None:
-        """Announce that this process leaves deliberately, so that its silence means nothing."""
+    def leave(self, reason: str = "") -> None:
+        """Announce that this process leaves deliberately, so that its silence means nothing.
+
+        Args:
+            reason: the error because of which it leaves; empty if there is none.
+        """
+        self._reason = reason[:MAX_REASON]
         self._leaving.set()
         self._wake.set()
         self._thread.join(EXPLAINING_SECONDS)
@@ -107,6 +115,8 @@ class PeerWatch:
 
     def _look(self) -> PeerLost | None:
         """Send a heartbeat, and check whether another process is gone."""
+        if self._launcher is not None and not self._launcher.alive():
+            return PeerLost("the process that started this one was killed")
         now = time.monotonic()
         # no more than this process would have waited, because it may itself have been stopped
         passed, self._heard_at = min(now - self._heard_at, 2 * BEAT_SECONDS), now
@@ -132,7 +142,7 @@ class PeerWatch:
         if self._asked.is_set():
             for peer in self._others:
                 if self._has_left(peer):
-                    return PeerLost(f"process {peer} ended with an error, which it has printed")
+                    return PeerLost(f"process {peer} ended with an error{self._why(peer)}")
         return None
 
     def _killed(self) -> int | None:
@@ -161,9 +171,16 @@ class PeerWatch:
     def _has_left(self, peer: int) -> bool:
         return self._store.add(f"left/{peer}", 0) > 0
 
+    def _why(self, peer: int) -> str:
+        if not self._store.check([f"why/{peer}"]):
+            return ", which it has printed"
+        return f": {self._store.get(f'why/{peer}').decode('utf-8', 'replace')}"
+
     def _say_goodbye(self) -> None:
         with contextlib.suppress(RuntimeError):
             # the store may disappear first, if its process ends first
+            if self._reason:
+                self._store.set(f"why/{self._rank}", self._reason)
             self._store.add(f"left/{self._rank}", 1)
 
 

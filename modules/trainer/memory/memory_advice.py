@@ -9,6 +9,7 @@ import torch
 
 from modules.modelSetup import training
 from modules.modelSetup.SampleDenoiser import find_sample_model
+from modules.runner.devices import listed
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
 from modules.trainer.memory.shape_only import ModelNotLocal
@@ -21,7 +22,12 @@ Plan = Callable[[TrainConfig], MemoryPlan]
 
 
 def device_bytes(name: str) -> int | None:
-    """Free bytes of the CUDA device of a ``train_device``; ``None`` without one."""
+    """Free bytes of the CUDA device of a ``train_device``; ``None`` without one. Of several, the smallest
+    number, because each holds the whole model.
+    """
+    names = listed(name)
+    if len(names) > 1:
+        return min((free for one in names if (free := device_bytes(one)) is not None), default=None)
     if name not in ("auto", "cuda") and not name.startswith("cuda:"):
         return None
     if not torch.cuda.is_available():
@@ -130,7 +136,7 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
             fit, ``changes`` (setting to value, parts with a dot) and ``needed_bytes`` with them; ``None`` if
             no change is needed or none suffices. If nothing is known, only ``unknown``: the reason.
     """
-    if config.train_device == "cpu":
+    if listed(config.train_device)[0] == "cpu":
         return {"unknown": "on the CPU, training uses the main memory"}
     try:
         plan = planner(config)

@@ -17,7 +17,7 @@ SPECIAL = {
     "resolution_override": st.sampled_from(["256", "512, 640"]),
     "caption_extension": st.sampled_from([".caption", ".tags.txt"]),
     "placeholder": st.sampled_from(["<my-cat>", "wolke7", "<A>"]),
-    "train_device": st.sampled_from(["auto", "cpu", "cuda", "cuda:3"]),
+    "train_device": st.sampled_from(["auto", "cpu", "cuda", "cuda:3", "cuda:0,cuda:2"]),
     "host": st.sampled_from(["", "gpu.example.org", "192.0.2.7", "2001:db8::1"]),
     "user": st.sampled_from(["", "me", "jörg"]),
     "directory": st.sampled_from(["tastemaker", "/workspace/x y", "~/x"]),

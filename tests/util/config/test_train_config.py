@@ -114,6 +114,8 @@ def test_files_keep_the_order_of_the_sections() -> None:
         ({"resolution": 512}, "resolution: must be text in quotes, not 512"),
         ({"resolution": "٥١٢"}, "resolution: must be whole numbers"),
         ({"train_device": "gpu"}, "train_device: must be auto, cpu, cuda or cuda:N"),
+        ({"train_device": "cuda:0,cpu"}, "train_device: must be auto, cpu, cuda or cuda:N"),
+        ({"train_device": "cuda:1,cuda:0,cuda:1"}, "train_device: cuda:1 is listed twice"),
         ({"concepts": {}}, "concepts: must be a list [...], or empty (null), not {}"),
         ({"concepts": [{}, {"path": 3}]}, "concepts[1].path: must be text in quotes, not 3"),
         ({"concepts": [{"image": {"enable_flip": True}}]}, "concepts[0].image.enable_flip: there is no such"),

@@ -7,7 +7,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import PathText, setting
 from modules.util.enum.choices import DataType, TrainingMethod
 
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+|cpu(,cpu)+")
 
 
 class ProjectSection(BaseConfig):
@@ -75,8 +75,9 @@ class ProjectSection(BaseConfig):
         title="Device",
         group="Hardware",
         tip=(
-            "auto: the first GPU, or the CPU if there is none. Otherwise cpu, cuda, or cuda:1 for "
-            "the second GPU."
+            "auto: the first GPU, or the CPU if there is none. Otherwise cpu, cuda, or cuda:1 for the second GPU. "
+            "With several GPUs, such as cuda:0,cuda:1, each trains its own batch, so that a step learns from the "
+            "batches of all of them."
         ),
     )
     train_dtype: DataType = setting(
@@ -122,5 +123,11 @@ class ProjectSection(BaseConfig):
     @classmethod
     def _known_device(cls, value: str) -> str:
         if not _DEVICE.fullmatch(value):
-            raise ValueError(f"must be auto, cpu, cuda or cuda:N, not {value!r}")
+            raise ValueError(
+                f"must be auto, cpu, cuda or cuda:N, or several GPUs such as cuda:0,cuda:1, not {value!r}"
+            )
+        names = value.split(",")
+        twice = next((name for name in names if name != "cpu" and names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is listed twice: each GPU trains in one process")
         return value

@@ -1,0 +1,181 @@
+"""A run on several listed devices, started as the window starts it: one process for each, steered and ended as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from modules.ui.state.RunControl import RunControl
+from scripts import train
+from tests.dist.test_torchrun import COMMON, run_two
+from tests.trainer.builders import environment, events, same_weights, settings, write_config, write_pairs
+
+pytestmark = pytest.mark.dist
+
+TWO = {**COMMON, "train_device": "cpu,cpu"}
+LONG = {**TWO, "epochs": 60, "backup_after": 4, "backup_after_unit": "STEP"}
+BOUND = 90.0
+
+
+class Watched:
+    """A run that the window has started.
+
+    Args:
+        folder: holds the run and its data.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run = folder, folder / "run"
+        self.control = RunControl()
+        self.seen: set[psutil.Process] = set()
+
+    def start(self, **changes: Any) -> None:
+        waits = self.control.start(self.run, settings(self.folder, **changes))
+        assert not waits, waits
+
+    def until(self, wanted: Callable[[], object], seconds: float = BOUND) -> None:
+        end = time.monotonic() + seconds
+        while not wanted():
+            assert time.monotonic() < end, f"{self.control.state}: {self.log()}"
+            self.control.poll()
+            time.sleep(0.05)
+
+    def until_training(self, kind: str = "step") -> None:
+        self.until(lambda: self.control.outcome or kind in (event["kind"] for event in self.told()))
+        assert self.control.outcome is None, self.log()
+        self.seen = set(self.members().values())
+
+    def told(self) -> list[dict[str, Any]]:
+        return events(self.run) if (self.run / "events.jsonl").exists() else []
+
+    def launcher(self) -> psutil.Process:
+        return psutil.Process(json.loads((self.run / "launch.json").read_text("utf-8"))["process"]["pid"])
+
+    def members(self) -> dict[int, psutil.Process]:
+        below = self.launcher().children(recursive=True)
+        return {int(one.environ()["RANK"]): one for one in below if "RANK" in one.environ()}
+
+    def expect_nobody(self) -> None:
+        """All processes of the run end."""
+        _, left = psutil.wait_procs(self.seen, timeout=BOUND)
+        assert not left, left
+
+    def log(self) -> str:
+        return (self.run / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("modules.ui.state.RunControl.run_using", lambda device, besides: None)
+    made = Watched(tmp_path / "window")
+    made.folder.mkdir()
+    yield made
+    made.control.end_now()
+    for process in made.seen:
+        if process.is_running():
+            process.kill()
+
+
+@pytest.mark.slow
+def test_the_window_starts_stops_and_resumes_what_the_command_line_trains(
+    watched: Watched, tmp_path: Path
+) -> None:
+    changes = {**TWO, "epochs": 40}
+    run_two(write_config(tmp_path / "headless", **{**changes, "train_device": "cpu"}))
+    watched.start(**changes)
+    watched.until_training()
+    assert sorted(watched.members()) == [0, 1]
+    asked = {kind: watched.control.post(kind) for kind in ("save", "backup")}
+    watched.until(
+        lambda: all(
+            any(e["kind"] == "command" and e["id"] == one and e["state"] == "done" for e in watched.told())
+            for one in asked.values()
+        )
+    )
+    watched.control.post("stop")
+    watched.until(lambda: watched.control.outcome is not None)
+    assert watched.control.state == "stopped"
+    watched.expect_nobody()
+    stopped_at = watched.told()[-1]["progress"]["global_step"]
+    watched.start(**changes, continue_last_backup=True)
+    watched.until(lambda: watched.control.outcome is not None)
+    assert watched.control.state == "finished", watched.log()
+    started = [event for event in watched.told() if event["kind"] == "run_started"]
+    assert [event["processes"] for event in started] == [2, 2]
+    assert started[1]["progress"]["global_step"] == stopped_at
+    assert same_weights(tmp_path / "headless" / "out.safetensors", watched.folder / "out.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_ends_the_run_with_one_message(watched: Watched, rank: int) -> None:
+    watched.start(**LONG)
+    watched.until_training("backup")
+    os.kill(watched.members()[rank].pid, signal.SIGKILL)
+    watched.until(lambda: watched.control.outcome is not None)
+    watched.expect_nobody()
+    fault = watched.control.fault()
+    assert fault is not None and f"process {rank}" in fault[0] and "killed" in fault[0], fault
+    assert "continue_last_backup" in fault[1]
+    assert [e["category"] for e in watched.told() if e["kind"] == "error"] == ["killed"]
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_killed_launcher(watched: Watched) -> None:
+    watched.start(**LONG)
+    watched.until_training("backup")
+    os.kill(watched.launcher().pid, signal.SIGKILL)
+    watched.expect_nobody()
+
+
+@pytest.mark.slow
+def test_ending_a_run_by_force_ends_all_its_processes(watched: Watched) -> None:
+    watched.start(**LONG)
+    watched.until_training()
+    watched.control.end_now()
+    watched.expect_nobody()
+    watched.until(lambda: watched.control.outcome is not None)
+
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no such device": ({"train_device": "cuda:0,cuda:99"}, "train_device", "cuda:"),
+    "more devices than pairs": ({"train_device": ",".join(["cpu"] * 4)}, "train_device", "3 pairs"),
+    "fused step": (
+        {"optimizer": {"optimizer": "ADAMW", "fused_back_pass": True}, "clip_grad_norm": 0.0, "rlhf_enabled": False},
+        "optimizer.fused_back_pass", "several processes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_start_check_names_what_several_devices_rule_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    changes, field, said = CASES[name]
+    changes = {**TWO, **changes, "concepts": write_pairs(tmp_path / "data", 3)}
+    if changes.get("rlhf_enabled") is False:
+        changes["concepts"] = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
+    config = write_config(tmp_path, **changes)
+    train.main(["--config-path", str(config), "--dry-run", "--json"])
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["field"] == field and said in error["message"]
+
+
+def test_a_start_with_a_device_that_does_not_exist_ends_at_once_with_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, **{**COMMON, "train_device": "cuda:0,cuda:99"})
+    assert train.main(["--config-path", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1 and "train_device" in said
+    assert not (tmp_path / "run").exists()
