@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from modules.util.enum.ModelType import ModelType
@@ -21,6 +23,7 @@ from tests import tiny
 
 QUICK_FAMILY = "STABLE_DIFFUSION_15"
 LEFT_OUT = ("gui", "dist", "child", "slow")
+MEMORY, ROOM = Path("/dev/shm"), 8 << 30
 _FAMILIES = {family.value for family in ModelType}
 
 
@@ -58,10 +61,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # before there are workers, so that all of them share the models that one has written
     tiny.root()
     keep_bytecode()
+    if not hasattr(config, "workerinput"):
+        use_memory()
     if config.getoption("quick") and (
         hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
     ):
         sys.addaudithook(refuse_children)
+
+
+def use_memory() -> None:
+    """Keep the files of tests in memory where there is room: the program waits for the disk after each file that it
+    promises to keep, which a full run does many thousand times. A folder named on the command line or in
+    ``PYTEST_DEBUG_TEMPROOT`` is used as it is.
+    """
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        room = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available)
+        if room >= ROOM:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def keep_bytecode() -> None:
