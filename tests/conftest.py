@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # before there are workers, so that all of them share the models that one has written
     tiny.root()
     keep_bytecode()
+    hear_interrupts()
     if not hasattr(config, "workerinput"):
         use_memory()
     if config.getoption("quick") and (
@@ -78,6 +80,14 @@ def use_memory() -> None:
         room = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available)
         if room >= ROOM:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def hear_interrupts() -> None:
+    """Let the programs that tests start hear Ctrl+C. A shell that starts a command in the background makes it and all
+    its children deaf to it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def keep_bytecode() -> None:
