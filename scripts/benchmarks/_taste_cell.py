@@ -291,9 +291,13 @@ def run_rounds(
         extract.load()
         new = look(work, cell.seed, "curve", cell.answers, extract)
         said = saved.head(new.features_ND).tolist()
-        yield cell, empty_row(cell) | _judge(work, cell, taste, reached.adapter) | as_row(reached) | {
-            "head_accuracy": pair_accuracy(said, new.images, taste, cell.seed)
-        }
+        yield (
+            cell,
+            empty_row(cell)
+            | _judge(work, cell, taste, reached.adapter)
+            | as_row(reached)
+            | {"head_accuracy": pair_accuracy(said, new.images, taste, cell.seed)},
+        )
 
 
 def _learn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +43,23 @@ def play(cells: Sequence[Cell], person: Person, folder: Path) -> Iterator[Reache
     """Play the rounds of a project; yield it whenever the answers of a cell are reached.
 
     Args:
-        cells: rows that differ in their number of answers only, each a multiple of the answers of a round.
+        cells: rows that differ in their number of answers only; all but the largest number are whole rounds.
     """
     cells = sorted(cells, key=lambda one: one.answers)
-    size = cells[0].answers_per_round
-    loop = Loop(Journey(folder, cells[0].seed, LOOP), answers=size)
+    loop = Loop(Journey(folder, cells[0].seed, LOOP))
     project = new_project(loop, prompt_split(cells[0].seed)[0])
-    given = images = 0
+    asked = given = images = 0
     begin = _children()
     for cell in cells:
-        while project.round.number * size < cell.answers or not project.round.trained:
-            if project.round.trained:
+        while asked < cell.answers:
+            if asked:
                 new_round(project, surplus=1)
+            loop = replace(loop, answers=min(cell.method_spec.rounds or cell.answers, cell.answers - asked))
             made = one_round(loop, project, person, print)
-            given += made["answers"]
-            images += made["candidates"] + images_of_training(EventReader(project.round.run.events_path).poll())
+            asked, given = asked + loop.answers, given + made["answers"]
+            images += made["candidates"] + images_of_training(
+                EventReader(project.round.run.events_path).poll()
+            )
         one = project.round
         yield Reached(cell, one.adapter_path, one.taste_path, given, images, _children() - begin)
 

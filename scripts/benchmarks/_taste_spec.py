@@ -17,6 +17,8 @@ SURPLUS = 3
 PROMPT_CLICKS = 4
 GRID_IMAGES = 2
 """Number of images looked at for one like or dislike, as a multiple of those for one answer."""
+LEAST_OF_ROUNDS = 12
+"""Minimum number of answers that a project learns a taste from."""
 LEAST_POOL = 50
 """Minimum number of prompts to choose from, even if fewer are asked about."""
 MOST_ANSWERS = 360
@@ -114,9 +116,12 @@ class Cell:
         return ("surplus" if self.method_spec.order == "surplus" else "pool", "curve")
 
     @property
-    def answers_per_round(self) -> int:
-        """Number of answers of one round of a project, which is all of them where there are no rounds."""
-        return min(self.answers, self.method_spec.rounds or self.answers)
+    def chain(self) -> object:
+        """Rows with the same value are measured one after another in the same project; all others are alone."""
+        size = self.method_spec.rounds
+        if size is None or self.answers % size:
+            return self
+        return self.taste, self.method, self.seed
 
     @property
     def asked(self) -> int:

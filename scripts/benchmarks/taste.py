@@ -27,6 +27,7 @@ from scripts.benchmarks._taste_picture import learning_curve
 from scripts.benchmarks._taste_spec import (
     FINISHED,
     GRID_IMAGES,
+    LEAST_OF_ROUNDS,
     METHODS,
     MOST_ANSWERS,
     Cell,
@@ -64,7 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", type=numbers, default=[25, 50, 100], help="answers (25,50,100)")
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3], help="seeds (1,2,3)")
     parser.add_argument(
-        "--methods", type=names, default=["supervised", "dpo", "head-nft"], help=f"of {', '.join(METHODS)}"
+        "--methods",
+        type=names,
+        default=["supervised", "dpo", "rounds"],
+        help=f"of {', '.join(METHODS)} (supervised,dpo,rounds)",
     )
     parser.add_argument(
         "--taste-file", help="Python file with more tastes, TASTES = (Taste(...), ...); its code is run"
@@ -98,12 +102,12 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
                 "--answers",
                 f"a grid has up to {MOST_ANSWERS // GRID_IMAGES}",
             )
-        for method in options.methods:
-            size = METHODS[method].rounds
-            if size is not None and number > size and number % size:
-                raise ConfigError(
-                    f"{number} answers are not whole rounds", "--answers", f"{method} asks {size} in each round"
-                )
+        if number < LEAST_OF_ROUNDS and any(METHODS[one].rounds for one in options.methods):
+            raise ConfigError(
+                f"{number} answers are too few for rounds of a project",
+                "--answers",
+                f"{LEAST_OF_ROUNDS} or more",
+            )
     if not (options.answers and options.seeds and options.methods):
         raise ConfigError("nothing is to be measured", "--answers, --seeds, --methods")
     if options.jobs < 0:
@@ -166,9 +170,7 @@ def together(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Group the rows that one project gives one after another, round by round; all others are alone."""
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
-        alone = cell.method_spec.rounds is None
-        same = cell if alone else (cell.taste, cell.method, cell.seed, cell.answers_per_round)
-        groups.setdefault(same, []).append(cell)
+        groups.setdefault(cell.chain, []).append(cell)
     return list(groups.values())
 
 

@@ -66,7 +66,7 @@ def test_the_curve_is_a_picture_of_every_method():
         (["--answers", "1"], "--answers"),
         (["--answers", "25,9999"], "--answers"),
         (["--answers", "200", "--methods", "grid-head"], "--answers"),
-        (["--answers", "75", "--methods", "rounds"], "whole rounds"),
+        (["--answers", "50,8", "--methods", "rounds"], "--answers"),
         (["--seeds", ""], "--seeds"),
         (["--resume"], "--resume"),
         (["--taste-file", "nowhere.py"], "--taste-file"),
@@ -162,10 +162,20 @@ def test_rows_of_a_project_come_after_the_rounds_that_their_answers_need(tmp_pat
     assert asked_about and not judged & {wish.caption() for wish in asked_about}
 
 
+@pytest.mark.parametrize(("answers", "rounds"), [(25, [25]), (75, [50, 25]), (100, [50, 50])])
+def test_answers_that_are_no_whole_rounds_end_in_a_shorter_one(tmp_path, monkeypatch, answers, rounds):
+    project = Rounds(tmp_path)
+    monkeypatch.setattr(_taste_rounds, "new_project", lambda loop, wishes: project)
+    monkeypatch.setattr(_taste_rounds, "one_round", project.play)
+    monkeypatch.setattr(_taste_rounds, "new_round", project.next)
+    list(_taste_rounds.play([Cell("large", "rounds", answers, 1)], Person(TASTES["large"], 1, 0.1), tmp_path))
+    assert project.rounds == rounds
+
+
 def test_rows_of_one_project_are_measured_together_and_others_apart():
     cells = [
         Cell(name, method, answers, 1)
-        for answers in (25, 50, 100)
+        for answers in (25, 50, 100, 120)
         for name in ("large", "left")
         for method in ("rounds", "dpo")
     ]
