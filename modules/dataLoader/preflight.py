@@ -417,7 +417,8 @@ def _summarise(
     result.faults += too_many
     if too_many:
         return
-    if 0 < len(train) < world_size:
+    # torchrun may be started with more processes than there are items: some then have none
+    if "," in config.train_device and 0 < len(train) < world_size:
         result.faults.append(_too_few(len(train), source.dpo, world_size))
     accumulation = config.gradient_accumulation_steps
     sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)

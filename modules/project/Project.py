@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ EDITS = f"prompts{ENDING}"
 START = "start.safetensors"
 ARENA = "arena"
 LOCK = ".project.lock"
+LEFTOVERS = ".tastemaker-*.tmp"
+"""Names of folders in which a project was being created."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,9 @@ class Project:
             UserError: the folder is not empty, or a value is wrong. Then nothing is left of what was written.
         """
         owned = Owned(folder, local=True)
-        owned.sweep(".tastemaker-*.tmp")
+        # nothing is removed from a folder that is refused
+        if folder.is_dir() and all(fnmatch(one.name, LEFTOVERS) for one in folder.iterdir()):
+            owned.sweep(LEFTOVERS)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
         made = ProjectFile.checked({**settings, "held_out": []}, NAME)

@@ -116,6 +116,8 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
     group = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", max_restarts=0,
+        # the computer's own name may not resolve, or lead to a network that is gone
+        local_addr="127.0.0.1",
     )  # fmt: skip
     try:
         elastic_launch(group, sys.executable)(str(script), *arguments)

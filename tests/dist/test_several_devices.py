@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from modules.dataLoader.preflight import preflight
+from modules.trainer.distributed import train_on_each
 from modules.ui.state.RunControl import RunControl
+from modules.util.config.TrainConfig import TrainConfig
 from scripts import train
 from tests.dist.test_torchrun import COMMON, run_two
 from tests.trainer.builders import environment, events, same_weights, settings, write_config, write_pairs
@@ -179,3 +183,22 @@ def test_a_start_with_a_device_that_does_not_exist_ends_at_once_with_one_message
     said = capsys.readouterr().err
     assert said.count("error: ") == 1 and "train_device" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_processes_find_each_other_where_the_name_of_the_computer_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "meet.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['MASTER_ADDR'])\n"
+    )
+    monkeypatch.setattr(socket, "getfqdn", lambda *names: "laptop.invalid")
+    monkeypatch.setattr(socket, "gethostname", lambda: "laptop.invalid")
+    assert train_on_each("cpu,cpu", script, [str(tmp_path)]) == 0
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["127.0.0.1"] * 2
+
+
+def test_torchrun_with_more_processes_than_pairs_is_not_refused(tmp_path: Path) -> None:
+    config = TrainConfig.from_dict(settings(tmp_path, **COMMON, concepts=write_pairs(tmp_path / "data", 3)))
+    assert not preflight(config, world_size=4).faults

@@ -281,6 +281,17 @@ def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(tmp_path,
     ]  # fmt: skip
 
 
+def test_a_folder_that_is_refused_keeps_what_looks_like_a_leftover(tmp_path, capsys, drawer):
+    tasks = write_tasks(tmp_path / "photos")
+    folder = tmp_path / "p"
+    kept = folder / ".tastemaker-mine.tmp" / "x.png"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"mine")
+    (folder / "photo.png").write_bytes(b"photo")
+    assert "is not empty" in refused(capsys, *new(folder, tasks))
+    assert kept.read_bytes() == b"mine" and (folder / "photo.png").read_bytes() == b"photo"
+
+
 def test_more_tasks_and_edits_of_ones_own(project, capsys, monkeypatch, drawer, tmp_path):
     told(capsys, "generate", project, "--per-prompt", 2)
     shelf = project / "sources"
