@@ -21,11 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.runner.devices import listed, starts_several  # noqa: E402
+from modules.runner.devices import starts_several  # noqa: E402
 from modules.runner.launcher import unfinished  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
+from modules.util.config.section.ProjectSection import listed  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 

@@ -36,6 +36,7 @@ from modules.dataLoader.source import (
 from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.loss_masks.finding import CONDITION, mask_faults
+from modules.util.config.section.ProjectSection import listed
 from modules.util.counted import counted
 from modules.util.enum.choices import StopUnit
 from modules.util.errors import DataError, UserError, list_offenders
@@ -418,7 +419,7 @@ def _summarise(
     if too_many:
         return
     # torchrun may be started with more processes than there are items: some then have none
-    if "," in config.train_device and 0 < len(train) < world_size:
+    if len(listed(config.train_device)) > 1 and 0 < len(train) < world_size:
         result.faults.append(_too_few(len(train), source.dpo, world_size))
     accumulation = config.gradient_accumulation_steps
     sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)

@@ -181,9 +181,7 @@ def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditO
             "use images as the generating program saved them",
         )
     found = [(path, about, origins.of(path, about)) for path, about in named]
-    plain, edits = (
-        [one for one in found if one[2] is not None and bool(one[2]) is kind] for kind in (False, True)
-    )
+    plain, edits = [one for one in found if one[2] == ()], [one for one in found if one[2]]
     lost = len(found) - len(plain) - len(edits)
     wants_edits = places is not None and (places.all_edited or len(edits) > len(plain))
     used = edits if wants_edits else plain

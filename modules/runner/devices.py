@@ -10,16 +10,12 @@ from pathlib import Path
 
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import RunDirectory
+from modules.util.config.section.ProjectSection import listed
 
 UNKNOWN = "auto"
 ASKING_SECONDS, MOST_GPUS = 60, 32
 _AMD = Path("/dev/kfd")
 _QUESTION = "import torch\nfor n in range(torch.cuda.device_count()): print(torch.cuda.get_device_name(n))"
-
-
-def listed(device: str) -> list[str]:
-    """The devices that a value of ``train_device`` names, one for each process of the run."""
-    return device.split(",")
 
 
 def starts_several(train_device: str) -> bool:

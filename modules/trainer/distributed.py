@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from modules.runner.devices import listed
 from modules.runner.outcome import signal_name
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerWatch
+from modules.util.config.section.ProjectSection import listed
 from modules.util.counted import counted
 from modules.util.errors import ConfigError, UserError
 

@@ -288,9 +288,9 @@ def weights_variant(place: Path, half: bool = False) -> str | None:
     return variants[0] if variants else None
 
 
-def weights_files(place: Path, half: bool = False) -> list[Path]:
-    """The weight files of a part: those of one variant (see ``weights_variant``), in a single file if available."""
-    return _files_of(place, weights_variant(place, half))
+def weights_files(place: Path) -> list[Path]:
+    """The weight files of a part: those of one variant, in a single file if available."""
+    return _files_of(place, weights_variant(place))
 
 
 def _files_of(place: Path, variant: str | None) -> list[Path]:
@@ -316,12 +316,16 @@ def _is_plain(name: str) -> bool:
     return _stem(name) in WEIGHT_STEMS and _variant(name) is None
 
 
-def _tell_which(place: Path, half: bool) -> None:
-    """Log which weights of a part are read if its folder has them twice."""
+def _tell_which(place: Path, files: Sequence[Path], half: bool) -> None:
+    """Log which weights of a part are read if its folder has them twice.
+
+    Args:
+        files: those that are read.
+        half: whether they are the ``fp16`` ones.
+    """
     if any(_is_plain(path.name) for path in place.glob("*.safetensors")) and _has_half(place):
         why = "it is frozen and kept in this type" if half else "it is trained, or kept in another type"
-        read = weights_files(place, half)[0].name
-        _log.info("%s has full weights and the same in fp16: %s is read, because %s", place, read, why)
+        _log.info("%s has full weights and the same in fp16: %s is read, because %s", place, files[0].name, why)
 
 
 def _variant(name: str) -> str | None:
@@ -392,9 +396,10 @@ def load_module(
     half = half and not any(
         getattr(getattr(from_pretrained, "__self__", None), name, None) for name in _IN_FULL
     )
-    files = weights_files(place, half)
+    variant = weights_variant(place, half)
+    files = _files_of(place, variant)
     check_shards(files)
-    _tell_which(place, half)
+    _tell_which(place, files, variant == HALF)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
@@ -404,7 +409,7 @@ def load_module(
             str(place),
             use_safetensors=True,
             local_files_only=True,
-            variant=weights_variant(place, half),
+            variant=variant,
             output_loading_info=True,
             **{dtype_name: dtype},
         )

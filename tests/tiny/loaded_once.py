@@ -25,19 +25,14 @@ def _known(key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
 
 
 def _module(
-    from_pretrained: Callable[..., Any],
-    folder: Path,
-    part: str,
-    dtype: torch.dtype,
-    dtype_name: str,
-    half: bool = False,
+    from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, *more: object
 ) -> Any:
     def read() -> Any:
-        return _MODULE(from_pretrained, folder, part, dtype, dtype_name, half)
+        return _MODULE(from_pretrained, folder, part, dtype, *more)
 
     if folder.parent != root():
         return read()
-    return _known((from_pretrained.__qualname__, folder, part, dtype, half), read)
+    return _known((from_pretrained.__qualname__, folder, part, dtype, *more), read)
 
 
 def _tokenizer(kind: Any, place: Path, **options: str) -> Any:

@@ -6,10 +6,11 @@ import tkinter as tk
 from collections.abc import Iterable, Sequence
 from tkinter import ttk
 
-from modules.runner.devices import found_gpus, listed
+from modules.runner.devices import found_gpus
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.texts import project as words
 from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.util.config.section.ProjectSection import listed
 
 FIELD = "train_device"
 

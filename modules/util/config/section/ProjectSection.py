@@ -10,6 +10,11 @@ from modules.util.enum.choices import DataType, TrainingMethod
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+|cpu(,cpu)+")
 
 
+def listed(device: str) -> list[str]:
+    """The devices that a value of ``train_device`` names, one for each process of the run."""
+    return device.split(",")
+
+
 class ProjectSection(BaseConfig):
     """What is trained, where it runs and where its files are saved."""
 
@@ -126,7 +131,7 @@ class ProjectSection(BaseConfig):
             raise ValueError(
                 f"must be auto, cpu, cuda or cuda:N, or several GPUs such as cuda:0,cuda:1, not {value!r}"
             )
-        names = value.split(",")
+        names = listed(value)
         twice = next((name for name in names if name != "cpu" and names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is listed twice: each GPU trains in one process")
