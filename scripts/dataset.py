@@ -25,7 +25,7 @@ from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
 from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.counted import counted  # noqa: E402
+from modules.util.display import counted  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 

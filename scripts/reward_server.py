@@ -37,7 +37,7 @@ from modules.reward.base import (  # noqa: E402
 )
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
-from modules.util.counted import counted  # noqa: E402
+from modules.util.display import counted  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 

@@ -40,7 +40,7 @@ from modules.project.share.publishing import publish, upload  # noqa: E402
 from modules.project.taste_head import learn  # noqa: E402
 from modules.project.training import Method, train  # noqa: E402
 from modules.spec.registry import FAMILIES  # noqa: E402
-from modules.util.counted import counted  # noqa: E402
+from modules.util.display import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.files.user_path import user_path  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402

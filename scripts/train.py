@@ -26,8 +26,8 @@ from modules.runner.launcher import unfinished  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
-from modules.util.config.section.ProjectSection import listed  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.device_names import listed  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from modules.arena.davidson import NORMAL_95
 from modules.arena.sequential import interval
-from modules.util.counted import counted
+from modules.util.display import counted
 
 LEAST_VARIETY = 0.8
 """Variety is lost below this share of the other contestant's distance between two seeds of a prompt."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from modules.arena.davidson import Strengths, all_pairs, fit
 from modules.arena.sequential import DECISIVE, evidence, interval
 from modules.arena.VoteStore import Vote
-from modules.util.counted import counted
+from modules.util.display import counted
 
 
 @dataclass(frozen=True)

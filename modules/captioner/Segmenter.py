@@ -9,7 +9,7 @@ import numpy
 import torch
 from PIL import Image
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 

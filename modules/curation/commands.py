@@ -27,7 +27,7 @@ from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession
 from modules.curation.statistics import answer_statistics, score_agreement
 from modules.curation.store import CurationStore, existing_store
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
     SIDES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.files.EventLog import Event
 
 REOPENING = ("answer", "judge", "mark", "close", "pick")

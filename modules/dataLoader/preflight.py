@@ -36,8 +36,8 @@ from modules.dataLoader.source import (
 from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.loss_masks.finding import CONDITION, mask_faults
-from modules.util.config.section.ProjectSection import listed
-from modules.util.counted import counted
+from modules.util.device_names import listed
+from modules.util.display import counted
 from modules.util.enum.choices import StopUnit
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.files.output_place import output_fault

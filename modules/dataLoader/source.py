@@ -23,7 +23,7 @@ from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.nodes.sources import source_size
 from modules.pipeline.Rules import Rules
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.enum.choices import DPOConfidence
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
 from modules.util.pairs.confidence import read_confidence

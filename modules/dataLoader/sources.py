@@ -12,7 +12,7 @@ from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.collect import Found, image_paths
 from modules.pipeline.nodes.sources import same_aspect
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.pairs.dpo_pair_files import dpo_pair_key
 from modules.util.pairs.source_files import sources_of

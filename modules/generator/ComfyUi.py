@@ -15,7 +15,7 @@ from urllib.parse import quote
 from modules.generator.ComfySocket import ComfySocket
 from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
 from modules.generator.Remote import DEFAULT_SIDE, Remote
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable

@@ -20,7 +20,7 @@ from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.converting import Report, find_family, load_lazily
 from modules.modelSetup.registry import create_model_setup
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, UnsupportedError
 from modules.util.jsonio import atomic_path
 from modules.util.rng import generator

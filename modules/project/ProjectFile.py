@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from modules.project.candidates.SourceShelf import NAME as SOURCE_NAME
 from modules.project.prompts import Task
 from modules.spec.registry import FAMILIES
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import read_json
 from modules.util.owned_files import shown

@@ -17,7 +17,7 @@ from modules.project.candidates.Origins import Origins
 from modules.project.candidates.SourceShelf import name_of_sources
 from modules.project.share.metadata import read_header
 from modules.spec.registry import FAMILIES
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import DataError, UserError

@@ -14,7 +14,7 @@ from modules.project.proving import prepare
 from modules.project.Round import Round, write_json_in
 from modules.project.taste_head import taste_file
 from modules.runner.LineProcess import LineProcess, result_of
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
 from modules.util.program_files import ROOT

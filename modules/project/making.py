@@ -12,7 +12,7 @@ from modules.project.candidates.choosing import choose_shown
 from modules.project.Project import Adapter, Project
 from modules.project.prompts import Task
 from modules.project.Round import Candidate, Round
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError
 from modules.util.rng import digest64, python_random
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from modules.project.candidates.SourceShelf import name_of_sources
 from modules.spec.FamilySpec import FamilySpec
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, list_offenders
 from modules.util.image_metadata_util import normalise_prompt
 from modules.util.owned_files import shown

@@ -15,7 +15,7 @@ from modules.arena.VoteStore import VoteStore, read_votes
 from modules.project.Project import ARENA, Adapter, Project
 from modules.project.prompts import Task
 from modules.project.Round import Round, write_json_in
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError
 from modules.util.image_metadata_util import normalise_prompt
 from modules.util.rng import digest64

@@ -21,7 +21,7 @@ from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import MAX_FILES, MAX_PIECE
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
 
 SPARE_BYTES, ENVIRONMENT_BYTES = 1 << 30, 10 << 30

@@ -17,7 +17,7 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError
 from modules.util.Registry import Registry
 

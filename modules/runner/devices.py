@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import RunDirectory
-from modules.util.config.section.ProjectSection import listed
+from modules.util.device_names import listed
 
 UNKNOWN = "auto"
 ASKING_SECONDS, MOST_GPUS = 60, 32

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from modules.runner.commands import Command
 from modules.runner.events import EventWriter
-from modules.util.duration import duration
+from modules.util.display import duration
 from modules.util.TrainProgress import TrainProgress
 
 STEP_EVENTS_PER_SECOND = 5.0

@@ -23,8 +23,8 @@ import torch
 
 from modules.runner.outcome import signal_name
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerWatch
-from modules.util.config.section.ProjectSection import listed
-from modules.util.counted import counted
+from modules.util.device_names import listed
+from modules.util.display import counted
 from modules.util.errors import ConfigError, UserError
 
 # the others wait while the first process makes samples or is paused

@@ -58,7 +58,7 @@ from modules.ui.widgets.tk_support import (
     set_ui_scale,
 )
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_folder import FOLDER_VARIABLE, settings_folder
 from modules.util.program_files import RESOURCES

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt

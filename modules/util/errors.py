@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modules.util.counted import counted
+from modules.util.display import counted
 
 MAX_OFFENDERS = 20
 

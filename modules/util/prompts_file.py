@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.jsonio import parse_json

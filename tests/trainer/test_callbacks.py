@@ -17,7 +17,7 @@ from modules.runner.commands import Command
 from modules.runner.events import EventReader, EventWriter
 from modules.trainer import callbacks
 from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
-from modules.util.duration import duration
+from modules.util.display import duration
 from modules.util.TrainProgress import TrainProgress
 
 FACTS = {

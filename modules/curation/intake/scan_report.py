@@ -12,7 +12,7 @@ from typing import IO, Any
 from modules.curation.intake.edit_sources import NO_EDITS, EditOptions, SourceFinder
 from modules.curation.intake.groups import key_of
 from modules.curation.intake.scan import ScanFault, walk_images
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import read_metadata
 from modules.util.pairs.source_files import SourceImage

@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import check_manifest_pair
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json

@@ -18,7 +18,7 @@ from modules.pipeline.loss_masks.PairMask import PairMask
 from modules.pipeline.nodes.masks import HALF, CellMask
 from modules.pipeline.nodes.transforms import Transform
 from modules.pipeline.Rules import Rules
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.enum.choices import MaskSource, PairMasks
 from modules.util.errors import DataError, list_offenders
 

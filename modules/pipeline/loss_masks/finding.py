@@ -11,7 +11,7 @@ from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.collect import image_paths
 from modules.pipeline.nodes.images import has_alpha
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.enum.choices import MaskSource
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.pairs.dpo_pair_files import dpo_pair_key

@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, complete_prompt, read_lines
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, list_offenders
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, key_of_relative
 

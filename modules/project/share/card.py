@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.project.share.metadata import SPEC
-from modules.util.counted import counted
+from modules.util.display import counted
 
 ADAPTER, PICTURE, RESULT, CARD = "adapter.safetensors", "before_after.png", "result.json", "README.md"
 SHOWN_SETTINGS = (

@@ -13,8 +13,8 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
 from modules.trainer.memory.shape_only import ModelNotLocal
 from modules.util.config.load import read_config
-from modules.util.config.section.ProjectSection import listed
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.device_names import listed
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UserError
 

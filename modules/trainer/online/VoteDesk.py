@@ -18,7 +18,7 @@ from modules.reward.person import Judged, Shown
 from modules.runner.votes.VoteBook import Question, VoteBook, source_file
 from modules.trainer.callbacks import Callback
 from modules.trainer.evaluate.image_files import encode_image
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.jsonio import write_bytes
 

@@ -25,7 +25,7 @@ from modules.trainer.online.settings import (
     reward_set,
 )
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders
 from modules.util.owned_files import shown
 from modules.util.pairs.dpo_pair_files import file_sha256

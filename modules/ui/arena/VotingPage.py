@@ -18,7 +18,7 @@ from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme
-from modules.util.counted import counted
+from modules.util.display import counted
 
 UNDO_KEYS = ("Control-z", "BackSpace")
 

@@ -35,7 +35,7 @@ from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import show_error
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 SIDE = 350

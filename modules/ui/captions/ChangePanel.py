@@ -10,7 +10,7 @@ from modules.tools.dataset.tags import Edit, adding, deleting, replacing_tag, re
 from modules.ui.texts import captions as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.theme import Theme
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 

@@ -31,7 +31,7 @@ from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
 from modules.ui.widgets.tk_support import elide_middle
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
 FLICKER_RELEASE_MS = 60

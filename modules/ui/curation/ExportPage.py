@@ -21,7 +21,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
 MAX_LISTED = 2000

@@ -20,7 +20,7 @@ from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Key, Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, GOOD
-from modules.util.counted import counted
+from modules.util.display import counted
 
 SMALLEST = 150
 """Minimum side of an image's place at 100 %. Below it, the grid scrolls."""

@@ -20,7 +20,7 @@ from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Compared, Key, Shown
 from modules.ui.widgets.ImageView import ImageView
 from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, on_event
-from modules.util.counted import counted
+from modules.util.display import counted
 
 MAX_AHEAD = 32
 FLICKER_MS = 350

@@ -10,7 +10,7 @@ from modules.curation.ImageGroup import ImageGroup
 from modules.ui.texts import export as words
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import chosen_line
-from modules.util.counted import counted
+from modules.util.display import counted
 
 MOST_ROWS = 8
 

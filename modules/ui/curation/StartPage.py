@@ -25,7 +25,7 @@ from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import Pump, elide_middle, on_event, run_in_thread
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path

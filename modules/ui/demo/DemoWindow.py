@@ -21,7 +21,7 @@ from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
 

@@ -21,8 +21,7 @@ from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.util.counted import counted
-from modules.util.duration import duration
+from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
 
 THUMB_BYTES = 16 * 2**20

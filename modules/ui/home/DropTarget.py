@@ -21,7 +21,7 @@ from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import run_in_thread
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 

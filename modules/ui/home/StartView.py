@@ -24,7 +24,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import fit_middle, run_in_thread
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
 from modules.util.prompts_file import read_prompts_file

@@ -16,7 +16,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.tk_support import fit_middle, on_event
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 Action = tuple[str, Callable[[], object], str]

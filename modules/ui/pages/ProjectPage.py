@@ -10,7 +10,7 @@ from modules.runner.devices import found_gpus
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.texts import project as words
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.util.config.section.ProjectSection import listed
+from modules.util.device_names import listed
 
 FIELD = "train_device"
 

@@ -32,7 +32,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.load import load_layered
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors
 
 ROWS = 5

@@ -22,7 +22,7 @@ from modules.ui.widgets.tk_support import elide_middle
 from modules.util.catalog import Entry, accelerators, rewards
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.prompts_file import read_prompt_rows
 

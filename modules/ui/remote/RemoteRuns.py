@@ -27,7 +27,7 @@ from modules.ui.widgets.tk_support import listen_while_alive
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.owned_files import shown
 

@@ -20,7 +20,7 @@ from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import BAD, GOOD, show_error
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
 from modules.util.pairs.pair_sources import find_sources
 

@@ -14,7 +14,7 @@ from modules.ui.state.runs.comparing import Grid
 from modules.ui.state.runs.strengths import StrengthImages, StrengthJob
 from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
-from modules.util.counted import counted
+from modules.util.display import counted
 
 MOST_ADAPTERS, FIRST_PROMPTS = 9, 3
 

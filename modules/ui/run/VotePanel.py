@@ -16,7 +16,7 @@ from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 SMALLEST = 90

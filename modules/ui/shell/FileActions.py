@@ -15,7 +15,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import save_list
 from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 
 

@@ -20,7 +20,7 @@ from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
 from modules.ui.state.runs.Trial import Trial
 from modules.ui.texts import run as words
-from modules.util.duration import duration
+from modules.util.display import duration
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
 

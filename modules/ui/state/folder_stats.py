@@ -10,7 +10,7 @@ from pathlib import Path
 from modules.curation.intake.image_size import image_size
 from modules.ui.texts import data as words
 from modules.util.bucket import aspect_label
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 

@@ -12,7 +12,7 @@ from modules.ui.texts import rlhf as words
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.dpo_curation_util import check_dpo_pairs, dpo_concept_pairs, is_dpo_concept_type
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError, list_offenders

@@ -1,6 +1,6 @@
 """Texts about the predicted cost of a run: memory and time next to Start."""
 
-from modules.util.counted import counted
+from modules.util.display import counted
 
 FITS = "{needed:.1f} of {free:.1f} GiB"
 TOO_MUCH = "Does not fit: {needed:.1f} GiB needed, {free:.1f} GiB free"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.util.counted import counted
+from modules.util.display import counted
 
 # keys: shown on the Tools page
 KEYS = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.owned_files import Owned, shown
 from modules.util.pairs.decoding import UndecodableImage, check_decodes, undecodable

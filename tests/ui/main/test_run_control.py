@@ -11,7 +11,7 @@ import pytest
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.ui.state.RunControl import RunControl
-from modules.util.duration import duration
+from modules.util.display import duration
 from modules.util.errors import UserError
 from tests.ui.main.trainer import TRAINER
 

@@ -21,7 +21,7 @@ from modules.util.config.onetrainer.onetrainer_import import (
     their_settings,
 )
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.counted import counted
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json, write_text
 

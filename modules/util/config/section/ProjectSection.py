@@ -5,14 +5,10 @@ from pydantic import field_validator
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import PathText, setting
+from modules.util.device_names import listed
 from modules.util.enum.choices import DataType, TrainingMethod
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+|cpu(,cpu)+")
-
-
-def listed(device: str) -> list[str]:
-    """The devices that a value of ``train_device`` names, one for each process of the run."""
-    return device.split(",")
 
 
 class ProjectSection(BaseConfig):

@@ -1,4 +1,4 @@
-from modules.util.counted import counted
+from modules.util.display import counted
 
 
 def test_one_is_singular_and_every_other_number_plural():

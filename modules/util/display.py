@@ -1,4 +1,4 @@
-"""Numbers with nouns for display. All plurals are formed here."""
+"""Numbers and durations for display. All plurals are formed here."""
 
 from __future__ import annotations
 
@@ -12,3 +12,10 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         plural: the form for every other number; by default ``noun`` and an s.
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03``, or ``2:03`` below an hour."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
