@@ -171,8 +171,13 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
         except UserError as error:
             errors.append(error)
     warnings = notes + [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    planned_memory: dict[str, Any] = {}
+    try:
+        planned_memory = {} if errors else forecast(config)
+    except UserError as error:
+        errors.append(error)
     made = {"errors": _as_data(errors), "warnings": warnings}
-    return made if errors else {**made, "steps": steps, "memory": forecast(config)}
+    return made if errors else {**made, "steps": steps, "memory": planned_memory}
 
 
 def _as_data(errors: Sequence[UserError]) -> list[dict[str, str | None]]:

@@ -209,6 +209,25 @@ def test_both_sides_of_a_pair_come_from_the_chosen_concept_s_sources(tmp_path: P
     assert "both are edits of the same ones" in faults(made)
 
 
+def test_a_rejected_image_that_is_the_source_itself_is_told(tmp_path: Path) -> None:
+    edits(tmp_path, side="chosen")
+    for number in range(3):
+        write_image(tmp_path / "rejected" / f"{number}.png", seed=90 + number, caption=f"make it {number}")
+    sides = [
+        concept(tmp_path / "chosen", "DPO_CHOSEN", source_path=str(tmp_path / "before")),
+        concept(tmp_path / "rejected", "DPO_REJECTED"),
+    ]
+    made = config(tmp_path, sides, rlhf_enabled=True, **KONTEXT)
+    assert not any("the source image itself" in one for one in inspect_data(made).warnings)
+    shutil.copy(tmp_path / "before" / "1.png", tmp_path / "rejected" / "1.png")
+    found = inspect_data(made)
+    (said,) = (one for one in found.warnings if "the source image itself" in one)
+    assert said.startswith("the rejected image of 1 pair is the source image itself:") and said.endswith(
+        "chosen/1"
+    )
+    assert not found.faults, "a pair that is better than its source can be learnt from"
+
+
 def test_a_batch_has_sources_of_one_size(tmp_path: Path) -> None:
     made = edits(tmp_path, count=4, batch_size=4)
     write_image(tmp_path / "before" / "0.png", size=(192, 64), caption=None)

@@ -33,14 +33,23 @@ def _tiny_modules() -> list[ModuleType]:
     return [importlib.import_module(f"tests.tiny.{name}") for name in names]
 
 
-def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
+def pipeline_options(key: str, cfg: float, size: tuple[int, int] = SIZE) -> dict[str, Any]:
     """What the family's own pipeline is called with besides prompt, size and steps: the ``PIPELINE`` of the module
-    that knows the family, model type -> function of the guidance scale; ``None`` takes an argument out.
+    that knows the family, model type -> function of the guidance scale, and its ``SIZED``, model type -> function of
+    the size (height, width); ``None`` takes an argument out.
     """
+    found: dict[str, Any] = {}
     for module in _tiny_modules():
         if key in getattr(module, "PIPELINE", {}):
-            return dict(module.PIPELINE[key](cfg))
-    return {}
+            found |= module.PIPELINE[key](cfg)
+        if key in getattr(module, "SIZED", {}):
+            found |= module.SIZED[key](size)
+    return found
+
+
+def wide_size(key: str) -> tuple[int, int]:
+    """The smallest (height, width) above ``SIZE`` that is not square and that the family takes."""
+    return SIZE[0], SIZE[1] + max(16, tiny_setup(key).spec.size_multiple)
 
 
 def pipeline_class(key: str) -> Any:

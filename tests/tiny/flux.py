@@ -84,15 +84,7 @@ def _pipeline_schnell(cfg: float) -> dict[str, object]:
 
 
 def _pipeline_kontext(cfg: float) -> dict[str, object]:
-    # sizes are those asked for, not those of a megapixel
-    from tests.tiny import SIZE
-
-    return {
-        **_pipeline(cfg),
-        "image": source_images(1)[0],
-        "max_area": SIZE[0] * SIZE[1],
-        "_auto_resize": False,
-    }
+    return {**_pipeline(cfg), "image": source_images(1)[0], "_auto_resize": False}
 
 
 PIPELINE = {
@@ -100,3 +92,5 @@ PIPELINE = {
     "FLUX_SCHNELL_1": _pipeline_schnell,
     "FLUX_KONTEXT_DEV_1": _pipeline_kontext,
 }
+# sizes are those asked for, not those of a megapixel
+SIZED = {"FLUX_KONTEXT_DEV_1": lambda size: {"max_area": size[0] * size[1]}}

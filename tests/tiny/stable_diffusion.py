@@ -225,25 +225,25 @@ FAMILIES: dict[str, Callable[[Path, str, int], object]] = {
 }
 
 
-def paint_everything(key: str) -> dict[str, object]:
-    """Options of an inpainting pipeline that is given nothing to start from."""
+def paint_everything(key: str, size: tuple[int, int]) -> dict[str, object]:
+    """Options of an inpainting pipeline that is given nothing to start from, for a size (height, width)."""
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
-    from tests.tiny import SIZE, tiny_folder
+    from tests.tiny import tiny_folder
 
     vae = AutoencoderKL.from_pretrained(str(tiny_folder(key) / "vae"))
     with torch.no_grad():
-        grey_BChw = vae.encode(torch.zeros(1, 3, *SIZE)).latent_dist.mode() * vae.config.scaling_factor
+        grey_BChw = vae.encode(torch.zeros(1, 3, *size)).latent_dist.mode() * vae.config.scaling_factor
     return {
-        "image": torch.zeros(1, 3, *SIZE),
-        "mask_image": torch.ones(1, 1, *SIZE),
+        "image": torch.zeros(1, 3, *size),
+        "mask_image": torch.ones(1, 1, *size),
         # the pipeline would take a random sample of what the encoder says
         "masked_image_latents": grey_BChw,
         "strength": 1.0,
     }
 
 
-PIPELINE = {
-    key: lambda cfg, key=key: paint_everything(key)
+SIZED = {
+    key: partial(paint_everything, key)
     for key in ("STABLE_DIFFUSION_15_INPAINTING", "STABLE_DIFFUSION_20_INPAINTING")
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ FAMILIES = {
     "STABLE_DIFFUSION_XL_10_BASE": write,
     "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": write_inpainting,
 }
-PIPELINE = {
-    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": lambda cfg: stable_diffusion.paint_everything(
-        "STABLE_DIFFUSION_XL_10_BASE_INPAINTING"
+SIZED = {
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": partial(
+        stable_diffusion.paint_everything, "STABLE_DIFFUSION_XL_10_BASE_INPAINTING"
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.device_names import listed
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.errors import UserError
+from modules.util.errors import UnsupportedError, UserError
 
 Plan = Callable[[TrainConfig], MemoryPlan]
+SOURCE_SIDES = (768, 512, 384, 256)
+"""Values of ``source_resolution`` to recommend, largest first."""
 
 
 def device_bytes(name: str) -> int | None:
@@ -118,7 +121,7 @@ def advise(config: TrainConfig) -> list[str]:
     """The memory table of a run and, with a CUDA device, whether it fits.
 
     Raises:
-        UserError: the model's configs are not available.
+        UserError: the model's configs are not available, or the source images are too large for the device.
     """
     plan = plan_memory(config)
     free = device_bytes(config.train_device)
@@ -135,6 +138,9 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
         ``needed_bytes``, ``free_bytes`` (``None`` without a CUDA device) and ``saving``: if the run does not
             fit, ``changes`` (setting to value, parts with a dot) and ``needed_bytes`` with them; ``None`` if
             no change is needed or none suffices. If nothing is known, only ``unknown``: the reason.
+
+    Raises:
+        UnsupportedError: the source images are too large for the device.
     """
     if listed(config.train_device)[0] == "cpu":
         return {"unknown": "on the CPU, training uses the main memory"}
@@ -145,6 +151,7 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
     free = device_bytes(config.train_device)
     made: dict[str, Any] = {"needed_bytes": plan.total, "free_bytes": free, "saving": None}
     if free is not None and plan.total > free:
+        check_sources(config, plan, free, planner)
         found = cheapest_saving(config, free, planner)
         if found is not None:
             made["saving"] = {"changes": _by_setting(found[0]), "needed_bytes": found[1]}
@@ -164,7 +171,11 @@ def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
 
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
-    """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory."""
+    """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory.
+
+    Raises:
+        UnsupportedError: it does because of the size of the source images.
+    """
     try:
         plan = planner(config)
     except UserError as error:
@@ -177,14 +188,51 @@ def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_mem
 
 
 def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:
-    """Whether a plan fits into ``free`` bytes, and if not, what would."""
+    """Whether a plan fits into ``free`` bytes, and if not, what would.
+
+    Raises:
+        UnsupportedError: it does not because of the size of the source images.
+    """
     if plan.total <= free:
         return [f"fits: {free / GIB:.1f} GiB are free"]
+    check_sources(config, plan, free, planner)
     said = f"does not fit: {plan.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB free"
     saving = cheapest_saving(config, free, planner)
     if saving is None:
         return [said, "no change of settings makes it fit: use a smaller model or resolution"]
     return [said, f"it would take {saving[1] / GIB:.1f} GiB with: {_settings(saving[0])}"]
+
+
+def check_sources(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> None:
+    """Check that it is not the size of the source images that makes a plan exceed ``free`` bytes. A resumed run
+    is not checked, because the size is that of its beginning.
+
+    Raises:
+        UnsupportedError: the plan exceeds them, and with smaller source images it would not.
+    """
+    if plan.total <= free or plan.source_size is None or config.continue_last_backup:
+        return
+    height, width = plan.source_size
+    if config.trains_pairs and config.rlhf_dpo_execution_mode is DPOExecutionMode.AUTO:
+        config = _in_mode(config, MODES[-1])
+        plan = planner(config)
+    sides = [side for side in SOURCE_SIDES if side**2 < height * width]
+    if plan.total <= free or not sides:
+        return
+
+    @cache
+    def needed(side: int) -> int:
+        return planner(changed(config, {"source_resolution": side})).total
+
+    if needed(sides[-1]) > free:
+        return
+    side, less = next((side, less) for side in sides if (less := needed(side)) <= free)
+    raise UnsupportedError(
+        f"with source images of {width}x{height} pixels, the run needs {plan.total / GIB:.1f} GiB of GPU memory, and "
+        f"{free / GIB:.1f} GiB are free",
+        "source_resolution",
+        f"set it to {side}: the run then needs {less / GIB:.1f} GiB",
+    )
 
 
 def _settings(changes: Mapping[str, Any]) -> str:

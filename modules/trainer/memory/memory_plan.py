@@ -70,12 +70,14 @@ class MemoryPlan:
         mode: execution mode of preference steps; empty for other runs.
         size: (height, width) of the largest images.
         notes: what the figures do not include.
+        source_size: (height, width) of the images that are edited; ``None`` without any.
     """
 
     phases: tuple[Phase, ...]
     mode: str
     size: tuple[int, int]
     notes: tuple[str, ...] = field(default=())
+    source_size: tuple[int, int] | None = None
 
     @property
     def largest(self) -> Phase:
@@ -171,7 +173,9 @@ class Planner:
         notes = []
         if self.config.trains_online:
             notes.append("these figures do not include making and scoring images in online training")
-        return MemoryPlan(tuple(phases), mode if self.config.trains_pairs else "", self.size, tuple(notes))
+        source_size = self.dry_run.source_size(self.size) if self.dry_run.edits else None
+        mode = mode if self.config.trains_pairs else ""
+        return MemoryPlan(tuple(phases), mode, self.size, tuple(notes), source_size)
 
     def _lasting(self) -> dict[str, int]:
         """What stays on the device during training, also between steps: the parts every step needs with

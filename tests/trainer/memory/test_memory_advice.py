@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +15,18 @@ from modules.trainer.memory import memory_advice
 from modules.trainer.memory.memory_advice import (
     changed,
     cheapest_saving,
+    check_sources,
     choose_execution_mode,
     choose_mode,
     verdict,
 )
-from modules.trainer.memory.memory_plan import GIB, MemoryPlan, Phase
+from modules.trainer.memory.memory_plan import GIB, MemoryPlan, Phase, plan_memory
 from modules.trainer.memory.shape_only import ModelNotLocal
+from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import UserError
+from modules.util.errors import UnsupportedError, UserError
+from scripts.train import main
+from tests.contracts.test_family_training import family_config
 
 
 def config_of(**changes: Any) -> TrainConfig:
@@ -229,3 +236,62 @@ def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None
     memory_advice.log_memory(config, Listener(), model_plan)
     assert told[0]["free_bytes"] == 6 * GIB and told[0]["total_bytes"] == 8 * GIB
     assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]
+
+
+def edit_plan(config: TrainConfig) -> MemoryPlan:
+    """2 GiB of weights, 2 GiB for a result in each of the passes that are made at once, and as much for its source."""
+    side = config.source_resolution or 1024
+    passes = 1 if config.rlhf_dpo_execution_mode == "SEQUENTIAL" else 2
+    total = 2.0 + passes * 2.0 * (1 + (side / 1024) ** 2)
+    return replace(plan_of(total), source_size=(side, side))
+
+
+EDITS = {"model_type": "FLUX_2", "rlhf_dpo_execution_mode": "FULL_CONCURRENT"}
+
+
+@pytest.mark.parametrize(("free", "side", "less"), [(9.0, 768, 8.2), (8.0, 512, 7.0), (6.6, 384, 6.6)])
+def test_source_images_that_are_too_large_for_the_card_are_an_error(
+    free: float, side: int, less: float
+) -> None:
+    config = config_of(**EDITS)
+    with pytest.raises(
+        UnsupportedError, match="with source images of 1024x1024 pixels, the run needs 10.0"
+    ) as caught:
+        check_sources(config, edit_plan(config), int(free * GIB), edit_plan)
+    assert f"and {free} GiB are free" in caught.value.message and caught.value.field == "source_resolution"
+    assert caught.value.hint == f"set it to {side}: the run then needs {less} GiB"
+
+
+def test_other_runs_may_start_whatever_is_predicted() -> None:
+    """What fits, what smaller source images do not help, and what began with images of this size."""
+    config = config_of(**EDITS)
+    check_sources(config, edit_plan(config), 10 * GIB, edit_plan)
+    check_sources(config, edit_plan(config), 6 * GIB, edit_plan)
+    check_sources(config, model_plan(config_of()), 1 * GIB, model_plan)
+    resumed = config_of(**EDITS, continue_last_backup=True)
+    check_sources(resumed, edit_plan(resumed), 8 * GIB, edit_plan)
+    auto = config_of(**{**EDITS, "rlhf_dpo_execution_mode": "AUTO"})
+    check_sources(auto, edit_plan(auto), 6 * GIB, edit_plan)
+
+
+def test_a_dry_run_finds_source_images_that_are_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = {"sample_after_unit": "NEVER", "rlhf_dpo_execution_mode": "POLICY_CONCURRENT"}
+    path = family_config(tmp_path, "FLUX_2", resolution="320", train_device="auto", **alone)
+    free = plan_memory(changed(load_config(path), {"source_resolution": 256})).total
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: free)
+    assert main(["--config-path", str(path), "--dry-run", "--json"]) == 2
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["field"] == "source_resolution" and error["hint"].startswith("set it to 256: ")
+    assert "with source images of 320x320 pixels" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "tell", [verdict, lambda *given: memory_advice.log_memory(given[0], Callback(), given[3])]
+)
+def test_the_text_and_the_run_itself_end_with_it(tell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 8 * GIB)
+    config = config_of(**EDITS)
+    with pytest.raises(UnsupportedError, match="with source images"):
+        tell(config, edit_plan(config), 8 * GIB, edit_plan)
