@@ -65,6 +65,7 @@ from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DataType, EMAMode, Scaler
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
 from modules.util.TrainProgress import TrainProgress
@@ -383,9 +384,9 @@ def _in_one_mode(config: TrainConfig, processes: Processes) -> tuple[TrainConfig
     config, said = choose_execution_mode(config, processes.device)
     if not said:
         return config, said
-    chosen = processes.gather((config.rlhf_dpo_execution_mode, said))
-    mode, said = max(chosen, key=lambda one: MODES.index(one[0].value))
-    return config.model_copy(update={"rlhf_dpo_execution_mode": mode}), said
+    chosen = processes.gather((config.rlhf_dpo_execution_mode.value, said))
+    mode, said = max(chosen, key=lambda one: MODES.index(one[0]))
+    return config.model_copy(update={"rlhf_dpo_execution_mode": DPOExecutionMode(mode)}), said
 
 
 def _run(

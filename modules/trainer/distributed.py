@@ -1,5 +1,7 @@
 """Training by several processes. This is the only module that starts them and communicates between them.
 
+All processes of one computer listen on its loopback address only, unless ``torchrun`` was told otherwise.
+
 Weights are replicated. Every process computes the gradient of its share of the step, one flat sum makes the
 gradients equal, and every process takes the same optimizer step. Processes are started by
 ``train_on_each``, ``torchrun`` or ``accelerate launch``, which describe the group in environment
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from modules.runner.outcome import signal_name
+from modules.trainer.control.peer_messages import packed, unpacked
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerWatch
 from modules.util.device_names import listed
 from modules.util.display import counted
@@ -108,16 +110,18 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from modules.trainer.control.LocalMeeting import BACKEND, LOOPBACK, LocalMeeting
+
+    rendezvous_handler_registry.register(BACKEND, LocalMeeting)
     names = listed(train_device)
     # as torchrun does: the processes share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     group = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0,
-        # the computer's own name may not resolve, or lead to a network that is gone
-        local_addr="127.0.0.1",
+        min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend=BACKEND,
+        max_restarts=0, local_addr=LOOPBACK,
     )  # fmt: skip
     try:
         elastic_launch(group, sys.executable)(str(script), *arguments)
@@ -192,10 +196,8 @@ class Processes:
         if world_size == 1:
             return cls(0, 1, 0, device)
         import torch.distributed as dist
-        from torch.distributed import rendezvous  # type: ignore[attr-defined]
 
-        store, rank, world_size = next(rendezvous("env://", rank, world_size, timeout=JOINING))
-        store.set_timeout(PATIENCE)
+        store = _joined(rank, world_size)
         made = cls(rank, world_size, local_rank, device, None, _watching(rank, world_size))
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
@@ -237,14 +239,18 @@ class Processes:
         return total
 
     def gather(self, value: Any) -> list[Any]:
-        """Collect the values of all processes in rank order; all processes get them."""
+        """Collect the values of all processes in rank order; all processes get them, tuples as lists.
+
+        Args:
+            value: made of JSON values and tensors; see ``peer_messages``.
+        """
         if self.world_size == 1:
             return [value]
-        own = _packed(value)
+        own = packed(value)
         sizes = self._gather(torch.tensor([own.numel()]))
         room = int(max(size.item() for size in sizes))
         parts = self._gather(torch.nn.functional.pad(own, (0, room - own.numel())))
-        return [_unpacked(part[: int(size.item())]) for part, size in zip(parts, sizes, strict=True)]
+        return [unpacked(part[: int(size.item())]) for part, size in zip(parts, sizes, strict=True)]
 
     def _gather(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Collect tensors of one shape from all processes."""
@@ -262,15 +268,15 @@ class Processes:
         return sum(int(bit) << shift for shift, bit in enumerate(bits.tolist()))
 
     def broadcast(self, value: Any) -> Any:
-        """The value of the first process, in all processes."""
+        """The value of the first process, in all processes. It is made of JSON values and tensors."""
         if self.world_size == 1:
             return value
-        own = _packed(value)
+        own = packed(value)
         size = torch.tensor([own.numel()])
         self._wait(torch.distributed.broadcast(size, 0, group=self._control, async_op=True))
         box = own if self.first else torch.empty(int(size.item()), dtype=torch.uint8)
         self._wait(torch.distributed.broadcast(box, 0, group=self._control, async_op=True))
-        return value if self.first else _unpacked(box)
+        return value if self.first else unpacked(box)
 
     def _wait(self, message: Any) -> None:
         """Wait until a message between CPUs has arrived everywhere."""
@@ -323,6 +329,26 @@ class Processes:
             raise RuntimeError("the processes of this run start from different weights")
 
 
+def _joined(rank: int, world_size: int) -> Any:
+    """The store of the group that the environment describes. Within one computer, all of the group listens on its
+    loopback address; a launcher that runs the store itself has chosen where that listens.
+    """
+    from torch.distributed import rendezvous  # type: ignore[attr-defined]
+
+    from modules.trainer.control.LocalMeeting import LOOPBACK, is_local, listening_store, stay_local
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    local = is_local(host)
+    if local or os.environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+        stay_local()
+    if local and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        store = listening_store(LOOPBACK, port, JOINING)
+    else:
+        store, *_ = next(rendezvous("env://", rank, world_size, timeout=JOINING))
+    store.set_timeout(PATIENCE)
+    return store
+
+
 def _watching(rank: int, world_size: int) -> PeerWatch:
     """Start a watch over a connection of its own."""
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -335,15 +361,6 @@ def _watching(rank: int, world_size: int) -> PeerWatch:
     watch = PeerWatch(PrefixStore(f"peers/{attempt}", client), rank, world_size)
     watch.start()
     return watch
-
-
-def _packed(value: Any) -> torch.Tensor:
-    """A value as bytes. They are read only by processes of this run."""
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-
-
-def _unpacked(data: torch.Tensor) -> Any:
-    return pickle.loads(data.numpy().tobytes())
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:

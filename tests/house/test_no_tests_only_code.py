@@ -28,6 +28,7 @@ CALLED_BY_NAME = (
     ("modules/pipeline/base.py", r"_get_\w+"),
     ("scripts/demo/judge_server.py", r"do_(GET|POST)|log_message"),
     ("modules/ui/MainWindow.py", "_set_scaling"),
+    ("modules/trainer/control/LocalMeeting.py", "get_backend"),
     ("modules/remote/Connection.py", r"validate_host_public_key|password_auth_requested|kbdint_\w+"),
 )
 ALLOWED = {

@@ -50,7 +50,7 @@ ONLY_IN = {
     "peft": ("modules/adapter/",),
     "accelerate": ("modules/trainer/distributed.py",),
     "asyncssh": ("modules/remote/Connection.py", "modules/remote/host_keys.py"),
-    "torch.distributed": ("modules/trainer/distributed.py",),
+    "torch.distributed": ("modules/trainer/distributed.py", "modules/trainer/control/LocalMeeting.py"),
 }
 ALLOWED = {
     # A question, not an operation: AUTO needs to know whether there is more than one process.

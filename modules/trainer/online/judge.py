@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -89,10 +90,10 @@ class Judge:
         scores, ids = self._scores(rollouts, rgb_NCHW, list(edited) or [None] * len(rollouts))
         if check is not None:
             check()
-        rows = self._processes.gather((ids, scores))
+        rows = self._processes.gather((ids, scores.raw_RN, scores.kept_N, scores.dropped))
         found = {
-            one: (part.raw_RN[:, i], bool(part.kept_N[i]))
-            for names, part in rows
+            one: (raw_RN[:, i], bool(kept_N[i]))
+            for names, raw_RN, kept_N, _ in rows
             for i, one in enumerate(names)
         }
         everybody = self._processes.gather((list(rollouts.ids), rollouts.group_N.tolist()))
@@ -105,7 +106,7 @@ class Judge:
         group_A = torch.tensor([group for group, _ in order], dtype=torch.int64)
         raw_RA = torch.stack([found[one][0] for one in names], 1)
         kept_A = torch.tensor([found[one][1] for one in names])
-        dropped = {group: why for _, part in rows for group, why in part.dropped.items()}
+        dropped = {group: why for *_, dropped in rows for group, why in dropped.items()}
         made = self.rewards.combine(raw_RA, kept_A, group_A, dropped)
         judged, all_equal = self._compare(rollouts, names, group_A, made)
         ids = [one for one, kept in zip(names, made.kept_N.tolist(), strict=True) if kept]
@@ -195,14 +196,15 @@ class Judge:
         self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, edited: list[RolloutSource | None]
     ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor, list[RolloutSource | None]]:
         """All images of every W-th group, gathered from all processes."""
-        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW, edited)
+        own = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW)
+        parts = self._processes.gather((*own, *_sendable(edited)))
         world, rank = self._processes.world_size, self._processes.rank
         picked = sorted(
             (
                 (group, one, prompt, image, source)
-                for names, prompts, groups, images, before in self._processes.gather(mine)
+                for names, prompts, groups, images, *before in parts
                 for one, prompt, group, image, source in zip(
-                    names, prompts, groups, images, before, strict=True
+                    names, prompts, groups, images, _received(*before), strict=True
                 )
                 if group % world == rank
             ),
@@ -213,6 +215,19 @@ class Judge:
         images = [entry[3] for entry in picked]
         stacked_NCHW = torch.stack(images) if images else rgb_NCHW[:0]
         return ids, prompts, group_N, stacked_NCHW, [entry[4] for entry in picked]
+
+
+def _sendable(edited: Sequence[RolloutSource | None]) -> tuple[list[Any], list[int]]:
+    """What images were made from, as data for other processes: each source once, and its index for each image."""
+    different = list(dict.fromkeys(edited))
+    data = [None if one is None else (one.pixels, one.names) for one in different]
+    return data, [different.index(one) for one in edited]
+
+
+def _received(data: list[Any], indices: list[int]) -> list[RolloutSource | None]:
+    """The inverse of ``_sendable``."""
+    sources = [None if one is None else RolloutSource(tuple(one[0]), tuple(one[1])) for one in data]
+    return [sources[index] for index in indices]
 
 
 def member_id(epoch: int, group: int, member: int) -> str:

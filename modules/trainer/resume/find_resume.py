@@ -23,8 +23,8 @@ def find_resume(folder: Path, processes: Processes, warn: Warn) -> tuple[Path, S
     path, problems = find_backup(folder) if processes.first else (None, [])
     for problem in problems:
         warn(problem)
-    path = processes.broadcast(path)
-    if path is None:
+    told = processes.broadcast(None if path is None else str(path))
+    if told is None:
         if processes.first and list_backups(folder):
             raise DataError(
                 f"none of the backups in {folder} can be used",
@@ -32,6 +32,7 @@ def find_resume(folder: Path, processes: Processes, warn: Warn) -> tuple[Path, S
             )
         warn(f"there is no backup in {folder} yet: the run starts from the beginning")
         return None
+    path = Path(told)
     return path, read_backup(path)
 
 
