@@ -14,6 +14,7 @@ from modules.util.config.foreign.dropout import common_dropout
 from modules.util.config.foreign.Fields import Fields
 from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
+from modules.util.config.foreign.step_counts import in_optimizer_steps
 from modules.util.config.kohya.kohya_optimizer import optimizer_named, optimizer_section, schedule_named
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
@@ -125,8 +126,11 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
         **_network(network, family, adapter, notes),
     }
     _weights(model, train, family, parts, adapter, made, notes)
+    inside, together = _accumulation(train, notes)
+    made |= {"gradient_accumulation_steps": inside * together}
     made |= _training(train, family, parts, adapter, notes) | _levels(train, family, notes)
-    made |= _saving(fields, name, notes)
+    made["max_steps"] = in_optimizer_steps("train.steps", made["max_steps"], together, notes)
+    made |= _saving(fields, name, together, notes)
     trigger = fields.text("trigger_word")
     rates: list[float] = []
     masks, sets = MaskKinds("alpha_mask"), fields.items("datasets")
@@ -140,7 +144,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
         parts[family.text_encoders[0]]["dropout_probability"] = common_dropout(rates, notes)
     made |= parts
     sample = fields.inner("sample")
-    every = sample.whole("sample_every", 0)
+    every = in_optimizer_steps("sample.sample_every", sample.whole("sample_every", 0), together, notes, False)
     made |= {"sample_after": every, "sample_after_unit": "STEP"} if every else {}
     made["samples"] = import_samples(sample, trigger, notes)
     sample.without_meaning(("sampler", "format", "ext", "num_frames", "fps"))
@@ -269,13 +273,11 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
         parts[part] |= {"learning_rate": rate, "gradient_checkpointing": checkpointing}
     train.without_meaning(("train_unet",))
     ema = train.inner("ema_config")
-    together = train.whole("gradient_accumulation", 1)
     made: Data = {
         "optimizer": optimizer_section(name, params, arguments, notes, "train.optimizer_params"),
         "learning_rate": train.number("lr", 1e-6),
         "learning_rate_scheduler": schedule_named(schedule, 1.0, "train.lr_scheduler"),
         "max_steps": train.whole("steps", 1000), "epochs": 1_000_000, "batch_size": train.whole("batch_size", 1),
-        "gradient_accumulation_steps": train.whole("gradient_accumulation_steps", together),
         "clip_grad_norm": train.number("max_grad_norm", 1.0), "mse_strength": 0.0, _LOSSES[loss]: 1.0,
         "offset_noise_weight": train.number("noise_offset", 0.0), "ema_update_step_interval": 1,
     }  # fmt: skip
@@ -326,9 +328,23 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     return made | {"timestep_distribution": "LOGIT_NORMAL"}
 
 
-def _saving(fields: Fields, name: str, notes: Notes) -> Data:
+def _accumulation(train: Fields, notes: Notes) -> tuple[int, int]:
+    """How many batches a step has there, and how many such steps make an optimizer step.
+
+    Its steps, and with them the intervals, count passes of the training loop. ``gradient_accumulation`` batches
+    belong to one pass; ``gradient_accumulation_steps`` passes end in one optimizer step (``BaseSDTrainProcess.run``).
+    """
+    inside, together = (train.whole(f"gradient_accumulation{end}", 1) for end in ("", "_steps"))
+    if together == -1:
+        place, why = "train.gradient_accumulation_steps", "there an epoch is one optimizer step; set the accumulation"
+        notes.add(place, -1, why, ours=1)
+        together = 1
+    return inside, together
+
+
+def _saving(fields: Fields, name: str, together: int, notes: Notes) -> Data:
     save = fields.inner("save")
-    every = save.whole("save_every", 0)
+    every = in_optimizer_steps("save.save_every", save.whole("save_every", 0), together, notes, False)
     dtype = save.text("dtype", "float16")
     made: Data = {
         "output_model_destination": str(

@@ -7,6 +7,7 @@ from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.foreign.Notes import Notes
+from modules.util.config.onetrainer.devices_import import DEVICES
 from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
@@ -58,8 +59,6 @@ ACTS_ONLY: Mapping[str, Acts] = {
     "lokr_weight_decompose": _of_kind("LOKR"),
     "lokr_full_matrix": _of_kind("LOKR"),
     "lokr_dora_on_output": lambda full: full["lokr_weight_decompose"] is True,
-    "multi_gpu": lambda full: full["multi_gpu"] is True,
-    "device_indexes": lambda full: full["multi_gpu"] is True,
 }
 """Settings that act only with certain values of others."""
 _ELSEWHERE = (
@@ -70,6 +69,7 @@ _ELSEWHERE = (
     "cloud",
     "oft_block_size",
     "lokr_dim",
+    *DEVICES,
 )
 """Settings that are handled individually elsewhere."""
 _ENVIRONMENT = {

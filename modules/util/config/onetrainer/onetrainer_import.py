@@ -20,8 +20,10 @@ from modules.util.config.faults import unwrap
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.load import find_problems
+from modules.util.config.onetrainer.devices_import import import_devices
 from modules.util.config.onetrainer.embeddings_import import import_embeddings
 from modules.util.config.onetrainer.idle import note_rest
+from modules.util.config.onetrainer.intervals_import import import_intervals
 from modules.util.config.onetrainer.layers_import import import_layers, import_rounded_layers
 from modules.util.config.onetrainer.masks_import import import_masks
 from modules.util.config.onetrainer.noise_import import noise_and_rates
@@ -33,7 +35,7 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
 )
 from modules.util.config.onetrainer.parts_import import import_part
 from modules.util.config.onetrainer.remote_import import import_remote
-from modules.util.config.onetrainer.samples_import import SWITCH, import_painting, import_skips
+from modules.util.config.onetrainer.samples_import import SWITCH, import_painting
 from modules.util.config.overrides import merge
 from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
 from modules.util.config.SampleConfig import SampleConfig
@@ -135,7 +137,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         "model_type": family.value,
         **{name: value for name, value in chosen.items() if name not in PARTS},
     }
-    made |= {name: given[name] for name in ("train_device",) if name in given}
+    made |= import_devices(given, full, notes)
     made["output_model_format"] = _output_format(full, notes)
     for part in (name for name in family.parts if not family.spec.part(name).frozen):
         made[part] = import_part(part, family, full, defaults[part], notes)
@@ -148,7 +150,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= {"lora_rank": _adapter(full, notes), **import_layers(full, family, notes)}
     made |= import_rounded_layers(full, made[family.denoiser], family, defaults["quantization"], notes)
     made |= _acceleration(full, family, notes)
-    made |= _warmup(full, notes) | import_remote(given, full, notes) | import_skips(full, notes)
+    made |= _warmup(full, notes) | import_remote(given, full, notes) | import_intervals(full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)

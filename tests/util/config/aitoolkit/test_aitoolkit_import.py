@@ -99,7 +99,7 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
     assert find_problems(config).errors == []
     assert (config.model_type, config.lora_rank, config.lora_alpha) == ("FLUX_DEV_1", 16, 8)
     assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == ("FLOAT_8", "BFLOAT_16")
-    assert (config.max_steps, config.gradient_accumulation_steps, config.learning_rate) == (2000, 2, 1e-4)
+    assert (config.max_steps, config.gradient_accumulation_steps, config.learning_rate) == (1000, 2, 1e-4)
     assert (config.optimizer.optimizer, config.ema, config.ema_decay) == ("ADAMW_8BIT", "GPU", 0.99)
     assert (config.timestep_distribution, config.noising_weight) == ("LOGIT_NORMAL", 0)
     assert (config.transformer.train, config.text_encoder.train) == (True, False)
@@ -239,3 +239,36 @@ def test_masks_are_taken_over(changes: dict[str, Any], source: str, weight: floa
     assert (config.mask_source, config.unmasked_weight, config.unmasked_probability) == (source, weight, 0.0)
     assert config.concepts[0].mask_path == ("masks" if source == "FOLDER" else "")
     assert not [note for note in imported.notes.listed() if "mask" in note]
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "steps"),
+    [
+        ({"gradient_accumulation_steps": 1}, (1, 2000, 250, 250)),
+        ({"gradient_accumulation_steps": 4}, (4, 500, 63, 63)),
+        ({"gradient_accumulation_steps": 1, "gradient_accumulation": 4}, (4, 2000, 250, 250)),
+    ],
+)
+def test_steps_are_optimizer_steps(
+    accumulation: dict[str, int], steps: tuple[int, ...], tmp_path: Path
+) -> None:
+    """In ``jobs/process/BaseSDTrainProcess.py`` of ai-toolkit, ``steps``, ``save_every`` and ``sample_every`` count
+    passes of one loop. A pass takes ``gradient_accumulation`` batches. The optimizer steps once in
+    ``gradient_accumulation_steps`` passes (``is_grad_accumulation_step``).
+    """
+    imported = read(tmp_path, **{f"train__{name}": value for name, value in accumulation.items()})
+    config = imported.made
+    assert isinstance(config, TrainConfig)
+    found = (config.gradient_accumulation_steps, config.max_steps, config.save_every, config.sample_after)
+    assert found == steps
+    rounded = [note for note in imported.notes.listed() if "_every" in note]
+    assert len(rounded) == (2 if 63 in steps else 0)
+    assert all("250: there batches, which make 62.5 optimizer steps; here 63" in note for note in rounded)
+    assert imported.outcome() == DONE
+
+
+def test_an_epoch_as_one_optimizer_step_is_noted(tmp_path: Path) -> None:
+    imported = read(tmp_path, train__gradient_accumulation_steps=-1)
+    assert isinstance(imported.made, TrainConfig) and imported.made.gradient_accumulation_steps == 1
+    assert any("an epoch is one optimizer step" in note for note in imported.notes.listed())
+    assert imported.outcome() == CHANGED

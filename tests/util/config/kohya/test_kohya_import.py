@@ -386,3 +386,18 @@ def test_two_sources_of_masks_and_those_of_a_lone_data_set_are_noted(tmp_path: P
     config, notes = read(tmp_path, **LORA, masked_loss=True, dataset_config=str(tmp_path / "data.toml"))
     assert config.mask_source == "ALPHA"
     assert [note for note in notes.listed() if "one source of masks" in note and note.changes_weights]
+
+
+def test_steps_are_optimizer_steps_in_both_programs(tmp_path: Path) -> None:
+    """In ``train_network.py`` of sd-scripts, ``global_step`` grows only if ``accelerator.sync_gradients``, that is with
+    each optimizer step. ``max_train_steps``, ``save_every_n_steps`` and ``sample_every_n_steps`` are compared with it.
+    """
+    config, notes = read(
+        tmp_path, **LORA, gradient_accumulation_steps=4, max_train_steps=1000, save_every_n_steps=100,
+        sample_every_n_steps=50, lr_scheduler="cosine", lr_warmup_steps=80, mixed_precision="bf16",
+    )  # fmt: skip
+    assert (config.gradient_accumulation_steps, config.max_steps) == (4, 1000)
+    assert (config.save_every, config.save_every_unit) == (100, "STEP")
+    assert (config.sample_after, config.sample_after_unit) == (50, "STEP")
+    assert config.learning_rate_warmup_steps == 80
+    assert not [note for note in notes.listed() if "step" in note]

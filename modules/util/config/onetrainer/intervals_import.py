@@ -1,0 +1,55 @@
+"""Import of intervals and of what is skipped at the start.
+
+OneTrainer's ``global_step`` counts batches; here a step is an optimizer step. What falls due while a gradient is
+pending is postponed there until the optimizer step (``GenericTrainer.train``, ``TimedActionMixin``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.foreign.Notes import Notes
+from modules.util.config.foreign.step_counts import MOST, accumulated, in_optimizer_steps
+
+Data = dict[str, Any]
+_INTERVALS = ("sample_after", "save_every", "backup_after", "validate_after")
+_SKIPS = {"sample_skip_first": "sample_after", "save_skip_first": "save_every"}
+
+
+def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
+    """Intervals in optimizer steps, and how many samplings and saves are skipped.
+
+    A skip is a time there, in the unit of its interval; here it is a number.
+    """
+    together = full["gradient_accumulation_steps"]
+    made: Data = {
+        name: in_optimizer_steps(name, full[name], together, notes)
+        for name in _INTERVALS
+        if full[f"{name}_unit"] == "STEP"
+    }
+    for name, interval in _SKIPS.items():
+        skipped, every = full[name], full[interval]
+        if not all(isinstance(value, (int, float)) and 0 < value < MOST for value in (skipped, every)):
+            continue
+        if interval in made:
+            every = made[interval] * accumulated(together)  # batches between two of ours
+        made[name] = _skipped(skipped, every, full[f"{interval}_unit"], saves=name == "save_skip_first")
+        if made[name] != skipped:
+            notes.moved(name, skipped, f"{made[name]}", f"there in units of {interval}, here how many")
+    return made
+
+
+def _skipped(first: float, every: float, unit: str, saves: bool) -> int:
+    """How many of the times ``every``, twice ``every``, ... are left out.
+
+    There, what is due at step k counts as done at k + 1, and is left out up to ``first``. Only saves by steps are due
+    at the end of the step itself.
+
+    Args:
+        saves: it is about saves, not samples.
+    """
+    if unit == "ALWAYS":
+        return 0
+    return int(first // every) if saves and unit == "STEP" else max(0, math.ceil(first / every) - 1)
