@@ -33,6 +33,8 @@ from tests.trainer.builders import run_here, same_weights
 from tests.trainer.resume.test_resume import StopAt
 
 KEY = "FLUX_2"
+OTHERS = ("Z_IMAGE", "FLUX_SCHNELL_1", "KREA_2")
+"""Further families of which a distilled model is published with a training adapter."""
 LAYOUTS = ("KOHYA_LORA", "COMFY_LORA", "DIFFUSERS_LORA", "LEGACY_LORA")
 
 
@@ -40,7 +42,7 @@ def _write(folder: Path) -> None:
     """An adapter that changes images, in every layout; those of other families and kinds."""
     for key, options, layouts in (
         (KEY, {}, LAYOUTS),
-        ("Z_IMAGE", {}, ("COMFY_LORA",)),
+        *((other, {}, ("COMFY_LORA",)) for other in OTHERS),
         (KEY, {"decompose": True}, ("LEGACY_LORA",)),
         (KEY, {"parts": ("transformer", "text_encoder")}, ("COMFY_LORA",)),
     ):
@@ -70,24 +72,28 @@ class Losses(Callback):
         self.losses.append(metrics["loss/train_step"])
 
 
-def run_config(folder: Path, **changes: Any) -> Path:
-    return family_config(
-        folder, KEY, **{"training_adapter": {"model_name": adapter_file()}, "epochs": 1, **changes}
-    )
+def file_of(key: str) -> str:
+    return adapter_file() if key == KEY else adapter_file(f"{key}-COMFY_LORA")
 
 
-def loaded(**changes: Any) -> Model:
+def run_config(folder: Path, key: str = KEY, **changes: Any) -> Path:
+    given: dict[str, Any] = {"training_adapter": {"model_name": file_of(key)}, "epochs": 1}
+    return family_config(folder, key, **{**given, **changes})
+
+
+def loaded(key: str = KEY, **changes: Any) -> Model:
     given: dict[str, Any] = {
-        "model_type": KEY,
-        "base_model_name": str(tiny_folder(KEY)),
+        "model_type": key,
+        "base_model_name": str(tiny_folder(key)),
         "train_dtype": "FLOAT_32",
-        "training_adapter": {"model_name": adapter_file()},
+        "training_adapter": {"model_name": file_of(key)},
     }
-    return training.load_model(tiny_setup(KEY), TrainConfig.from_dict({**given, **changes}))
+    return training.load_model(tiny_setup(key), TrainConfig.from_dict({**given, **changes}))
 
 
 def picture(model: Model) -> torch.Tensor:
-    return images(tiny_setup(KEY), model, ["a red circle"], seeds=[3], steps=3, cfg=1.0, size=SIZE)
+    setup = tiny_setup(model.spec.key)
+    return images(setup, model, ["a red circle"], seeds=[3], steps=3, cfg=1.0, size=SIZE)
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -109,8 +115,9 @@ def test_it_is_added_to_the_weights_whatever_its_layout(layout: str) -> None:
     assert changed == len(handle.layers) > 0
 
 
-def test_a_sample_is_that_of_the_distilled_model() -> None:
-    distilled, model = tiny_model(KEY), loaded()
+@pytest.mark.parametrize("key", [KEY, *OTHERS])
+def test_a_sample_is_that_of_the_distilled_model(key: str) -> None:
+    distilled, model = tiny_model(key), loaded(key)
     wanted = picture(distilled)
     assert difference(picture(model), wanted) < 1e-4
     # with it, images are others
@@ -174,6 +181,34 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
         run_here(broken, "continue_last_backup=true", f"training_adapter.model_name={other}")
     run_here(broken, "continue_last_backup=true")
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "broken" / "out.safetensors")
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_every_family_trains_with_one(key: str, tmp_path: Path) -> None:
+    """From log 2 to a file with the keys of its own LoRA alone, the same after a stop."""
+    seen = Losses()
+    changes = {"learning_rate": 1e-2, "output_model_format": "COMFY_LORA"}
+    whole = run_config(tmp_path / "whole", key, **changes)
+    run_here(whole, callback=seen)
+    assert seen.losses[0] == pytest.approx(math.log(2.0), abs=1e-5)
+    broken = run_config(tmp_path / "broken", key, **changes)
+    run_here(broken, callback=StopAt(1))
+    run_here(broken, "continue_last_backup=true")
+    out = tmp_path / "whole" / "out.safetensors"
+    assert same_weights(out, tmp_path / "broken" / "out.safetensors")
+    config = load_config(whole)
+    own = attach(tiny_model(key), training.adapter_options(config, tiny_setup(key).spec))
+    save_adapter(own, tmp_path / "own.safetensors", "COMFY_LORA")
+    found, wanted = (load_file(path) for path in (out, tmp_path / "own.safetensors"))
+    assert {name: t.shape for name, t in found.items()} == {name: t.shape for name, t in wanted.items()}
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_that_of_another_family_is_refused(key: str) -> None:
+    other = file_of(OTHERS[OTHERS.index(key) - 1])
+    with pytest.raises(UserError, match=f"does not fit {tiny_setup(key).spec.label}") as caught:
+        loaded(key, training_adapter={"model_name": other})
+    assert caught.value.field == "training_adapter.model_name"
 
 
 def changed_copy(path: Path) -> Path:
