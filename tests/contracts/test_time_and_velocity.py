@@ -115,7 +115,7 @@ CALLS = {
     # a list of images, a film of one each
     "Z_IMAGE": Call(rest, -1, frames, frames),
 }
-"""Time, sign and layout as the models are published (the forward methods of diffusers and the calls of its pipelines)."""
+"""Time, sign and layout as the models are published: how the pipelines of diffusers call their denoisers."""
 CASES = [*families(), ("STABLE_DIFFUSION_XL_10_BASE", "v_prediction")]
 
 
