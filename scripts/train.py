@@ -24,7 +24,8 @@ if str(ROOT) not in sys.path:
 from modules.runner.devices import starts_several  # noqa: E402
 from modules.runner.launcher import unfinished  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
-from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
+from modules.trainer.control.LauncherWatch import LauncherWatch  # noqa: E402
+from modules.trainer.control.PeerWatch import PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.device_names import listed  # noqa: E402
@@ -200,13 +201,21 @@ def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.flush()
 
 
-def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) -> str:
+def train(
+    config: TrainConfig,
+    run: RunDirectory,
+    rank: int,
+    profiled: int = 0,
+    launcher: LauncherWatch | None = None,
+) -> str:
     """Run the training in this process; return its final status.
 
     Args:
         profiled: numbers of steps that the first process times and traces.
+        launcher: watches the launcher of this process, if it has one.
     """
     from modules.trainer.callbacks import Callbacks, Console, EventLog, TensorBoardLog
+    from modules.trainer.diagnosis import fault_of
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
     from modules.trainer.memory.memory_advice import log_memory
@@ -218,11 +227,11 @@ def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) 
         members += [EventLog(run.writer(), run.path), Console()]
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))
-    processes = Processes.start(config.train_device)
+    processes = Processes.start(config.train_device, launcher)
     if rank == 0 and processes.world_size == 1:
         run.compute_on(str(processes.device))
     callbacks = Callbacks(members)
-    reason = ""
+    fault = None
     try:
         if rank == 0 and processes.device.type == "cuda":
             log_memory(config, callbacks)
@@ -230,10 +239,10 @@ def train(config: TrainConfig, run: RunDirectory, rank: int, profiled: int = 0) 
             return profile(config, run, callbacks, processes, profiled)
         return GenericTrainer(config, run, callbacks, processes).run()
     except Exception as error:
-        reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        fault = fault_of(error)
         raise
     finally:
-        processes.stop(reason)
+        processes.stop(fault)
 
 
 def profile(
@@ -275,11 +284,11 @@ def tidy(config: TrainConfig, run: RunDirectory) -> None:
     clear_leftovers(config, run)
 
 
-def leave_at_once() -> None:
+def leave_at_once(status: int) -> None:
     """Exit without cleanup, which would wait for messages to a process that is gone."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(EXIT_STATUS)
+    os._exit(status)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -289,6 +298,7 @@ def main(argv: list[str] | None = None) -> int:
         found = findings(options, world_size)
         print(json.dumps(found))
         return 2 if found["errors"] else 0
+    launcher = LauncherWatch.begin() if world_size > 1 else None
     notes: list[str] = []
     try:
         config = load_config(options, notes)
@@ -313,15 +323,15 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if rank == 0:
                 tidy(config, run)
-            train(config, run, rank, options.profile)
+            train(config, run, rank, options.profile, launcher)
         finally:
             run.unlock()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except PeerLost as error:
-        print(f"error: {error}\n  -> {HINT}", file=sys.stderr)
-        leave_at_once()
+        print(error.text(), file=sys.stderr)
+        leave_at_once(error.exit_status)
     except KeyboardInterrupt:
         print("interrupted; continue_last_backup resumes from the last backup", file=sys.stderr)
         return INTERRUPTED

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import RunDirectory
-from modules.util.device_names import listed
+from modules.util.device_names import listed, plain
 
 UNKNOWN = "auto"
 ASKING_SECONDS, MOST_GPUS = 60, 32
@@ -49,11 +49,7 @@ def overlap(one: str, other: str) -> bool:
     """
     if UNKNOWN in (one, other):
         return True
-    return not {_plain(name) for name in listed(one)}.isdisjoint(_plain(name) for name in listed(other))
-
-
-def _plain(device: str) -> str:
-    return "cuda:0" if device == "cuda" else device
+    return not {plain(name) for name in listed(one)}.isdisjoint(plain(name) for name in listed(other))
 
 
 def device_of(run: RunDirectory) -> str:
@@ -84,4 +80,4 @@ def waiting_for(run: RunDirectory, device: str) -> str:
 
 
 def _words(wanted: str, used: str) -> str:
-    return "the same device" if UNKNOWN in (wanted, used) else _plain(used)
+    return "the same device" if UNKNOWN in (wanted, used) else plain(used)

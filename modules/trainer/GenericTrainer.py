@@ -23,9 +23,9 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.control.Commands import BACKUP, PAUSE, RESUME, SAMPLE, SAVE, STOP, Commands
 from modules.trainer.control.Interval import Interval, ends_a_tenth
 from modules.trainer.control.Pace import Pace
-from modules.trainer.control.PeerWatch import HINT, PeerLost
+from modules.trainer.control.PeerWatch import PeerLost
 from modules.trainer.control.StopSignals import StopSignals
-from modules.trainer.diagnosis import diagnosis, memory
+from modules.trainer.diagnosis import fault_of, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.memory.memory_advice import resumed_mode
 from modules.trainer.online.VoteDesk import Asking
@@ -109,20 +109,11 @@ class GenericTrainer:
                     status = ended
         except LoadingCancelled:
             status = STOPPED
-        except UserError as error:
-            status = FAILED
-            where = f"{error.field}: " if error.field else ""
-            self.callback.error(f"{where}{error.message}", "user", error.hint or "")
-            raise
-        except PeerLost as error:
-            status = FAILED
-            self.callback.error(str(error), "killed", HINT)
-            raise
         except Exception as error:
             status = FAILED
-            trace = traceback.format_exc()
-            category, hint = diagnosis(error, trace)
-            self.callback.error(f"{type(error).__name__}: {error}", category, hint, trace)
+            fault = fault_of(error)
+            trace = "" if isinstance(error, (UserError, PeerLost)) else traceback.format_exc()
+            self.callback.error(fault.message, fault.category, fault.hint, trace)
             raise
         finally:
             try:

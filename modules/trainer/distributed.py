@@ -11,6 +11,7 @@ variables. Without these there is one process, and nothing here has any cost.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import uuid
@@ -22,9 +23,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from modules.runner.outcome import signal_name
+from modules.runner.outcome import Outcome, signal_name
+from modules.runner.ProcessId import ProcessId
+from modules.trainer.control.LauncherWatch import LAUNCHER_VARIABLE, LauncherWatch
 from modules.trainer.control.peer_messages import packed, unpacked
-from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerWatch
+from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost, PeerWatch
 from modules.util.device_names import listed
 from modules.util.display import counted
 from modules.util.errors import ConfigError, UserError
@@ -119,6 +122,7 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
     names = listed(train_device)
     # as torchrun does: the processes share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ[LAUNCHER_VARIABLE] = json.dumps(ProcessId.own().to_dict())
     group = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend=BACKEND,
         max_restarts=0, local_addr=LOOPBACK,
@@ -136,6 +140,8 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
         return EXIT_STATUS
     except SignalException:
         return INTERRUPTED
+    finally:
+        del os.environ[LAUNCHER_VARIABLE]
     return 0
 
 
@@ -182,10 +188,15 @@ class Processes:
     device: torch.device
     _control: Any = field(default=None, repr=False)
     _watch: PeerWatch | None = field(default=None, repr=False)
+    _launcher: LauncherWatch | None = field(default=None, repr=False)
 
     @classmethod
-    def start(cls, train_device: str = "cpu") -> Processes:
-        """Join the process group described in the environment, if there are several processes."""
+    def start(cls, train_device: str = "cpu", launcher: LauncherWatch | None = None) -> Processes:
+        """Join the process group described in the environment, if there are several processes.
+
+        Args:
+            launcher: if this process already watches its launcher.
+        """
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         device = choose_device(train_device, local_rank if world_size > 1 else 0)
@@ -197,8 +208,10 @@ class Processes:
             return cls(0, 1, 0, device)
         import torch.distributed as dist
 
+        # before anything waits for the other processes, which may be gone with it
+        launcher = launcher or LauncherWatch.begin()
         store = _joined(rank, world_size)
-        made = cls(rank, world_size, local_rank, device, None, _watching(rank, world_size))
+        made = cls(rank, world_size, local_rank, device, None, _watching(rank, world_size), launcher)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
         # decisions are exchanged on the CPU, so that no process waits for a GPU
@@ -210,16 +223,18 @@ class Processes:
         """Whether this process writes files and communicates with the user."""
         return self.rank == 0
 
-    def stop(self, reason: str = "") -> None:
+    def stop(self, fault: Outcome | None = None) -> None:
         """Leave the group. After ``PeerLost``, pending messages are abandoned, because they would never finish.
 
         Args:
-            reason: the error because of which this process leaves, for the messages of the others.
+            fault: the error because of which this process leaves, which the others report.
         """
         if self._watch is not None:
-            self._watch.leave(reason)
-        if self.world_size > 1 and torch.distributed.is_initialized() and not self._is_broken():
+            self._watch.leave(fault)
+        if self.world_size > 1 and torch.distributed.is_initialized() and self._lost() is None:
             torch.distributed.destroy_process_group()
+        if self._launcher is not None:
+            self._launcher.leave()
 
     def barrier(self) -> None:
         """Wait for all processes.
@@ -281,22 +296,25 @@ class Processes:
     def _wait(self, message: Any) -> None:
         """Wait until a message between CPUs has arrived everywhere."""
         while True:
-            if self._is_broken():
-                assert self._watch is not None and self._watch.lost is not None
-                raise self._watch.lost
+            if (lost := self._lost()) is not None:
+                raise lost
             try:
                 message.wait(ROUND)
                 return
             except RuntimeError as error:
                 if not message.is_completed():
                     continue
-                lost = self._watch.explain() if self._watch is not None else None
+                lost = self._launcher.look() if self._launcher is not None else None
+                if lost is None and self._watch is not None:
+                    lost = self._watch.explain()
                 if lost is None:
                     raise
                 raise lost from error
 
-    def _is_broken(self) -> bool:
-        return self._watch is not None and self._watch.lost is not None
+    def _lost(self) -> PeerLost | None:
+        """Why messages to the other processes would never arrive; ``None`` if they do."""
+        lost = self._launcher.lost if self._launcher is not None else None
+        return lost or (self._watch.lost if self._watch is not None else None)
 
     @torch.no_grad()
     def reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -25,6 +25,7 @@ from tests.runner.support import fake_command, start_fake, wait_until
         ("cpu", "cuda", False), ("cpu", "cpu", True), ("auto", "cuda:1", True), ("cpu", "auto", True),
         ("mps", "cpu", False), ("cuda:0,cuda:1", "cuda:1", True), ("cuda:1,cuda:2", "cuda", False),
         ("cuda:1,cuda:2", "cuda:2,cuda:3", True), ("cpu,cpu", "cpu", True), ("cpu,cpu", "cuda:0,cuda:1", False),
+        ("cuda:00", "cuda", True), ("cuda:01,cuda:2", "cuda:1", True), ("cuda:10", "cuda:1", False),
     ],
 )  # fmt: skip
 def test_which_devices_may_be_the_same(one, other, same):

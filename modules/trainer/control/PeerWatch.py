@@ -13,9 +13,12 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
+from modules.runner.events import ERROR_CATEGORIES
+from modules.runner.outcome import Outcome
 from modules.runner.ProcessId import ProcessId
 
 BEAT_SECONDS = 5.0
@@ -27,11 +30,30 @@ EXPLAINING_SECONDS = 10.0
 HURRIED_SECONDS = 0.2
 MAX_REASON = 2000
 EXIT_STATUS = 2
+"""Of a process whose error a person can fix, or that was ended because another one was lost."""
 HINT = "start all processes again: continue_last_backup resumes from the last backup"
 
 
 class PeerLost(Exception):
-    """Another process of the run is gone. The message says which and why."""
+    """Another process of the run is gone. The message says which and why.
+
+    Args:
+        fault: the error because of which it left, for people; by default, that it was killed.
+    """
+
+    def __init__(self, message: str, fault: Outcome | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault or Outcome("killed", message, HINT)
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of a process that ends because of this: that of the lost one, if it told its error."""
+        return EXIT_STATUS if self.fault.category in ("user", "killed") else 1
+
+    def text(self) -> str:
+        """What the command line prints."""
+        hint = f"\n  -> {self.fault.hint}" if self.fault.hint else ""
+        return f"error: {self.fault.message}{hint}"
 
 
 class Store(Protocol):
@@ -63,8 +85,7 @@ class PeerWatch:
         self._beats = dict.fromkeys(self._others, 0)
         self._silent = dict.fromkeys(self._others, 0.0)
         self._known: dict[int, ProcessId | None] = {}
-        self._launcher = ProcessId.of(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
-        self._reason = ""
+        self._fault: Outcome | None = None
         self._unreached = 0.0
         self._heard_at = time.monotonic()
         self._leaving, self._asked, self._wake = threading.Event(), threading.Event(), threading.Event()
@@ -77,13 +98,13 @@ class PeerWatch:
         self._store.set(f"who/{self._rank}", json.dumps({"host": _host(), **ProcessId.own().to_dict()}))
         self._thread.start()
 
-    def leave(self, reason: str = "") -> None:
+    def leave(self, fault: Outcome | None = None) -> None:
         """Announce that this process leaves deliberately, so that its silence means nothing.
 
         Args:
-            reason: the error because of which it leaves; empty if there is none.
+            fault: the error because of which it leaves, which ends the others too; ``None`` if there is none.
         """
-        self._reason = reason[:MAX_REASON]
+        self._fault = fault
         self._leaving.set()
         self._wake.set()
         self._thread.join(EXPLAINING_SECONDS)
@@ -109,14 +130,12 @@ class PeerWatch:
                 self._wake.clear()
         self._told.set()
         if not self._leaving.wait(LEAVING_SECONDS):
-            sys.stderr.write(f"error: {self.lost}\n  -> {HINT}\n")
+            sys.stderr.write(f"{self.lost.text()}\n")
             sys.stderr.flush()
-            os._exit(EXIT_STATUS)
+            os._exit(self.lost.exit_status)
 
     def _look(self) -> PeerLost | None:
         """Send a heartbeat, and check whether another process is gone."""
-        if self._launcher is not None and not self._launcher.alive():
-            return PeerLost("the process that started this one was killed")
         now = time.monotonic()
         # no more than this process would have waited, because it may itself have been stopped
         passed, self._heard_at = min(now - self._heard_at, 2 * BEAT_SECONDS), now
@@ -139,10 +158,11 @@ class PeerWatch:
         # checked last, because a process announces its leaving before it ends
         if killed is not None and not self._has_left(killed):
             return PeerLost(f"process {killed} was killed")
-        if self._asked.is_set():
-            for peer in self._others:
-                if self._has_left(peer):
-                    return PeerLost(f"process {peer} ended with an error{self._why(peer)}")
+        for peer in self._others:
+            if self._store.check([f"why/{peer}"]):
+                return _lost_by(peer, self._store.get(f"why/{peer}"))
+            if self._asked.is_set() and self._has_left(peer):
+                return PeerLost(f"process {peer} ended with an error, which it has printed")
         return None
 
     def _killed(self) -> int | None:
@@ -171,17 +191,20 @@ class PeerWatch:
     def _has_left(self, peer: int) -> bool:
         return self._store.add(f"left/{peer}", 0) > 0
 
-    def _why(self, peer: int) -> str:
-        if not self._store.check([f"why/{peer}"]):
-            return ", which it has printed"
-        return f": {self._store.get(f'why/{peer}').decode('utf-8', 'replace')}"
-
     def _say_goodbye(self) -> None:
         with contextlib.suppress(RuntimeError):
             # the store may disappear first, if its process ends first
-            if self._reason:
-                self._store.set(f"why/{self._rank}", self._reason)
+            if self._fault is not None:
+                self._store.set(f"why/{self._rank}", json.dumps(asdict(self._fault)))
             self._store.add(f"left/{self._rank}", 1)
+
+
+def _lost_by(peer: int, said: bytes) -> PeerLost:
+    """A process that ended with an error, in its own words."""
+    data = json.loads(said)
+    category = data["category"] if data["category"] in ERROR_CATEGORIES else "bug"
+    message = f"process {peer} ended with an error: {str(data['message'])[:MAX_REASON]}"
+    return PeerLost(message, Outcome(category, message, str(data["hint"])[:MAX_REASON]))
 
 
 def _host() -> str:

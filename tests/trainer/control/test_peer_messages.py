@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modules.rollout.generate import RolloutSource
@@ -21,9 +21,11 @@ _LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 _VALUES = st.recursive(
     _LEAVES,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers(), inner, max_size=4),
+    max_leaves=8,
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_VALUES)
 def test_plain_values_arrive_as_they_are(value: Any) -> None:
     assert unpacked(packed(value)) == value

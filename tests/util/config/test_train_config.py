@@ -116,6 +116,7 @@ def test_files_keep_the_order_of_the_sections() -> None:
         ({"train_device": "gpu"}, "train_device: must be auto, cpu, cuda or cuda:N"),
         ({"train_device": "cuda:0,cpu"}, "train_device: must be auto, cpu, cuda or cuda:N"),
         ({"train_device": "cuda:1,cuda:0,cuda:1"}, "train_device: cuda:1 is listed twice"),
+        ({"train_device": "cuda:0,cuda:00"}, "train_device: cuda:0 is listed twice"),
         ({"concepts": {}}, "concepts: must be a list [...], or empty (null), not {}"),
         ({"concepts": [{}, {"path": 3}]}, "concepts[1].path: must be text in quotes, not 3"),
         ({"concepts": [{"image": {"enable_flip": True}}]}, "concepts[0].image.enable_flip: there is no such"),
@@ -377,3 +378,11 @@ def test_a_setting_with_two_values_is_refused(tmp_path: Path, text: str) -> None
     with pytest.raises(UserError, match=r"ambiguous: .* '(learning_rate|train)' twice") as caught:
         load_config(path)
     assert caught.value.hint == "remove one of them"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("cuda:01", "cuda:1"), ("cuda:00,cuda:1", "cuda:0,cuda:1"), ("cuda", "cuda"), ("auto", "auto")],
+)
+def test_the_number_of_a_gpu_has_one_spelling(written: str, meant: str) -> None:
+    assert read_config({"train_device": written}).train_device == meant

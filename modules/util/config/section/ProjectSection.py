@@ -5,7 +5,7 @@ from pydantic import field_validator
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import PathText, setting
-from modules.util.device_names import listed
+from modules.util.device_names import listed, plain
 from modules.util.enum.choices import DataType, TrainingMethod
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+|cpu(,cpu)+")
@@ -127,8 +127,8 @@ class ProjectSection(BaseConfig):
             raise ValueError(
                 f"must be auto, cpu, cuda or cuda:N, or several GPUs such as cuda:0,cuda:1, not {value!r}"
             )
-        names = listed(value)
+        names = [plain(name) for name in listed(value)]
         twice = next((name for name in names if name != "cpu" and names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is listed twice: each GPU trains in one process")
-        return value
+        return value if value == "cuda" else ",".join(names)
