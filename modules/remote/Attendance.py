@@ -36,10 +36,18 @@ class Attendance:
         fetching: held while files are fetched, so that nobody else fetches the same ones.
         online: told whether there is a connection, and what happened to it.
         answered: told the outcome of a command: its kind, whether it was accepted, and a text.
+        patient: whether to try again even if the first connection fails.
     """
 
-    def __init__(self, record: Record, fetching: threading.Lock, online: Online, answered: Answered) -> None:
-        self.record = record
+    def __init__(
+        self,
+        record: Record,
+        fetching: threading.Lock,
+        online: Online,
+        answered: Answered,
+        patient: bool = False,
+    ) -> None:
+        self.record, self._patient = record, patient
         self._fetching, self._online, self._answered = fetching, online, answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: asyncio.Queue[str] = asyncio.Queue()
@@ -66,7 +74,7 @@ class Attendance:
         """Accompany the run. Returns its final state.
 
         Raises:
-            UserError: the first connection fails, or the other computer refuses.
+            UserError: the first connection fails and it is not patient, or the other computer refuses.
         """
         self._loop = asyncio.get_running_loop()
         follower = Following(self.record, self._heard, self._lost)
@@ -80,7 +88,9 @@ class Attendance:
             finally:
                 await self._settle(passing)
 
-        following = asyncio.create_task(persistently(self.record.remote, ask, self._lost, follow))
+        following = asyncio.create_task(
+            persistently(self.record.remote, ask, self._lost, follow, patient=self._patient)
+        )
         connected = asyncio.create_task(self._connected.wait())
         tasks: list[asyncio.Task[Any]] = [following, connected]
         try:

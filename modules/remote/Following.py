@@ -11,8 +11,8 @@ from modules.remote.again import Tell, persistently
 from modules.remote.Connection import Ask
 from modules.remote.Far import Far
 from modules.remote.growing import append_at
+from modules.remote.hashing import digest
 from modules.remote.records import Record
-from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import EVENTS
 from modules.runner.events import EventReader
 from modules.util.errors import UserError
@@ -57,7 +57,7 @@ class Following:
         Raises:
             UserError: the other computer sends too much. Lost: the connection ended.
         """
-        sha = digest_of(self._reader.path) if self._size else NOTHING
+        sha = await digest(self._reader.path) if self._size else NOTHING
         ended = await far.ask(
             dict[str, Any], "tail", run=self.record.run, offset=self._size, sha256=sha, note=self._take
         )

@@ -16,7 +16,12 @@ Tell = Callable[[str], None]
 
 
 async def persistently(
-    remote: RemoteConfig, ask: Ask, tell: Tell, work: Callable[[Far], Awaitable[T]], tries: int = 0
+    remote: RemoteConfig,
+    ask: Ask,
+    tell: Tell,
+    work: Callable[[Far], Awaitable[T]],
+    tries: int = 0,
+    patient: bool = False,
 ) -> T:
     """Run ``work`` over a connection, and reconnect whenever it ends.
 
@@ -24,11 +29,13 @@ async def persistently(
         work: continues where it stopped the last time.
         tries: number of consecutive connections that may fail; 0: any number. The very first one must
             succeed.
+        patient: whether the very first one may fail too, because the computer does not answer yet.
 
     Raises:
-        UserError: the work fails for another reason, or there is no connection.
+        UserError: the work fails for another reason, or there is no connection. Refused: the other computer
+            does not let this one in; it is not asked again.
     """
-    wait, failed, worked = FIRST_SECONDS, 0, False
+    wait, failed, worked = FIRST_SECONDS, 0, patient
     while True:
         try:
             async with far_side(remote, ask) as far:

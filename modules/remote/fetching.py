@@ -6,7 +6,6 @@ what was fetched before is never replaced.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from typing import Any
 from modules.remote.again import Tell
 from modules.remote.Far import Far
 from modules.remote.growing import STATE, append_at
+from modules.remote.hashing import digest
 from modules.remote.records import Record
-from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import GROWING, MAX_FILE, MAX_FILES, MAX_PIECE, SHA256
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
@@ -174,7 +173,7 @@ class Fetch:
         if not path.exists():
             return True
         # a large file must not hold up whatever else this thread does
-        here = await asyncio.to_thread(digest_of, path, self._compared(name, size) if _grows(name) else None)
+        here = await digest(path, self._compared(name, size) if _grows(name) else None)
         if here == there:
             self.report.same += not _grows(name) or size <= path.stat().st_size
             return _grows(name) and size > path.stat().st_size
@@ -229,7 +228,7 @@ class Fetch:
         if size == 0:
             append_at(self.owned, partial, 0, b"")
         await self._pieces(far, name, partial, there, size)
-        if await asyncio.to_thread(digest_of, place) != sha256:
+        if await digest(place) != sha256:
             self.owned.remove(partial)
             raise UserError(f"{shown(name)} arrived with another content than announced", hint="fetch again")
         self.owned.move(partial, name, replace=True)
@@ -248,11 +247,7 @@ class Fetch:
         same, missing = {}, list(self.report.refused)
         for name in names:
             path = self.owned.path(name)
-            if (
-                name in digests
-                and path.is_file()
-                and await asyncio.to_thread(digest_of, path) == digests[name]
-            ):
+            if name in digests and path.is_file() and await digest(path) == digests[name]:
                 same[name] = digests[name]
             else:
                 missing.append(name)

@@ -71,7 +71,7 @@ def find(run: str | None) -> Record:
         what = f"no remote run {shown(run)} is known" if run else "no remote run was started from here"
         listed = f"known: {', '.join(names[-5:])}" if names else "start one: scripts/train_remote.py start"
         raise UserError(what, hint=listed)
-    path = settings_folder() / FOLDER / f"{run}.json"
+    path = _path_of(run)
     data = read_json(path, "record of a remote run", MAX_BYTES)
     if not isinstance(data, Mapping) or not isinstance(data.get("folder"), str):
         raise UserError(f"{path} is damaged", hint="remove it")
@@ -82,13 +82,26 @@ def find(run: str | None) -> Record:
     )  # fmt: skip
 
 
-def of_folder(folder: Path) -> Record | None:
+def of_folder(folder: Path) -> tuple[Record | None, list[Path]]:
     """The record of the run whose events and files come to a folder.
 
-    Raises:
-        UserError: a record is damaged.
+    Returns:
+        The record, if there is one, and the files of damaged records that were skipped on the way to it.
     """
-    return next((one for run in reversed(known()) if (one := find(run)).folder == folder), None)
+    damaged: list[Path] = []
+    for run in reversed(known()):
+        try:
+            record = find(run)
+        except UserError:
+            damaged.append(_path_of(run))
+            continue
+        if record.folder == folder:
+            return record, damaged
+    return None, damaged
+
+
+def _path_of(run: str) -> Path:
+    return settings_folder() / FOLDER / f"{run}.json"
 
 
 def known() -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from modules.remote import records
 from modules.remote.again import Tell
 from modules.remote.Connection import Lost, Unreachable
 from modules.remote.Far import Far
+from modules.remote.hashing import stoppable
 from modules.remote.packing import Parcel, pack
 from modules.remote.program import REQUIREMENTS, packages_needed, program_files
 from modules.remote.there.digest import digest_of
@@ -102,13 +105,13 @@ class Start:
             UserError: something is missing here or there. Lost: the connection ended.
         """
         wanted = self.wanted
-        program = await asyncio.to_thread(self._hashed, program_files())
+        program = await stoppable(partial(self._hashed, program_files()))
         place = f"programs/{_digest(program)}"
         needed = {name: program[name] for name in REQUIREMENTS}
         environment = await asyncio.to_thread(environment_for, wanted.remote)
         here = await far.ask(dict[str, Any], "look", environment=environment)
         parcel = pack(wanted.config, str(here.get("directory")), wanted.run, wanted.there)
-        inputs = await asyncio.to_thread(self._hashed, parcel.files)
+        inputs = await stoppable(partial(self._hashed, parcel.files))
         sources = {program[name][0]: path for name, path in program_files().items()}
         sources |= {inputs[name][0]: path for name, path in parcel.files.items()}
         both = list(program.values()) + list(inputs.values())
@@ -123,7 +126,7 @@ class Start:
 
     # --- files ---
 
-    def _hashed(self, files: Mapping[str, Path]) -> Files:
+    def _hashed(self, files: Mapping[str, Path], stop: threading.Event) -> Files:
         """Hash and size of local files. Each is read only once as long as it does not change."""
         if len(files) > MAX_FILES:
             raise UserError(f"a run can have up to {MAX_FILES} files, and this one has {len(files)}")
@@ -133,7 +136,7 @@ class Start:
                 found = path.stat()
                 key = (str(path), found.st_size, found.st_mtime_ns)
                 if key not in self._hashes:
-                    self._hashes[key] = digest_of(path)
+                    self._hashes[key] = digest_of(path, stop=stop)
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror}") from error
             made[name] = (self._hashes[key], found.st_size)

@@ -42,7 +42,6 @@ from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
-from modules.ui.texts import remote as remote_words
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
@@ -440,11 +439,8 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             ):
                 return
         if self.remote.doing:
-            text = remote_words.STARTS_ANYWAY if self.remote.begins else remote_words.COPYING
-            question = text.format(what=self.remote.doing)
-            if not confirm(
-                self.ui, remote_words.COPYING_TITLE, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
-            ):
+            title, question = self.remote.on_closing
+            if not confirm(self.ui, title, question, words.CLOSE_WINDOW, words.KEEP_WINDOW):
                 return
         self._close_tools()
 

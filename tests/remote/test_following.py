@@ -14,13 +14,14 @@ import pytest
 
 from modules.remote import again, records, starting
 from modules.remote.again import persistently
-from modules.remote.Connection import Lost
+from modules.remote.Connection import Lost, Refused, Unreachable
 from modules.remote.Following import Following
 from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.files.user_folder import settings_folder
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
 from tests.runner.support import ROOT, wait_until
@@ -162,3 +163,64 @@ def test_the_newest_run_is_known_though_its_workspace_has_the_name_of_an_older_o
     assert records.known() == [older, "taste-20261125-080000-0b0b", newer] and newest().run == newer
     name = starting.new_name(TrainConfig(workspace_dir=str(tmp_path / newer)))
     assert len(re.findall(r"\d{8}-\d{6}", name)) == 1 and name.startswith("taste-2")
+
+
+class Answers:
+    """Connections that end one after the other as given, then one that holds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.left = list(errors)
+
+    async def __aenter__(self) -> None:
+        if self.left:
+            raise self.left.pop(0)
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_only_who_is_patient_waits_for_a_first_connection(patient, monkeypatch):
+    answers, waits, lines = Answers(Unreachable("no answer"), Unreachable("no answer")), [], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def work(_far):
+        return "worked"
+
+    monkeypatch.setattr(again, "far_side", lambda remote, ask: answers)
+    monkeypatch.setattr(again.asyncio, "sleep", sleep)
+    following = persistently(None, None, lines.append, work, patient=patient)
+    if patient:
+        assert asyncio.run(following) == "worked" and waits == [1, 2]
+        assert lines == ["no answer; trying again in 1 s", "no answer; trying again in 2 s"]
+    else:
+        with pytest.raises(Unreachable):
+            asyncio.run(following)
+        assert waits == []
+
+
+def test_who_is_refused_does_not_ask_again_however_patient(monkeypatch):
+    answers = Answers(Refused("the key is unknown"))
+
+    async def work(_far):
+        return "worked"
+
+    monkeypatch.setattr(again, "far_side", lambda remote, ask: answers)
+    with pytest.raises(Refused):
+        asyncio.run(persistently(None, None, lambda _: None, work, patient=True))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"folder": 5}', '{"folder": "x", "remote": {"port": "ssh"}}', "\x00"]
+)
+def test_a_damaged_record_hides_no_older_one(text, home, tmp_path):
+    good = records.Record("taste-20261124-101500-3f2a", RemoteConfig(host="gpu"), tmp_path / "run", 1.0)
+    records.keep(good)
+    damaged = settings_folder() / records.FOLDER / "taste-20261125-101500-3f2a.json"
+    damaged.write_text(text)
+    assert records.of_folder(tmp_path / "run") == (good, [damaged])
+    assert records.of_folder(tmp_path / "other") == (None, [damaged])
+    damaged.unlink()
+    assert records.of_folder(tmp_path / "run") == (good, [])

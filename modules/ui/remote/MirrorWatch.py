@@ -7,6 +7,7 @@ import threading
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from modules.remote.Attendance import SEND_SECONDS, Attendance
 from modules.remote.Connection import Refused
@@ -75,12 +76,17 @@ class MirrorWatch:
             return
         self._ui.work(lambda: of_folder(run.path), partial(self._found, turn, again))
 
-    def _found(self, turn: int, again: bool, record: Record | None) -> None:
+    def _found(self, turn: int, again: bool, found: tuple[Record | None, list[Path]]) -> None:
         if turn != self._turn:
             return
+        record, damaged = found
         self.record = record
+        skipped = words.DAMAGED_RECORDS.format(files=", ".join(map(str, damaged))) if damaged else ""
+        if skipped:
+            _log.warning("%s", skipped)
+            self._ui.status(skipped)
         if record is None:
-            self.line = words.UNKNOWN_RUN
+            self.line = f"{words.UNKNOWN_RUN}. {skipped}" if skipped else words.UNKNOWN_RUN
             self._changed()
         elif self._control.state in ENDED and not again:
             self._say(words.ENDED_THERE)
@@ -91,7 +97,8 @@ class MirrorWatch:
         """Follow the run again.
 
         Args:
-            loud: show an error in a dialog, and not only on the Run page.
+            loud: show an error in a dialog, and not only on the Run page. Otherwise, a computer that does not
+                answer is tried again.
         """
         record = self.record
         if record is None or self.connecting:
@@ -108,8 +115,9 @@ class MirrorWatch:
             post(partial(self._answered, turn, address, kind, done, text))
 
         attendance = self._attendance = Attendance(
-            record, self.fetching, lambda up, text: post(partial(self._online, turn, up, text)), answered
-        )
+            record, self.fetching, lambda up, text: post(partial(self._online, turn, up, text)), answered,
+            patient=not loud,
+        )  # fmt: skip
         ends = Ends[str](
             partial(self._ended, turn), partial(self._failed, turn, loud), partial(self._lost, turn, "")
         )

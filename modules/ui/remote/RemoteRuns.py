@@ -60,6 +60,8 @@ class RemoteRuns:
         self._job: FarJob[Any] | None = None
         self._start: starting.Start | None = None
         self._checking = False
+        self._what = ""
+        self._on_closing = (words.COPYING_TITLE, words.COPYING)
         self._timer = ""
         self._listeners: list[Callable[[], None]] = []
 
@@ -78,6 +80,15 @@ class RemoteRuns:
     def begins(self) -> bool:
         """Whether a trainer was told to begin, so that closing the window does not cancel the start."""
         return self._start is not None and self._start.begins
+
+    @property
+    def on_closing(self) -> tuple[str, str]:
+        """Title and text of the question before the window is closed while something is being done. The text
+        names what it is.
+        """
+        title, text = self._on_closing
+        what = self.doing if self.doing == self._what else f"{self._what}\n{self.doing}"
+        return title, (words.STARTS_ANYWAY if self.begins else text).format(what=what)
 
     @property
     def share(self) -> float | None:
@@ -117,6 +128,7 @@ class RemoteRuns:
         work: Callable[[Ask], Coroutine[Any, Any, T]],
         done: Callable[[T], object],
         again: Callable[[], object],
+        on_closing: tuple[str, str] = (words.COPYING_TITLE, words.COPYING),
         start: starting.Start | None = None,
     ) -> None:
         """Do something on the other computer, unless something is being done.
@@ -125,11 +137,13 @@ class RemoteRuns:
             what: shown meanwhile.
             done: called with its result.
             again: begins it once more, after the computer was trusted.
+            on_closing: title and text of the question before the window is closed meanwhile.
             start: the start of a run, if it is one.
         """
         if self._busy():
             return
         self.doing, self.said, self._start = what, "", start
+        self._what, self._on_closing = what, on_closing
         ends = Ends(partial(self._done, done), partial(self._failed, again), self._cancelled)
         may_cancel = (lambda: True) if start is None else (lambda: not start.begins)
         self._job = FarJob(work, self._answers.ask, self._ui.pump.post, ends, may_cancel)
@@ -226,7 +240,10 @@ class RemoteRuns:
                 words.CONNECTED.format(address=remote.address(), free=gib, environment=environment)
             )
 
-        self._do(words.CHECKING.format(address=remote.address() or "?"), work, done, self.check)
+        self._do(
+            words.CHECKING.format(address=remote.address() or "?"), work, done, self.check,
+            (words.CHECK_TITLE, words.CHECK_CANCELLED),
+        )  # fmt: skip
 
     # -- starting --------------------------------------------------------------------------------------------
 
@@ -243,6 +260,7 @@ class RemoteRuns:
             self._refused()
         else:
             self._checking, self.doing, self.said = True, words.CHECKING_SETTINGS, ""
+            self._what, self._on_closing = self.doing, (words.COPYING_TITLE, words.COPYING)
             self._changed()
             check.now(self._start_if_fine)
 
@@ -279,7 +297,7 @@ class RemoteRuns:
             self._ui.work(lambda: computers.keep(remote), self._listed)
 
         again = partial(self._launch, config, run, folder, what)
-        self._do(what.format(address=remote.address()), work, done, again, task)
+        self._do(what.format(address=remote.address()), work, done, again, start=task)
 
     def resume(self) -> None:
         """Start the watched run again, from its newest backup."""
@@ -320,7 +338,10 @@ class RemoteRuns:
                 show_notes(self._ui, words.LEFT_ALONE_TITLE, words.LEFT_ALONE, left)
 
         address = record.remote.address()
-        self._do(words.FETCHING.format(address=address), work, done, partial(self.fetch, backups))
+        self._do(
+            words.FETCHING.format(address=address), work, done, partial(self.fetch, backups),
+            (words.FETCH_TITLE, words.FETCH_CANCELLED),
+        )  # fmt: skip
 
     # -- the watched run -------------------------------------------------------------------------------------
 

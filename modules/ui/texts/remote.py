@@ -51,6 +51,7 @@ OFFLINE = "On {address}: not connected. {why}"
 NOTE = "On {address}: {why}"
 ENDED_THERE = "On {address}: the run has ended"
 UNKNOWN_RUN = "This run was started from another computer, or its record is gone"
+DAMAGED_RECORDS = "Damaged records of remote runs were skipped. Remove or repair them: {files}"
 CONNECT, CONNECT_TIP = "Connect", "Follow the run again"
 FETCH = "Fetch files"
 FETCH_TIP = "Copy saved models and everything else but backups here. Samples and log come by themselves"
@@ -79,8 +80,10 @@ TRUST_IT = "Trust this computer"
 TRUSTED = "{place} is trusted now"
 
 # closing the window
-COPYING_TITLE = "Start not complete"
+COPYING_TITLE, CHECK_TITLE, FETCH_TITLE = "Start not complete", "Check not complete", "Fetch not complete"
 COPYING = "{what}\n\nClosing the window cancels it. What was copied is used by the next start."
+CHECK_CANCELLED = "{what}\n\nClosing the window cancels it."
+FETCH_CANCELLED = "{what}\n\nClosing the window cancels it. What was fetched stays, and the next fetch continues."
 STARTS_ANYWAY = (
     "{what}\n\nThe run starts there even if you close the window. Watch it later from the Runs page."
 )

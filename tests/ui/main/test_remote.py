@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modules.remote import Attendance, computers, records
-from modules.remote.Connection import Refused
+from modules.remote import Attendance, again, computers, records
+from modules.remote.Connection import Refused, Unreachable
 from modules.remote.Far import Far
 from modules.remote.there.runs import RUNS
 from modules.runner.RunDirectory import RunDirectory
@@ -190,14 +191,14 @@ def test_the_run_is_followed_again_after_the_window_was_closed(
     record = started(hands, server)
     store = hands.window.store
     hands.close()
-    again = open_window(store=store)
-    again.wait(
-        lambda: again.window.control.run is not None and again.window.control.run.path == record.folder
+    other = open_window(store=store)
+    other.wait(
+        lambda: other.window.control.run is not None and other.window.control.run.path == record.folder
     )
-    again.window.show_page("run")
-    again.wait(lambda: again.window.control.state == "running", "it is not followed", LONG)
-    command(again, "stop")
-    again.wait(lambda: again.window.control.state == "stopped", "it does not stop")
+    other.window.show_page("run")
+    other.wait(lambda: other.window.control.state == "running", "it is not followed", LONG)
+    command(other, "stop")
+    other.wait(lambda: other.window.control.state == "stopped", "it does not stop")
 
 
 def test_a_command_pressed_right_before_the_window_closes_arrives(opened: Open, server: Server) -> None:
@@ -320,6 +321,79 @@ def test_a_start_that_cannot_be_cancelled_says_so_and_is_recorded(
     hands.wait(lambda: hands.window.page == "run", "the Run page is not shown", LONG)
     hands.expect_dialog("is not a list of computers")  # which does not concern the run
     hands.wait(lambda: hands.window.control.state == "running", "the run is not followed", LONG)
+
+
+@pytest.mark.parametrize(
+    ("begin", "title", "what"),
+    [
+        ("check", words.CHECK_TITLE, words.CHECKING),
+        ("fetch", words.FETCH_TITLE, words.FETCHING),
+    ],
+)
+def test_closing_the_window_names_what_is_being_done(
+    begin: str, title: str, what: str, opened: Open, remote: RemoteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.sleep(LONG)
+
+    monkeypatch.setattr("modules.ui.remote.RemoteRuns.persistently", silent)
+    monkeypatch.setattr("modules.ui.remote.RemoteRuns.far_side", lambda *_: _Silent())
+    hands = opened()
+    runs = hands.window.remote
+    runs.watch.record = records.Record("run-1", remote, Path("run"), 0.0)
+    runs.check() if begin == "check" else runs.fetch(False)
+    runs.doing = runs.doing if begin == "check" else "samples/a.png (12 bytes)"
+
+    def asked(_ui: object, heading: str, text: str, *_: object) -> bool:
+        titles.append(heading)
+        assert what.format(address=remote.address()) in text and runs.doing in text
+        return False
+
+    monkeypatch.setattr("modules.ui.MainWindow.confirm", asked)
+    hands.window.ask_quit()
+    assert titles == [title]
+    runs.cancel()
+    said(hands, words.CANCELLED)
+
+
+class _Silent:
+    """A connection that never comes."""
+
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(LONG)
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+def test_a_window_opened_without_a_network_follows_the_run_once_it_is_there(
+    opened: Open, server: Server, open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = opened()
+    record = started(hands, server)
+    store = hands.window.store
+    hands.close()
+    damaged = settings_folder() / records.FOLDER / "taste-29991231-000000-ffff.json"
+    damaged.write_text("{")
+    down, real = [True], again.far_side
+
+    @contextlib.asynccontextmanager
+    async def reached(*given: Any) -> AsyncIterator[Far]:
+        if down:
+            raise Unreachable("the network is down")
+        async with real(*given) as far:
+            yield far
+
+    monkeypatch.setattr(again, "far_side", reached)
+    other = open_window(store=store)
+    other.wait(lambda: "trying again" in other.window.remote.watch.line, "it does not try again")
+    assert other.window.remote.watch.record == record
+    down.clear()
+    other.wait(lambda: other.window.control.connected, "it is not followed", LONG)
+    command(other, "stop")
+    other.wait(lambda: other.window.control.state == "stopped", "it does not stop")
 
 
 def test_start_and_start_there_wait_for_the_same_check(opened: Open, server: Server, tmp_path: Path) -> None:
