@@ -8,23 +8,21 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from modules.util.enum.ModelType import ModelType
 from modules.util.files.user_folder import FOLDER_VARIABLE
-from tests import tiny
+from tests import memory_folder, tiny
 
 QUICK_FAMILY = "STABLE_DIFFUSION_15"
 LEFT_OUT = ("gui", "dist", "child", "slow")
-MEMORY, ROOM = Path("/dev/shm"), 8 << 30
+TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
 _FAMILIES = {family.value for family in ModelType}
 
 
@@ -74,12 +72,35 @@ def pytest_configure(config: pytest.Config) -> None:
 def use_memory() -> None:
     """Keep the files of tests in memory where there is room: the program waits for the disk after each file that it
     promises to keep, which a full run does many thousand times. A folder named on the command line or in
-    ``PYTEST_DEBUG_TEMPROOT`` is used as it is.
+    ``PYTEST_DEBUG_TEMPROOT`` is used as it is. The files of tests that failed stay until the next start.
     """
-    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
-        room = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available)
-        if room >= ROOM:
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if TEMPORARY in os.environ:
+        return
+    made = memory_folder.make_folder()
+    if made is not None:
+        os.environ[TEMPORARY] = str(made)
+
+
+def keep_reserve(session: pytest.Session) -> None:
+    """Let the session end after this test if its files have taken too much memory."""
+    given = Path(os.environ.get(TEMPORARY, ""))
+    if not (given / memory_folder.MARKER).is_file():
+        return
+    free = memory_folder.room(given)
+    if free < memory_folder.RESERVE:
+        session.shouldstop = (
+            f"only {free >> 20} MiB of memory are free, in which tests keep their files: close other programs, "
+            f"remove {given} once no test runs, or name a folder on a disk in {TEMPORARY}"
+        )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    keep_reserve(item.session)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if not hasattr(session.config, "workerinput") and exitstatus == 0:
+        memory_folder.remove_own()
 
 
 def hear_interrupts() -> None:
