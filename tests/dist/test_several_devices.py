@@ -16,6 +16,7 @@ import pytest
 
 from modules.dataLoader.preflight import preflight
 from modules.trainer.distributed import train_on_each
+from modules.trainer.resume.checkpoint import find_backup, read_backup
 from modules.ui.state.RunControl import RunControl
 from modules.util.config.TrainConfig import TrainConfig
 from scripts import train
@@ -149,6 +150,82 @@ def test_ending_a_run_by_force_ends_all_its_processes(watched: Watched) -> None:
     watched.control.end_now()
     watched.expect_nobody()
     watched.until(lambda: watched.control.outcome is not None)
+
+
+def answers(watched: Watched, *asked: str) -> list[str]:
+    """What became of commands, in their order, once all have an answer."""
+
+    def found() -> list[str]:
+        states = {
+            e["id"]: e["state"] for e in watched.told() if e["kind"] == "command" and e["state"] != "taken"
+        }
+        return [states[one] for one in asked if one in states]
+
+    watched.until(lambda: len(found()) == len(asked) or watched.control.outcome)
+    assert watched.control.outcome is None, watched.log()
+    return found()
+
+
+def steps(watched: Watched) -> int:
+    return max(e["progress"]["global_step"] for e in watched.told() if e["kind"] == "step")
+
+
+def sampled(watched: Watched) -> int:
+    """The number of samples on the disk, each of which was told once."""
+    told = sorted(watched.run / event["path"] for event in watched.told() if event["kind"] == "sample")
+    assert told == sorted((watched.run / "samples").rglob("*.jpg"))
+    return len(told)
+
+
+SAMPLED = {
+    **LONG, "epochs": 400, "backup_after_unit": "NEVER",
+    "samples": [{"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2, "seed": 1}],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_asked_of_a_run_under_way_happens_in_all_its_processes(watched: Watched) -> None:
+    watched.start(**SAMPLED)
+    watched.until_training()
+    assert answers(watched, watched.control.post("sample")) == ["done"]
+    assert sampled(watched) == 1
+
+    assert answers(watched, watched.control.post("pause")) == ["done"]
+    at = steps(watched)
+    # commands during a pause are executed in it; the second sample of one step would have its name
+    asked = [watched.control.post("backup"), watched.control.post("save")]
+    assert answers(watched, *asked) == ["done", "done"]
+    time.sleep(3.0)
+    assert steps(watched) == at and sorted(watched.members()) == [0, 1]
+
+    assert answers(watched, watched.control.post("resume")) == ["done"]
+    watched.until(lambda: steps(watched) > at)
+    assert answers(watched, watched.control.post("sample")) == ["done"]
+    assert sampled(watched) == 2
+
+    watched.control.post("stop")
+    watched.until(lambda: watched.control.outcome is not None)
+    assert watched.control.state == "stopped", watched.log()
+    watched.expect_nobody()
+    stopped_at = watched.told()[-1]["progress"]["global_step"]
+    backup, _ = find_backup(watched.run / "backup")
+    assert backup is not None and read_backup(backup).progress.global_step == stopped_at > at
+
+
+@pytest.mark.slow
+def test_a_paused_run_can_be_sampled_and_stopped(watched: Watched) -> None:
+    watched.start(**SAMPLED)
+    watched.until_training()
+    assert answers(watched, watched.control.post("pause")) == ["done"]
+    assert answers(watched, watched.control.post("sample")) == ["done"]
+    assert sampled(watched) == 1
+    at = steps(watched)
+    watched.control.post("stop")
+    watched.until(lambda: watched.control.outcome is not None)
+    assert watched.control.state == "stopped", watched.log()
+    watched.expect_nobody()
+    backup, _ = find_backup(watched.run / "backup")
+    assert backup is not None and read_backup(backup).progress.global_step == at
 
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
