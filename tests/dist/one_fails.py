@@ -9,13 +9,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from modules.util.config.load import load_config
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import GenericTrainer as trainer_module
-from modules.trainer.evaluate import best
 from modules.trainer.callbacks import Callbacks, EventLog
 from modules.trainer.distributed import Processes
-from modules.util.config.TrainConfig import TrainConfig
+from modules.trainer.evaluate import best
+from modules.util.config.load import load_config
 from modules.util.errors import UserError
 
 SLOW_SECONDS = 1.0

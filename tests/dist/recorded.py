@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.util.config.load import load_config
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.reward.base import RewardBatch, RewardError
 from modules.reward.builtin import ImageStatistic
 from modules.trainer.distributed import Processes
 from modules.trainer.GenericTrainer import GenericTrainer
+from modules.util.config.load import load_config
 
 LOST = "/1/00001"
 """The image of an epoch that cannot be scored; its prompt's others lie in both processes."""
@@ -90,7 +90,6 @@ def recording(file: Path, lose: bool, follow: Path | None) -> Iterator[None]:
 def run_recorded(folder: Path, processes: Processes, follow: Path | None = None) -> None:
     """Train; leaves ``gradients.safetensors`` and ``metrics.json`` in the folder."""
     from modules.runner.RunDirectory import RunDirectory
-    from modules.util.config.TrainConfig import TrainConfig
     from tests.trainer.online.builders import Listening
 
     config = load_config(folder / "config.json")
