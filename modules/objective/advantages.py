@@ -33,12 +33,15 @@ class AdvantageOptions:
             clipping, the advantages of a group may not quite add up to 0.
         combine: ``sum`` adds weighted rewards before anything else; ``gdpo`` standardises each reward within
             its group, adds the weighted results and standardises them over all images.
+        ranked: replace each reward by its rank within the group before all of this: from 0 for the lowest to 1
+            for the highest, the mean rank for equal ones. Only the order of a prompt's images then counts.
     """
 
     scale: Scale = "batch"
     eps: float = 1e-4
     clip: float | tuple[float, float] | None = 5.0
     combine: Combine = "sum"
+    ranked: bool = False
 
     def __post_init__(self) -> None:
         known = (
@@ -66,7 +69,8 @@ class AdvantageOptions:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Advantages of N images and what they came from; ``mean_G`` and ``std_G`` are of the added-up rewards.
+    """Advantages of N images and what they came from; ``mean_G`` and ``std_G`` are of the added-up rewards, also
+    where advantages are of their ranks.
 
     ``zero_std_ratio`` is the share of groups whose rewards are all equal; such images have advantage 0.
     """
@@ -113,6 +117,9 @@ def group_advantages(
     _check_groups(ids_G, images_G, at_N, group_size, names)
     weight_R = _weights(weights, len(reward_RN)).to(reward_RN.device)
 
+    raw_N = (weight_R[:, None] * reward_RN).sum(0)
+    raw_mean_G, raw_std_G = _moments(raw_N, at_N, images_G)
+    reward_RN = _ranked(reward_RN, at_N, len(ids_G)) if options.ranked else reward_RN
     total_N = (weight_R[:, None] * reward_RN).sum(0)
     mean_G, std_G = _moments(total_N, at_N, images_G)
     flat_RN = torch.stack([_flat(one_N, at_N, len(ids_G)) for one_N in reward_RN])
@@ -121,25 +128,32 @@ def group_advantages(
         flat_N = flat_RN.all(0)
     else:
         flat_N = _flat(total_N, at_N, len(ids_G))
-        adv_N = total_N - mean_G[at_N]
-        if options.scale == "group":
-            adv_N = adv_N / (std_G + options.eps)[at_N]
-        elif options.scale == "batch":
-            adv_N = adv_N / (total_N.std(correction=0) + options.eps)
-        adv_N = torch.where(flat_N, 0.0, adv_N)
+        adv_N = torch.where(flat_N, 0.0, _scaled(total_N, mean_G[at_N], std_G[at_N], options))
     low, high = options.bounds()
     clipped_N = (adv_N < low) | (adv_N > high)
     flat_G = _group_sum(flat_N.double(), at_N, len(ids_G)) > 0
     return Advantages(
         adv_N=adv_N.clamp(low, high).to(torch.float64 if reward.dtype == torch.float64 else torch.float32),
         group_id_G=ids_G,
-        mean_G=mean_G,
-        std_G=std_G,
+        mean_G=raw_mean_G,
+        std_G=raw_std_G,
         zero_std_ratio=float(flat_G.double().mean()),
-        reward_mean=float(total_N.mean()),
-        reward_std=float(total_N.std(correction=0)),
+        reward_mean=float(raw_N.mean()),
+        reward_std=float(raw_N.std(correction=0)),
         clipped_ratio=float(clipped_N.double().mean()),
     )
+
+
+def _scaled(
+    total_N: torch.Tensor, mean_N: torch.Tensor, std_N: torch.Tensor, options: AdvantageOptions
+) -> torch.Tensor:
+    """Distance from the mean of the group, divided as ``options.scale`` says; (N,)."""
+    adv_N = total_N - mean_N
+    if options.scale == "group":
+        return adv_N / (std_N + options.eps)
+    if options.scale == "batch":
+        return adv_N / (total_N.std(correction=0) + options.eps)
+    return adv_N
 
 
 def _gdpo(
@@ -158,6 +172,18 @@ def _gdpo(
         summed_N = summed_N + weight * torch.where(flat_N, 0.0, standard_N)
     spread = summed_N.std(correction=0) + options.eps
     return torch.where(flat_RN.all(0), 0.0, (summed_N - summed_N.mean()) / spread)
+
+
+def _ranked(reward_RN: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tensor:
+    """Each reward's rank within its group, from 0 to 1; equal ones share their mean rank. (R, N)"""
+    rank_RN = torch.empty_like(reward_RN)
+    for group in range(groups):
+        here_K = torch.nonzero(at_N == group).flatten()
+        value_RK = reward_RN[:, here_K]
+        below_RK = (value_RK[:, :, None] > value_RK[:, None]).sum(2)
+        equal_RK = (value_RK[:, :, None] == value_RK[:, None]).sum(2) - 1
+        rank_RN[:, here_K] = (below_RK + equal_RK / 2).to(reward_RN) / (len(here_K) - 1)
+    return rank_RN
 
 
 def _group_sum(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tensor:

@@ -169,6 +169,19 @@ def to_uint8(images_BCHW: Tensor) -> Tensor:
     return (images_BCHW.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
+@dataclass(frozen=True)
+class RewardOutline:
+    """A reward's model without weights, to predict its memory.
+
+    Args:
+        module: the model on the meta device, in the type of its weights.
+        score: one pass of it on the meta device, for up to this many images.
+    """
+
+    module: torch.nn.Module
+    score: Callable[[int], object]
+
+
 class Reward(ABC):
     """One number per image; larger is better.
 
@@ -185,6 +198,8 @@ class Reward(ABC):
     image must have.
     """
     allow_black = False
+    has_weights: ClassVar[bool] = False
+    """Whether it holds weights on its device."""
 
     def __init__(self) -> None:
         self.name = type(self).__name__
@@ -200,6 +215,10 @@ class Reward(ABC):
 
     def weights_file(self) -> Path | None:
         """A local file that determines its scores, if any. A run does not resume with another one."""
+        return None
+
+    def outline(self) -> RewardOutline | None:
+        """Its model without weights; ``None`` if it has none, or if their shapes are not known on this machine."""
         return None
 
     def unload(self) -> None:  # noqa: B027 - most rewards hold nothing

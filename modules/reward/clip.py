@@ -13,15 +13,41 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from modules.reward.base import REWARDS, Reward, RewardBatch, to_uint8
+from modules.reward.base import REWARDS, Reward, RewardBatch, RewardOutline, to_uint8
 from modules.util.errors import ConfigError, DataError
-from modules.util.files.hub_names import UNREADABLE, fetched
+from modules.util.files.hub_names import UNREADABLE, fetched, repository
 
 log = logging.getLogger(__name__)
 
 CLIP_L14 = "openai/clip-vit-large-patch14"
+CLIP_H14 = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
 
 FloatType = Literal["float32", "float16", "bfloat16"]
+
+
+def _tower(width: int, layers: int, heads: int, **more: int) -> dict[str, int]:
+    return {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        **more,
+    }
+
+
+_SIZES: dict[str, dict[str, Any]] = {
+    CLIP_L14: {
+        "projection_dim": 768,
+        "text_config": _tower(768, 12, 12),
+        "vision_config": _tower(1024, 24, 16, patch_size=14),
+    },
+    CLIP_H14: {
+        "projection_dim": 1024,
+        "text_config": _tower(1024, 24, 16),
+        "vision_config": _tower(1280, 32, 16, patch_size=14),
+    },
+}
+"""What sets the published models apart from the defaults of transformers, by repository name."""
 
 
 class ClipFeatures:
@@ -33,15 +59,22 @@ class ClipFeatures:
         processor: location of the tokenizer and the image preparation, if not with the model.
         dtype: number format of the weights; features are always float32.
         batch_size: images (or texts) per forward pass.
+        like: the published model that has its shapes, for as long as it is not on this machine.
     """
 
     def __init__(
-        self, source: str, processor: str | None = None, dtype: FloatType = "float32", batch_size: int = 16
+        self,
+        source: str,
+        processor: str | None = None,
+        dtype: FloatType = "float32",
+        batch_size: int = 16,
+        like: str = "",
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
         self.source = source
         self.processor = processor or source
+        self.like = like or repository(source)
         self.dtype = getattr(torch, dtype)
         self.batch_size = batch_size
         self.model: Any = None
@@ -72,6 +105,39 @@ class ClipFeatures:
             hint="give a folder with config.json, model.safetensors, preprocessor_config.json and the tokenizer"
             " (download the repository where there is a network), or a repository name that can be downloaded",
         )
+
+    def outline(self) -> RewardOutline | None:
+        """The model without weights; ``None`` if its config is not on this machine."""
+        from transformers import CLIPModel
+
+        config = self._config()
+        if config is None:
+            return None
+        with torch.device("meta"):
+            module: Any = CLIPModel(config).to(self.dtype).requires_grad_(False).eval()
+        side, length = config.vision_config.image_size, config.text_config.max_position_embeddings
+
+        def score(count: int) -> object:
+            count = min(count, self.batch_size)
+            with torch.no_grad():
+                texts_BL = torch.zeros(count, length, dtype=torch.int64, device="meta")
+                found = [projected(module.get_text_features(input_ids=texts_BL))]
+                del texts_BL
+                pixels_BCHW = torch.empty(count, 3, side, side, dtype=self.dtype, device="meta")
+                found.append(projected(module.get_image_features(pixel_values=pixels_BCHW)))
+            return found
+
+        return RewardOutline(module, score)
+
+    def _config(self) -> Any:
+        from transformers import CLIPConfig
+
+        if not Path(self.source).exists() and self.like in _SIZES:
+            return CLIPConfig(**_SIZES[self.like])
+        try:
+            return fetched(CLIPConfig, self.source, local_files_only=True)
+        except UNREADABLE:
+            return None
 
     def unload(self) -> None:
         self.model = self._tokenizer = self._images = None
@@ -144,6 +210,7 @@ class ClipReward(Reward):
     """A reward on top of one CLIP model."""
 
     needs = "model weights"
+    has_weights = True
 
     def __init__(self, clip: ClipFeatures) -> None:
         super().__init__()
@@ -152,6 +219,9 @@ class ClipReward(Reward):
     def load(self, device: torch.device | str = "cpu") -> None:
         super().load(device)
         self.clip.load(device)
+
+    def outline(self) -> RewardOutline | None:
+        return self.clip.outline()
 
     def unload(self) -> None:
         self.clip.unload()

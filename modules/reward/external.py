@@ -56,6 +56,7 @@ class HumanPreferenceScore(Reward):
     """
 
     needs = "the package hpsv2"
+    has_weights = True
     required_fields = ("prompt",)
 
     def __init__(self, version: str = "v2.1", weights: str = "") -> None:
@@ -103,6 +104,7 @@ class ImageReward(Reward):
     """
 
     needs = "the package image-reward"
+    has_weights = True
     required_fields = ("prompt",)
 
     def __init__(self, weights: str = "ImageReward-v1.0", folder: str = "") -> None:

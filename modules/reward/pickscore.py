@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from modules.reward.base import REWARDS, RewardBatch
-from modules.reward.clip import ClipFeatures, ClipReward, FloatType, has_processor
+from modules.reward.clip import CLIP_H14, ClipFeatures, ClipReward, FloatType, has_processor
+from modules.util.files.hub_names import repository
 
 PICKSCORE = "yuvalkirstain/PickScore_v1"
-PICKSCORE_PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
+PICKSCORE_PROCESSOR = CLIP_H14
 USUAL_LOGIT = 26.0
 """Typical logit of good images, by which scores are divided to be near 1."""
 
@@ -34,7 +35,8 @@ class PickScore(ClipReward):
         batch_size: int = 8,
     ) -> None:
         place = processor or (source if has_processor(source) else PICKSCORE_PROCESSOR)
-        super().__init__(ClipFeatures(source, place, dtype, batch_size))
+        like = CLIP_H14 if repository(source) == PICKSCORE else ""
+        super().__init__(ClipFeatures(source, place, dtype, batch_size, like))
 
     def _score(self, batch: RewardBatch) -> Tensor:
         return self.clip.logit_scale * self.cosine(batch) / USUAL_LOGIT

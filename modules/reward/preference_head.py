@@ -225,6 +225,7 @@ class PreferenceReward(Reward):
     """
 
     needs = "a trained head and its feature model"
+    has_weights = True
 
     def __init__(
         self, weights: str, source: str = "", batch_size: int = 8, caution: float = 0.0, guard: float = 0.0

@@ -105,6 +105,39 @@ def test_several_rewards_added_up() -> None:
     assert both.adv_N.tolist() == pytest.approx(alone.adv_N.tolist(), abs=1e-14)
 
 
+def ranks_by_hand(rewards: list[float], groups: list[int]) -> list[float]:
+    """By the places that each value takes in its sorted group."""
+    out = []
+    for reward, group in zip(rewards, groups, strict=True):
+        ordered = sorted(other for other, its in zip(rewards, groups, strict=True) if its == group)
+        places = [place for place, other in enumerate(ordered) if other == reward]
+        out.append(statistics.fmean(places) / (len(ordered) - 1))
+    return out
+
+
+@given(reward_tables(), st.sampled_from(["group", "batch", "none"]))
+@settings(max_examples=50, deadline=None)
+def test_ranked_advantages_are_those_of_the_ranks(table: tuple[list[float], list[int]], scale: str) -> None:
+    rewards, groups = table
+    options = AdvantageOptions(scale=scale, clip=None, ranked=True)  # type: ignore[arg-type]
+    found = group_advantages(doubles(rewards), torch.tensor(groups), options)
+    assert found.adv_N.tolist() == pytest.approx(
+        by_hand(ranks_by_hand(rewards, groups), groups, options), abs=1e-12
+    )
+    plain = group_advantages(doubles(rewards), torch.tensor(groups))
+    assert found.reward_mean == plain.reward_mean and torch.equal(found.std_G, plain.std_G)
+
+
+def test_ranks_forget_all_but_the_order_of_each_reward() -> None:
+    options, group_N = AdvantageOptions(scale="none", ranked=True), torch.tensor([0, 0, 0, 1, 1, 1])
+    reward_RN = torch.stack([doubles([1, 9, 3, 5, 5, 5]), doubles([0, 0, 1, 3, 2, 1])])
+    found = group_advantages(reward_RN, group_N, options, weights=[1.0, 2.0])
+    # ranks 0, 1, 1/2 and three times 1/2; 1/4, 1/4, 1 and 1, 1/2, 0
+    assert found.adv_N.tolist() == pytest.approx([-1.0, 0.0, 1.0, 1.0, 0.0, -1.0])
+    again = group_advantages(reward_RN.exp(), group_N, options, weights=[1.0, 2.0])
+    assert torch.equal(found.adv_N, again.adv_N)
+
+
 def test_gdpo_is_free_of_scale() -> None:
     """Each reward is standardised in its group first: (-1, 1) whatever its unit, so weights mean shares."""
     reward = doubles([[1, 2, 3, 5], [1000, 0, 2000, 4000]])

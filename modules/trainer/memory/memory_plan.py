@@ -23,10 +23,12 @@ from modules.modelSetup import training
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
 from modules.trainer.memory.memory_step import ShapeDryRun
+from modules.trainer.memory.RewardMemory import RewardMemory
 from modules.trainer.memory.shape_only import ShapeOnlyModel, shape_only_model
 from modules.trainer.online.settings import needs_old_policy, needs_reference, rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.trainer.optim.StochasticRounding import rounding_bytes
+from modules.util.config.rules.online_values import rollout_size
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import EMAMode
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
@@ -159,30 +161,31 @@ class Planner:
         side = max(config.resolutions())
         step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
         self.size = (max(step, round(side / step) * step),) * 2
-        if config.aspect_ratio_bucketing:
+        self._rewards = RewardMemory(config, dry_run)
+        if config.trains_online:
+            self.size = rollout_size(config)
+        elif config.aspect_ratio_bucketing:
             self.size = dry_run.setup.costliest_size(self.model, self.size, step)
 
     def plan(self, mode: str) -> MemoryPlan:
         mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode
-        phases = [*self._encoding(), self._training(mode), *self._sampling()]
+        phases = [*self._encoding(), *self._making(), self._training(mode), *self._sampling()]
         if fills_the_cache_alone(self.config):
             denoiser = f"weights: {self.spec.denoiser}"
             phases = [phase for phase in phases if denoiser not in phase.items] or phases[:1]
         if self.cuda:
             phases = [_with_overhead(phase) for phase in phases]
-        notes = []
-        if self.config.trains_online:
-            notes.append("these figures do not include making and scoring images in online training")
         source_size = self.dry_run.source_size(self.size) if self.dry_run.edits else None
         mode = mode if self.config.trains_pairs else ""
-        return MemoryPlan(tuple(phases), mode, self.size, tuple(notes), source_size)
+        return MemoryPlan(tuple(phases), mode, self.size, tuple(self._rewards.notes()), source_size)
 
     def _lasting(self) -> dict[str, int]:
         """What stays on the device during training, also between steps: the parts every step needs with
-        adapters, the optimizer's state and copies.
+        adapters, the optimizer's state and copies, and rewards that are not unloaded.
         """
         made = {**self._weights(*parts_of_a_step(self.config, self.model)), "adapter": self.adapter_bytes()}
-        return {**made, "optimizer state": self.optimizer_bytes(), **self._copies()}
+        rewards = {} if self.config.rlhf_reward_swap else self._rewards.weights()
+        return {**made, "optimizer state": self.optimizer_bytes(), **self._copies(), **rewards}
 
     def _weights(self, *parts: str) -> dict[str, int]:
         return {f"weights: {part}": self.part_bytes(part) for part in parts}
@@ -206,6 +209,28 @@ class Planner:
             working = self.dry_run.images(1, self.dry_run.source_size(self.size) if edits else self.size)
             vae = self._weights(self.spec.vae)
             yield Phase("encoding images", {**resident, **vae, "working memory": working})
+
+    def _making(self) -> Iterator[Phase]:
+        """Phases of making and scoring the images of online training."""
+        config = self.config
+        if not config.trains_online:
+            return
+        lasting, count = self._lasting(), rollout_batch_size(config)
+        working = self.dry_run.rollout(count, self.size)
+        yield Phase("making images", {**lasting, **self._visiting_policy(), "working memory": working})
+        working = self.dry_run.samples(count, self.size)
+        vae = self._weights(self.spec.vae)
+        yield Phase("decoding images", {**lasting, **vae, "working memory": working})
+        if rewards := self._rewards.weights():
+            left = ("adapter", f"weights: {self.spec.denoiser}") if config.rlhf_reward_swap else ()
+            there = {name: size for name, size in lasting.items() if name not in left}
+            yield Phase("scoring images", {**there, **rewards, "working memory": self._rewards.working()})
+
+    def _visiting_policy(self) -> dict[str, int]:
+        """The old policy makes the images; from main memory, it is copied to the device for that."""
+        config = self.config
+        visits = needs_old_policy(config) and config.rlhf_ema_ref_device is EMAMode.CPU
+        return {"old policy": sum(size_of(p) for p in self.trained())} if visits else {}
 
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()

@@ -26,7 +26,9 @@ from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ReferenceOut
 from modules.pipeline.nodes.sources import source_size
+from modules.reward.base import RewardOutline
 from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
+from modules.trainer.memory.OnlinePasses import OnlinePasses
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.util.config.TrainConfig import TrainConfig
@@ -313,6 +315,8 @@ class ShapeDryRun:
             )
             with self._counting(autocast=True) as (saved, live):
                 self._pairs(pair, reference, mode)
+        elif config.trains_online:
+            return self._online_step(batch_size, size)
         else:
             batch = self._batch(batch_size, size)
             draw = self._draw(batch)
@@ -320,6 +324,30 @@ class ShapeDryRun:
             with self._counting(autocast=True) as (saved, live):
                 self.setup.calculate_loss(self.model, batch, draw).mean().backward()
         return StepBytes(saved.peak, live.peak)
+
+    def rollout(self, count: int, size: tuple[int, int]) -> int:
+        """Peak of live bytes while ``count`` images of ``size`` (height, width) are made together."""
+        passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
+        self.model.set_mode("eval")
+        with self._counting(autocast=True) as (_, live), torch.no_grad():
+            passes.coupled(0)
+        return live.peak + passes.conditions_bytes
+
+    def _online_step(self, count: int, size: tuple[int, int]) -> StepBytes:
+        """The passes of one micro-batch of images that the run made."""
+        passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
+        self.model.set_mode("no_dropout")
+        with self._counting(autocast=True) as (saved, live):
+            passes.learn(self._draw(passes.batch))
+        return StepBytes(saved.peak, live.peak + passes.conditions_bytes)
+
+    def reward(self, outline: RewardOutline, count: int) -> int:
+        """Peak of live bytes while a reward scores ``count`` images, without its weights."""
+        tensors = [*outline.module.parameters(), *outline.module.buffers()]
+        live = LiveBytes(tensors)
+        with torch.device("meta"), self._plain, live, torch.no_grad():
+            outline.score(count)
+        return live.peak
 
     def _pairs(self, pair: PairBatch, reference: Reference, mode: str) -> None:
         config = self.config

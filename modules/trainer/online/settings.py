@@ -182,6 +182,7 @@ def advantage_options(config: TrainConfig) -> AdvantageOptions:
         eps=config.rlhf_advantage_eps,
         clip=config.rlhf_advantage_clip,
         combine=config.rlhf_reward_combination.lower(),  # type: ignore[arg-type]
+        ranked=config.rlhf_advantage_ranked,
     )
 
 

@@ -75,6 +75,7 @@ REWARDS = [
     Case("rlhf_reward_swap", grpo, True, see.moved),
     Case("rlhf_person_timeout", grpo, 0.05, see.person_end, {"rlhf_reward": "person"}),
     Case("rlhf_person_share", grpo, 0.5, see.person_weights, {"rlhf_reward": "person", "epochs": 3}),
+    Case("rlhf_advantage_ranked", grpo, True, see.weights),
     Case("rlhf_advantage_scale", grpo, "NONE", see.weights),
     Case("rlhf_advantage_eps", grpo, 0.5, see.weights),
     Case("rlhf_advantage_clip", grpo, 0.25, see.weights),

@@ -52,7 +52,7 @@ def test_a_preset_is_right(path: Path) -> None:
 
 
 TABLE = re.compile(r"^\| (epsilon|v-prediction|flow matching): [^|]+\|(.+)\|$", re.MULTILINE)
-COLUMNS = ("beta", "mix", "pairs", "images", "weights")
+COLUMNS = ("beta", "mix", "pairs", "images", "weights", "weights on pairs")
 
 
 def usual_values() -> dict[str, dict[str, float]]:
@@ -91,6 +91,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
     },
     "FLUX.1/#dev GRPO.json": {
         "learning_rate": 3e-4,
+        "resolution": "512",
+        "lora_rank": 32,
+        "lora_alpha": 64.0,
+        "rlhf_advantage_ranked": True,
         "rlhf_prompts_per_epoch": 8,
         "rlhf_group_size": 4,
         "rlhf_rollout_steps": 10,

@@ -417,6 +417,18 @@ class OnlineSection(BaseConfig):
             "and votes on the rest, as soon as it has 20 comparisons. 1 shows you all of them; 0.25 is usual."
         ),
     )
+    rlhf_advantage_ranked: bool = setting(
+        False,
+        visible=_ONLINE,
+        free=False,
+        title="Ranks",
+        group="Advantage",
+        tip=(
+            "Learn only from the order of a prompt's images: each reward is replaced by its rank among them, from 0 "
+            "(worst) to 1 (best). Turn it on if single very high or low scores dominate, or if a reward has no "
+            "meaningful scale."
+        ),
+    )
     rlhf_advantage_scale: AdvantageScale = setting(
         AdvantageScale.GLOBAL_STD,
         visible=_ONLINE,

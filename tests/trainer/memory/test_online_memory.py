@@ -1,0 +1,213 @@
+"""What is predicted of online training is what its phases hold: making images, scoring them, learning from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import CLIPModel
+
+from modules.model.Model import Model
+from modules.reward.base import RewardBatch, create_reward
+from modules.reward.clip import CLIP_H14, CLIP_L14
+from modules.rollout import generate
+from modules.trainer.memory.live_bytes import LiveBytes
+from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of
+from modules.trainer.memory.memory_step import ShapeDryRun
+from modules.trainer.memory.RewardMemory import RewardMemory
+from modules.trainer.memory.shape_only import shape_only_model
+from modules.trainer.online.steps.coupled import CoupledStep
+from modules.trainer.online.steps.decoupled import DecoupledStep
+from modules.util.config.load import load_config
+from modules.util.config.TrainConfig import TrainConfig
+from tests.reward.tiny_clip import save_tiny_clip
+from tests.tiny import tiny_setup
+from tests.trainer.builders import run_here
+from tests.trainer.online.builders import write_online
+
+GUIDED = {"rlhf_rollout_cfg_scale": 3.0}
+
+
+def planner(config: TrainConfig) -> Planner:
+    setup = tiny_setup(config.model_type.value)
+    dry_run = ShapeDryRun(setup, shape_only_model(setup, config), config, cuda=False)
+    return Planner(config, dry_run, cuda=False)
+
+
+def planned(folder: Path, mode: str = "GRPO", **changes: Any) -> MemoryPlan:
+    return plan_memory(load_config(write_online(folder, mode, **changes)), cuda=False)
+
+
+def items(plan: MemoryPlan) -> dict[str, Mapping[str, int]]:
+    return {phase.name: phase.items for phase in plan.phases}
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[int]:
+    """The peaks of live bytes during each call of a function, besides the model's own tensors."""
+    act, peaks = getattr(owner, name), []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        model = next((one for one in args if isinstance(one, Model)), None) or args[0]._model_of_test
+        tensors = [
+            t for module in model.modules().values() for t in (*module.parameters(), *module.buffers())
+        ]
+        with LiveBytes(tensors) as live:
+            made = act(*args, **options)
+        peaks.append(live.peak)
+        return made
+
+    monkeypatch.setattr(owner, name, watched)
+    return peaks
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, marks=SLOW),
+        pytest.param(GUIDED, marks=SLOW),
+        {**GUIDED, "rlhf_rollout_cfg_layout": "JOINT"},
+    ],
+)
+def test_making_images_takes_what_is_predicted(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = measured(monkeypatch, generate, "guided_prediction")
+    path = write_online(tmp_path, "NFT", epochs=1, rlhf_rollout_batch_size=4, **changes)
+    run_here(path)
+    dry_run = planner(config := load_config(path)).dry_run
+    conditions = sum(map(size_of, dry_run._batch(4, (32, 32)).cond.tensors.values()))  # type: ignore[union-attr]
+    there = conditions * (2 if config.rlhf_rollout_cfg_scale > 1 else 1)
+    assert dry_run.rollout(4, (32, 32)) - there == pytest.approx(max(peaks), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes"),
+    [
+        pytest.param("GRPO", {}, marks=SLOW),
+        ("GRPO", {**GUIDED, "rlhf_rollout_cfg_layout": "JOINT"}),
+        pytest.param("GRPO", {"rlhf_kl_beta": 0.1}, marks=SLOW),
+        pytest.param("GSPO", {"rlhf_gspo_strategy": "EXACT"}, marks=SLOW),
+        ("NFT", {}),
+        pytest.param("DGPO", {}, marks=SLOW),
+        pytest.param("AWM", {}, marks=SLOW),
+    ],
+)
+def test_learning_from_images_takes_what_is_predicted(
+    mode: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CoupledStep, "_model_of_test", property(lambda step: step._model), raising=False)
+    monkeypatch.setattr(
+        DecoupledStep, "_model_of_test", property(lambda step: step.loader.model), raising=False
+    )
+    coupled = measured(monkeypatch, CoupledStep, "forward_backward")
+    decoupled = measured(monkeypatch, DecoupledStep, "forward_backward")
+    path = write_online(tmp_path, mode, epochs=1, unet={"gradient_checkpointing": False}, **changes)
+    run_here(path)
+    predicted = planner(load_config(path)).dry_run.step(4, (32, 32)).peak
+    assert predicted == pytest.approx(max(*coupled, *decoupled, 0), rel=0.15)
+
+
+def reward_of(**params: Any) -> list[dict[str, Any]]:
+    return [{"reward": "pickscore", "params": params}]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rewards_take_what_is_predicted(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = str(save_tiny_clip(tmp_path / "clip"))
+    path = write_online(tmp_path / "run", rlhf_rewards=reward_of(source=source, dtype=dtype, batch_size=3))
+    config = load_config(path)
+    memory = RewardMemory(config, planner(config).dry_run)
+    reward: Any = create_reward("pickscore", {"source": source, "dtype": dtype, "batch_size": 3})
+    reward.load()
+    tensors = [*reward.clip.model.parameters(), *reward.clip.model.buffers()]
+    assert memory.weights() == {"weights: reward pickscore": sum(map(size_of, tensors))}
+    peaks: list[int] = []
+    for name in ("get_image_features", "get_text_features"):
+        watch_passes(monkeypatch, name, tensors, peaks)
+    # longer than the model reads
+    reward.score(RewardBatch(torch.rand(8, 3, 32, 32), [f"{letter} " * 20 for letter in "abcdefgh"]))
+    assert len(peaks) == 6 and memory.working() == pytest.approx(max(peaks), rel=0.15)
+
+
+def watch_passes(
+    monkeypatch: pytest.MonkeyPatch, name: str, tensors: list[torch.Tensor], peaks: list[int]
+) -> None:
+    act = getattr(CLIPModel, name)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        with LiveBytes(tensors) as live:
+            made = act(*args, **options)
+        # they are brought to the device for the pass
+        peaks.append(live.peak + sum(map(size_of, options.values())))
+        return made
+
+    monkeypatch.setattr(CLIPModel, name, watched)
+
+
+def test_published_rewards_are_counted_without_being_on_this_machine() -> None:
+    for name, params, millions in (
+        ("pickscore", {}, 986.1),
+        ("clip_score", {}, 427.6),
+        ("clip_score", {"source": CLIP_L14}, 427.6),
+        ("clip_source", {"source": CLIP_H14}, 986.1),
+    ):
+        outline = create_reward(name, params).outline()
+        assert outline is not None, name
+        assert sum(p.numel() for p in outline.module.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+def test_rewards_stay_next_to_the_model_unless_they_take_turns(tmp_path: Path) -> None:
+    source = str(save_tiny_clip(tmp_path / "clip"))
+    weights, reward = "weights: reward pickscore", {"rlhf_rewards": reward_of(source=source)}
+    beside = items(planned(tmp_path / "beside", **reward))
+    assert list(beside) == [
+        "encoding prompts",
+        "making images",
+        "decoding images",
+        "scoring images",
+        "training step",
+    ]
+    assert all(found[weights] > 0 for found in beside.values())
+    assert "weights: unet" in beside["scoring images"]
+    turns = items(planned(tmp_path / "turns", **reward, rlhf_reward_swap=True))
+    assert [name for name, found in turns.items() if weights in found] == ["scoring images"]
+    assert not {"weights: unet", "adapter"} & turns["scoring images"].keys()
+    assert "optimizer state" in turns["scoring images"]
+    elsewhere = items(planned(tmp_path / "cpu", **reward, rlhf_reward_device="cpu"))
+    assert "scoring images" not in elsewhere and weights not in elsewhere["training step"]
+
+
+def test_more_images_at_once_take_more(tmp_path: Path) -> None:
+    few, many = (items(planned(tmp_path / str(count), rlhf_rollout_batch_size=count)) for count in (1, 4))
+    for phase in ("making images", "decoding images"):
+        assert many[phase]["working memory"] > 3 * few[phase]["working memory"]
+    assert few["training step"] == many["training step"]
+
+
+def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
+    here, there = (
+        items(planned(tmp_path / device, "NFT", rlhf_ema_ref_device=device)) for device in ("GPU", "CPU")
+    )
+    assert here["making images"]["old policy"] == there["making images"]["old policy"] > 0
+    assert "old policy" in here["training step"] and "old policy" not in there["training step"]
+
+
+def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
+    def notes(reward: str, **params: Any) -> tuple[str, ...]:
+        return planned(tmp_path / reward, rlhf_rewards=[{"reward": reward, "params": params}]).notes
+
+    assert notes("brightness") == ()
+    assert notes("remote", url="http://127.0.0.1:1") == ()
+    (told,) = notes("hpsv2")
+    assert "hpsv2" in told
+
+
+def test_sizes_of_images_are_those_of_the_rollout(tmp_path: Path) -> None:
+    plan = planned(tmp_path, resolution="32", rlhf_rollout_size="64x32")
+    assert plan.size == (32, 64)
