@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -60,11 +61,14 @@ class Case:
 
     def changes_the_config(self) -> bool:
         """Whether the two configs are different ones, in this setting alone."""
-        with fresh_folder() as folder:
-            one = as_data(write(folder, self.base, self.given))
-            other = as_data(write(folder, self.base, {**self.given, self.path: self.value}))
+        if self._key not in _DATA:
+            _DATA[self._key] = self._data({})
+        one, other = _DATA[self._key], self._data({self.path: self.value})
         changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} - FOLLOWING
         return bool(changed) and all(f"{name}.".startswith(f"{self.path}.") for name in changed)
+
+    def _data(self, changed: Values) -> dict[str, Any]:
+        return as_data(write(_reading(), self.base, {**self.given, **changed}))
 
     def inert(self) -> Any:
         """A block in which the program reads this setting as the base has it, whatever a config says."""
@@ -106,6 +110,7 @@ WORKING: list[Path] = []
 """The folder of the run under way."""
 
 _KNOWN: dict[Hashable, Any] = {}
+_DATA: dict[Hashable, dict[str, Any]] = {}
 
 
 def _named(value: Any) -> Any:
@@ -114,9 +119,16 @@ def _named(value: Any) -> Any:
 
 @cache
 def _root() -> Path:
-    root = Path(tempfile.mkdtemp(prefix="acts-"))
+    # next to the folders of other tests, which are in memory where there is room
+    root = Path(tempfile.mkdtemp(prefix="acts-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     return root
+
+
+@cache
+def _reading() -> Path:
+    """Where configs are written that are read and not run."""
+    return Path(tempfile.mkdtemp(dir=_root()))
 
 
 @contextmanager
