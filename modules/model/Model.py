@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.activations import keep_inputs_in_main_memory
 from modules.model.batch import Conditioning
 from modules.model.memory import give_back
 from modules.model.noising.schedule import Schedule
@@ -239,8 +240,11 @@ class Model:
             )
         )
 
-    def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:
+    def set_gradient_checkpointing(self, part: str, enabled: bool, offloaded: bool = False) -> None:
         """Recompute a part's activations in the backward pass instead of keeping them.
+
+        Args:
+            offloaded: keep the inputs of the recomputed blocks in main memory meanwhile.
 
         Raises:
             ConfigError: the part's class does not support it.
@@ -253,6 +257,8 @@ class Model:
                 field=f"{part}.gradient_checkpointing",
             )
         getattr(module, name if enabled else name.replace("enable", "disable"))()
+        if enabled and offloaded:
+            keep_inputs_in_main_memory(module)
         self.layers_changed()
 
     @contextmanager

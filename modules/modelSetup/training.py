@@ -429,8 +429,9 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
     # gradients of a word pass through the denoiser and its text encoder, whether these are trained or not
     passed = [spec.denoiser, *model.encoders_of_trained_words()] if trains_words else []
     for part in dict.fromkeys((*parts, *passed)):
-        if getattr(config, part).gradient_checkpointing:
-            model.set_gradient_checkpointing(part, True)
+        own = getattr(config, part)
+        if own.gradient_checkpointing:
+            model.set_gradient_checkpointing(part, True, own.activation_offloading)
     model.layers_changed()
     return handle
 

@@ -24,6 +24,7 @@ from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import adaptable_layers, filter_patterns, select_layers
 from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.reference import Reference
+from modules.model import activations
 from modules.model.batch import Conditioning, ImageBatch, Sources
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
@@ -494,23 +495,36 @@ def test_gradients_reach_the_adapter_alone(family: tuple[BaseModelSetup, Model])
     assert sum(p.grad is None for p in own.values()) < 0.1 * len(own)
 
 
-def test_checkpointing_changes_no_gradient(family: tuple[BaseModelSetup, Model]) -> None:
+def test_checkpointing_changes_no_gradient(
+    family: tuple[BaseModelSetup, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     setup, model = family
+    kept = []
+
+    class Kept(activations.Kept):
+        def back(self) -> torch.Tensor:
+            kept.append(self)
+            return super().back()
+
+    monkeypatch.setattr(activations, "Kept", Kept)
     handle = adapted(model, text=True)
     model.trains_text = True
     batch = image_batch(setup, model, ["a", "b"], encoded=False)
     draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
     grads = []
-    for enabled in (False, True):
+    for enabled, offloaded in ((False, False), (True, False), (True, True)):
+        assert not kept
         for part in (setup.spec.denoiser, *setup.spec.trained_encoders):
-            model.set_gradient_checkpointing(part, enabled)
+            model.set_gradient_checkpointing(part, enabled, offloaded)
         model.set_mode("no_dropout")
         setup.calculate_loss(model, batch, draw).mean().backward()
         grads.append({name: gradient_of(p).clone() for name, p in handle.named_parameters()})
         for _, parameter in handle.named_parameters():
             parameter.grad = None
+    assert kept
     for name, gradient in grads[0].items():
         assert torch.allclose(gradient, grads[1][name], rtol=1e-4, atol=1e-7), name
+        assert torch.equal(grads[1][name], grads[2][name]), name
 
 
 def test_trained_text_encoder_is_reset_in_the_reference(family: tuple[BaseModelSetup, Model]) -> None:

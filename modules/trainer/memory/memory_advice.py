@@ -74,6 +74,8 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
         changes["batch_size"] = 1
         changes["gradient_accumulation_steps"] = config.gradient_accumulation_steps * config.batch_size
         yield dict(changes)
+    if not settings.activation_offloading:
+        yield with_part(activation_offloading=True)
     if not frozen:
         return
     if settings.weight_dtype.value not in ("INT_8", "NFLOAT_4", "FLOAT_8"):

@@ -103,6 +103,13 @@ def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]
                 see.recomputed,
                 {**on, f"{name}.gradient_checkpointing": False},
             ),
+            Case(
+                f"{name}.activation_offloading",
+                base,
+                True,
+                see.kept_away,
+                {**on, f"{name}.gradient_checkpointing": True},
+            ),
             Case(f"{name}.stop_training_after", base, 2, see.weights, {**on, **_stopping(name)}),
             Case(f"{name}.stop_training_after_unit", base, "NEVER", see.weights, {**on, **_stopping(name)}),
         ]

@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 from modules.accelerator.attention_backend import switchable_processors
 from modules.dataLoader import progress as loading
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin
+from modules.model import activations
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.reward.base import REWARDS, RewardBatch, RewardError
@@ -98,6 +99,7 @@ class Work:
         kernels: attention kernels of the denoiser.
         weights: digest of all that is trained, after each step.
         recomputed: blocks whose activations are computed again in the backward pass, by their kind.
+        kept_away: inputs of blocks that are kept in main memory, by their shape.
     """
 
     ahead: list[int] = field(default_factory=list)
@@ -107,6 +109,7 @@ class Work:
     kernels: set[str] = field(default_factory=set)
     weights: dict[int, str] = field(default_factory=dict)
     recomputed: Counter[str] = field(default_factory=Counter)
+    kept_away: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
 
 class Attention:
@@ -145,6 +148,11 @@ def watched() -> Iterator[Work]:
         work.recomputed[type(getattr(owner, "func", owner)).__name__] += 1
         return checkpoint(block, *rest, **named)
 
+    class Kept(activations.Kept):
+        def __init__(self, tensor: torch.Tensor) -> None:
+            super().__init__(tensor)
+            work.kept_away[tuple(tensor.shape)] += 1
+
     def advancing(self: GenericTrainer, *rest: Any) -> None:
         advance(self, *rest)
         digest = hashlib.sha256()
@@ -176,6 +184,7 @@ def watched() -> Iterator[Work]:
             (Model, "to", moving),
             (loading, "ThreadPoolExecutor", Pool),
             (GenericTrainer, "_advance", advancing),
+            (activations, "Kept", Kept),
             (torch.utils.checkpoint, "checkpoint", recomputing),
             (transformers.modeling_utils, "checkpoint", recomputing),
             (DataLoaderText2ImageMixin, "encode_images", encoding),
@@ -482,6 +491,7 @@ person_weights = See("weights of a run that is voted on", run_with_a_person, wei
 picky_end = See("how a run with failing scores ends", run_with_a_picky_reward, end.part)
 moved = _run("parts moved to other places", lambda o: o.work.moved)
 recomputed = _run("blocks computed again", lambda o: o.work.recomputed)
+kept_away = _run("inputs of blocks in main memory", lambda o: o.work.kept_away)
 kernels = _run("attention kernels", lambda o: o.work.kernels)
 files = _run("files", lambda o: sorted(o.files))
 samples = _run("samples", lambda o: {n: seen for n, seen in o.files.items() if "samples/" in n})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY
@@ -26,10 +26,6 @@ _NEAREST = {
 """Unsupported number formats of weights: the nearest format that is not wider, and what else differs."""
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
 _NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
-_INSTEAD = {
-    "activation_offloading": "activations stay on the device, more of it is needed",
-}
-"""Memory-saving options that are not supported per part, and what happens instead."""
 END = ("stop_training_after", "stop_training_after_unit")
 _OF_NO_VAE = (
     *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
@@ -74,21 +70,13 @@ def import_part(
     else:
         made |= end_of_training(part, given, full, notes)
     if not given.get("train"):
-        idle.update(("learning_rate", "activation_offloading"))
-    idle.update(_memory(part, given, set(ours) | idle, notes))
+        idle.add("learning_rate")
+    if not given.get("train") or not given.get("gradient_checkpointing"):
+        # what it moves is what checkpointing stores
+        idle.add("activation_offloading")
+        made.pop("activation_offloading", None)
     notes.differences(given, defaults, {*ours, *idle}, part)
     return made
-
-
-def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes: Notes) -> list[str]:
-    """Memory-saving options that a part does not have here, with what happens instead."""
-    noted: list[str] = []
-    for name, why in _INSTEAD.items():
-        value = given.get(name)
-        if name not in carried and value is not False and value != 0:
-            notes.add(f"{part}.{name}", value, why)
-            noted.append(name)
-    return noted
 
 
 def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:

@@ -48,6 +48,26 @@ def _kept_elsewhere(c: TrainConfig, name: str) -> Iterator[Finding]:
         )
 
 
+@rule("model_type", "unet", "transformer", *TEXT_ENCODERS, "acceleration")
+def _activations_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
+    for name in (c.model_type.denoiser, *c.model_type.text_encoders):
+        part, place = getattr(c, name), f"{name}.activation_offloading"
+        if not part.activation_offloading:
+            continue
+        if part.train and not part.gradient_checkpointing:
+            yield ConfigError(
+                "only what gradient checkpointing stores can be kept in main memory",
+                place,
+                f"switch on {name}.gradient_checkpointing",
+            )
+        if any(one.name == COMPILES and one.params.get("scope") == "full" for one in c.acceleration.shared):
+            yield UnsupportedError(
+                f"{COMPILES} of the whole denoiser cannot be used with activations in main memory",
+                "acceleration.shared",
+                f"set its scope to regional, or switch off {place}",
+            )
+
+
 @rule("training_method", "model_type", "unet", "transformer", "ema", "optimizer", "acceleration")
 def _trained_in_main_memory(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_in_main_memory():

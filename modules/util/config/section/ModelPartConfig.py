@@ -125,6 +125,17 @@ class ModelPartConfig(SourcedPartConfig):
             "slower, but much less memory."
         ),
     )
+    activation_offloading: bool = setting(
+        False,
+        cost="value",
+        free=True,
+        visible=".gradient_checkpointing",
+        title="Activations in main memory",
+        tip=(
+            "Keep what gradient checkpointing stores of each block in main memory until the backward pass, instead of "
+            "on the GPU. Saves more the larger the images and batches are. The copies take time; results stay the same."
+        ),
+    )
 
 
 class DenoiserConfig(ModelPartConfig):

@@ -18,7 +18,6 @@ from tests.util.config.onetrainer.presets import PRESETS
 
 EXPLAINED = {
     r"transformer\.weight_dtype = INT_W8A8": "instead",
-    r"transformer\.activation_offloading = true": "activations stay on the device",
     r"compile = true": "trained in main memory",
 }
 """Notes that the presets may have, each with the words that say what follows."""
