@@ -16,13 +16,13 @@ from torch import nn
 
 from modules.model.dtypes import PartDtypes
 from modules.model.lazy_modules import make_lazy
-from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.spec.parts import TEXT_PREFIX
 from modules.util.errors import UserError, list_offenders
 from modules.util.tensors.lazy_tensors import LazyTensor
+from modules.weights.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.weights.loading import FIELD, load_tokenizer, part_class, require_floats
 from modules.weights.open_clip import (
     PROJECTION,

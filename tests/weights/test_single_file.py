@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
-from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.util.errors import UnsupportedError, UserError
+from modules.weights.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.weights.saving import save_folder, save_single_file
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images

@@ -74,15 +74,15 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
         changes["batch_size"] = 1
         changes["gradient_accumulation_steps"] = config.gradient_accumulation_steps * config.batch_size
         yield dict(changes)
-    if not settings.activation_offloading:
-        yield with_part(activation_offloading=True)
     if not frozen:
+        yield with_part(activation_offloading=True)
         return
     if settings.weight_dtype.value not in ("INT_8", "NFLOAT_4", "FLOAT_8"):
         yield with_part(weight_dtype="FLOAT_8")
     if settings.weight_dtype.value != "NFLOAT_4":
         yield with_part(weight_dtype="NFLOAT_4")
         yield with_part(weight_dtype="FLOAT_8", offload_fraction=1.0)
+        yield with_part(activation_offloading=True)
 
 
 def cheapest_saving(

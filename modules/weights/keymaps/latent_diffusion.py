@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from modules.model.ldm_keys import unet_to_ldm
 from modules.weights.keymaps.base import Original
+from modules.weights.ldm_keys import unet_to_ldm
 
 LAYERS = 2
 """Layers per block of the published models."""

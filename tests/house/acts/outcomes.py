@@ -23,6 +23,7 @@ import torch.utils.checkpoint
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import modeling_utils
 
 from modules.accelerator.attention_backend import switchable_processors
 from modules.dataLoader import progress as loading
@@ -125,11 +126,20 @@ class Attention:
         return {str(one._attention_backend) for one in self._known[denoiser]}
 
 
+def kept_by(work: Work) -> type[activations.Kept]:
+    """What blocks keep in main memory, noted."""
+
+    class Kept(activations.Kept):
+        def __init__(self, tensor: torch.Tensor) -> None:
+            super().__init__(tensor)
+            work.kept_away[tuple(tensor.shape)] += 1
+
+    return Kept
+
+
 @contextmanager
 def watched() -> Iterator[Work]:
     """Notes what a run asks of the model, and lets it pass."""
-    import transformers.modeling_utils
-
     work = Work()
     sent, attention, advance = [0], Attention(), GenericTrainer._advance
     move, checkpoint = Model.to, torch.utils.checkpoint.checkpoint
@@ -147,11 +157,6 @@ def watched() -> Iterator[Work]:
         owner = getattr(block, "__self__", block)
         work.recomputed[type(getattr(owner, "func", owner)).__name__] += 1
         return checkpoint(block, *rest, **named)
-
-    class Kept(activations.Kept):
-        def __init__(self, tensor: torch.Tensor) -> None:
-            super().__init__(tensor)
-            work.kept_away[tuple(tensor.shape)] += 1
 
     def advancing(self: GenericTrainer, *rest: Any) -> None:
         advance(self, *rest)
@@ -184,9 +189,9 @@ def watched() -> Iterator[Work]:
             (Model, "to", moving),
             (loading, "ThreadPoolExecutor", Pool),
             (GenericTrainer, "_advance", advancing),
-            (activations, "Kept", Kept),
+            (activations, "Kept", kept_by(work)),
             (torch.utils.checkpoint, "checkpoint", recomputing),
-            (transformers.modeling_utils, "checkpoint", recomputing),
+            (modeling_utils, "checkpoint", recomputing),
             (DataLoaderText2ImageMixin, "encode_images", encoding),
             (DataLoaderText2ImageMixin, "pixels", reading),
         ):

@@ -174,6 +174,17 @@ def test_the_cheapest_change_is_named(limit: float, expected: dict[str, Any]) ->
     assert changed(config, saving[0]).to_dict() != config.to_dict()
 
 
+def test_activations_leave_the_device_where_nothing_else_helps() -> None:
+    def plan(config: TrainConfig) -> MemoryPlan:
+        activations = 1 if config.unet.activation_offloading else 3
+        return MemoryPlan((Phase("training step", {"activations": activations * GIB}),), "", (512, 512))
+
+    changes, total = cheapest_saving(config_of(), 2 * GIB, plan) or ({}, 0)
+    assert (changes["unet"]["activation_offloading"], total) == (True, GIB)
+    whole = config_of(training_method="FINE_TUNE", rlhf_enabled=False)
+    assert cheapest_saving(whole, 2 * GIB, plan) == ({"unet": {"activation_offloading": True}}, GIB)
+
+
 def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
     """16 GiB of text encoder in float32, alone while it encodes; the step takes 2 GiB an image more than 4."""
 
