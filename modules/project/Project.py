@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,23 @@ class Adapter:
         return f"{_digest(self.file, info.st_size, info.st_mtime_ns)}@{self.strength:g}"
 
 
+def _check_empty(owned: Owned, folder: Path) -> None:
+    """Remove what a killed creation left, and nothing from a folder that is refused. Raises ``DataError`` if a
+    person's files are there.
+    """
+    there = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    left = fnmatch.filter(there, LEFTOVERS)
+    if len(left) == len(there):
+        owned.sweep(LEFTOVERS)
+    elif left and NAME not in there:
+        raise DataError(
+            f"{shown(folder)} is not empty; creating a project in it may have been interrupted", "DIR",
+            "choose a new folder, or empty this one if nothing in it is yours",
+        )  # fmt: skip
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
+
+
 @lru_cache(maxsize=64)
 def _digest(file: Path, size: int, changed: int) -> str:
     """Digest of a file of this size and modification time, cached because a window asks often."""
@@ -98,11 +115,7 @@ class Project:
             UserError: the folder is not empty, or a value is wrong. Then nothing is left of what was written.
         """
         owned = Owned(folder, local=True)
-        # nothing is removed from a folder that is refused
-        if folder.is_dir() and all(fnmatch(one.name, LEFTOVERS) for one in folder.iterdir()):
-            owned.sweep(LEFTOVERS)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
+        _check_empty(owned, folder)
         made = ProjectFile.checked({**settings, "held_out": []}, NAME)
         given = read_tasks(prompts)
         check_tasks(given, FAMILIES[made.model.type])

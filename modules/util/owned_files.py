@@ -379,7 +379,8 @@ class Owned:
 
     @contextmanager
     def filled_at_once(self, last: str) -> Iterator[Owned]:
-        """Yield an empty folder, whose content moves into this one at the end.
+        """Yield an empty folder, whose content moves into this one at the end. If this one does not exist, the whole
+        folder takes its name, so that even a killed process leaves all or nothing of it.
 
         If the block raises, or a name is taken by then, this folder is left as it was found: nothing of it remains,
         and folders created for it are removed, unless others have put something into them.
@@ -390,8 +391,16 @@ class Owned:
         Raises:
             UserError: a name is taken.
         """
-        missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        missing = [path for path in self.root.parents if not path.exists()]
         try:
+            if not self.root.exists():
+                above = Owned(self.root.parent, local=not self._strict)
+                above.root.mkdir(parents=True, exist_ok=True)
+                with above.fresh_folder() as path:
+                    yield Owned(path, local=not self._strict)
+                    above.move(path.name, self.root.name)
+                fsync_path(above.root)
+                return
             with self.fresh_folder() as path:
                 yield Owned(path, local=not self._strict)
                 moved: list[str] = []

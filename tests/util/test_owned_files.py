@@ -473,16 +473,47 @@ def test_a_folder_is_filled_whole_or_left_as_it_was(tmp_path: Path) -> None:
             temporary.write_text("x")
         raise OSError("full")
     assert not (tmp_path / "new").exists()
-    # what others put there meanwhile stays, and so does the folder
     with pytest.raises(UserError, match="is there already"), owned.filled_at_once(last="a") as fresh:
-        for name in ("a", "b/x", "c"):
-            with fresh.write(name) as temporary:
-                temporary.write_text("ours")
+        fill(fresh)
+        root.mkdir()
+    # what others put there meanwhile stays, and so does the folder
+    assert inside(tmp_path).keys() == {"new", "new/deep"}
+    with pytest.raises(UserError, match="is there already"), owned.filled_at_once(last="a") as fresh:
+        fill(fresh)
         (root / "c").write_text("theirs")
     assert inside(root).keys() == {"c"} and (root / "c").read_text() == "theirs"
     (root / "c").unlink()
     with recorded() as changes, owned.filled_at_once(last="a") as fresh:
-        for name in ("a", "b/x", "c"):
-            with fresh.write(name) as temporary:
-                temporary.write_text("ours")
+        fill(fresh)
     assert inside(root).keys() == {"a", "b", "b/x", "c"} and changes
+
+
+@pytest.mark.child
+def test_a_kill_at_any_moment_leaves_all_of_a_new_folder_or_nothing(tmp_path: Path) -> None:
+    def work(root: Path) -> None:
+        with Owned(root).filled_at_once(last="a") as fresh:
+            fill(fresh)
+
+    with recorded() as changes:
+        work(tmp_path / "count" / "new")
+    seen = set()
+    for number in range(1, len(changes.made) + 1):
+        for moment in ("before", "after"):
+            above = tmp_path / f"{number}-{moment}"
+            above.mkdir()
+            (above / "photo.png").write_text("theirs")
+            assert killed_at(number, moment == "after", partial(work, above / "new"))
+            left = inside(above / "new").keys() if (above / "new").exists() else None
+            assert left in (None, {"a", "b", "b/x", "c"}), (number, moment, changes.made[number - 1])
+            seen.add(left is not None)
+            if left is None:
+                work(above / "new")
+            assert inside(above / "new").keys() == {"a", "b", "b/x", "c"}
+            assert (above / "photo.png").read_text() == "theirs"
+    assert seen == {True, False}
+
+
+def fill(folder: Owned) -> None:
+    for name in ("a", "b/x", "c"):
+        with folder.write(name) as temporary:
+            temporary.write_text("ours")
