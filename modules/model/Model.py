@@ -51,6 +51,7 @@ class Model:
         latent_factor: pixels per latent along each side.
         latent_channels: channels of a latent.
         denoiser_source: source of the denoiser, if it has a different one.
+        weight_files: part -> the first of its files of weights, for parts that were read from folders.
         hub_name: hub name of ``source``, if it was requested by that name.
         guidance: guidance scale in training, for models that embed it.
         prompt_weighting: whether brackets in prompts are emphasis.
@@ -77,6 +78,7 @@ class Model:
     latent_factor: int = 8
     latent_channels: int = 4
     denoiser_source: str = ""
+    weight_files: dict[str, Path] = field(default_factory=dict)
     hub_name: str = ""
     guidance: float = 1.0
     prompt_weighting: bool = False

@@ -40,6 +40,8 @@ class PartDtypes:
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
         half: parts whose ``fp16`` files are read where a folder has these and the full ones; the full ones otherwise.
+        before: part name -> name of the first file of weights that the run read when it began, which a resumed run
+            reads again.
         lazy: leave the weights unchanged in their files: modules have only shapes, and ``lazy_base_tensors``
             locates their values.
         configs_only: with ``lazy``, accept folders that have configs but no weights.
@@ -49,6 +51,7 @@ class PartDtypes:
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
     half: frozenset[str] = frozenset()
+    before: Mapping[str, str] = field(default_factory=dict)
     lazy: bool = False
     configs_only: bool = False
 

@@ -172,6 +172,7 @@ class ModelFamily(ABC):
             denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
             hub_name=repository(source) if is_hub_name(source) else "",
             parts=loaded,
+            weight_files={n: part.read_from for n, part in loaded.items() if hasattr(part, "read_from")},
             schedule=self._schedule(scheduler, options),
             compute_dtype=dtypes.compute,
         )

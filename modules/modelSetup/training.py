@@ -41,6 +41,7 @@ from modules.weights import one_file
 from modules.weights.hub_file import check_name, find_file
 from modules.weights.part_sources import find_sources
 from modules.weights.saving import save_folder
+from modules.weights.shards import remedy
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
 _ROUNDED = "quantization.layer_filter"
@@ -49,11 +50,17 @@ PlaceOfWords = Literal["bundled", "apart", "alone"]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
 
 
-def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str] | None = None) -> Model:
+def load_model(
+    setup: BaseModelSetup,
+    config: TrainConfig,
+    parts: Collection[str] | None = None,
+    before: Mapping[str, str] | None = None,
+) -> Model:
     """The base model a config names, on the CPU, frozen.
 
     Args:
         parts: parts to load; by default all that a run needs, without those used only for samples.
+        before: the files that a resumed run read when it began, see ``part_dtypes``.
 
     Raises:
         UserError: the model does not exist, is not of this family, has NaN or infinite weights, or has a
@@ -65,7 +72,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
-    model = load(part_dtypes(config, spec), parts_of_a_run(config, spec) if parts is None else parts)
+    model = load(part_dtypes(config, spec, before), parts_of_a_run(config, spec) if parts is None else parts)
     noise = noise_options(config)
     if noise.offset_weight and noise.offset_by_level:
         # refused before anything is encoded, rather than by the first step
@@ -76,7 +83,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
         model.training_adapter = TrainingAdapter.read(path, model, config.training_adapter.strength)
         model.training_adapter.add_to(model)
-    make_compact(model, config, partial(load, PartDtypes(lazy=True)))
+    make_compact(model, config, partial(load, PartDtypes(lazy=True, before=before or {})))
     if config.force_circular_padding:
         wrap_model(model)
     model.prompt_weighting = config.prompt_weighting
@@ -183,8 +190,13 @@ def load_options(config: TrainConfig) -> LoadOptions:
     return LoadOptions(prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr)
 
 
-def part_dtypes(config: TrainConfig, spec: FamilySpec) -> PartDtypes:
-    """Weight types of the parts and the compute type."""
+def part_dtypes(config: TrainConfig, spec: FamilySpec, before: Mapping[str, str] | None = None) -> PartDtypes:
+    """Weight types of the parts, which of their files are read, and the compute type.
+
+    Args:
+        before: part name -> name of the first file of weights that a resumed run read when it began; parts that it
+            lacks are read from the full files, as by versions that kept no record. ``None`` for a new run.
+    """
     compute = torch_dtype(config.train_dtype, "train_dtype")
     weights = {
         part: compute
@@ -192,10 +204,16 @@ def part_dtypes(config: TrainConfig, spec: FamilySpec) -> PartDtypes:
         else torch_dtype(getattr(config, part).weight_dtype, f"{part}.weight_dtype")
         for part in spec.module_parts
     }
-    # rounding the full weights to this type would give the same; what is trained or kept with more digits needs them
+    # what is trained or kept in another type needs the digits of the full weights
     trained = config.trained_parts()
-    half = frozenset(part for part, kind in weights.items() if kind is torch.float16 and part not in trained)
-    return PartDtypes(weights=weights, compute=compute, half=half)
+    half = frozenset(
+        part
+        for part in spec.module_parts
+        if getattr(config, part).weight_dtype == "FLOAT_16" and part not in trained
+    )
+    return PartDtypes(
+        weights=weights, compute=compute, half=half if before is None else frozenset(), before=before or {}
+    )
 
 
 def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collection[str]], Model]) -> None:
@@ -570,10 +588,12 @@ def check_weights(model: Model) -> None:
                 continue
             bad = int((~weight.detach().isfinite()).sum())
             if bad:
+                read = model.weight_files.get(part)
                 raise DataError(
                     f"{bad} of the {weight.numel()} numbers of {name} in the {part} of {model.source_name} are NaN or "
-                    "infinite",
+                    "infinite" + (f", read from {read}" if read else ""),
                     field="base_model_name",
-                    hint="the model is damaged, or was saved after a failed training: copy or download it again, or "
+                    hint=(remedy(read) if read else "")
+                    or "the model is damaged, or was saved after a failed training: copy or download it again, or "
                     "use another one",
                 )

@@ -136,17 +136,18 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        check_model(config)
         run = self.run_directory
-        resumes, backup = config.continue_last_backup, None
+        resumes, backup, before = config.continue_last_backup, None, None
         found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
         if found is not None:
             self._resumed_from, backup = found
             check_resumable(config, backup.config)
             check_same_start(config, backup.config, backup.state, self.processes.world_size)
             config = resumed_mode(config, backup.state)
+            before = backup.state.get("weight_files", {})
+        check_model(config, before)
         asking = Asking(self.callback, self._commands.stop_wanted)
-        self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell, asking)
+        self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell, asking, before)
         if self._parts is None:
             self.progress = self.progress if backup is None else backup.progress
             return FINISHED

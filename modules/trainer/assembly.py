@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,8 +288,11 @@ def _check_sample_list(config: TrainConfig) -> None:
         check_painting(config.model_type.spec, config.load_samples())
 
 
-def check_model(config: TrainConfig) -> None:
+def check_model(config: TrainConfig, before: Mapping[str, str] | None = None) -> None:
     """Check the model, the adapter, the choice of layers and the noise levels without reading weights.
+
+    Args:
+        before: the files of weights that a resumed run read when it began, see ``part_dtypes``.
 
     Raises:
         UserError: the model or the adapter is missing, of another family, or lacks these layers.
@@ -297,7 +300,7 @@ def check_model(config: TrainConfig) -> None:
     # files that are not on this machine yet are checked when they are loaded
     with suppress(ModelNotLocal):
         setup = create_model_setup(config.model_type)
-        model = shape_only_model(setup, config, weights=True)
+        model = shape_only_model(setup, config, weights=True, before=before)
         online_settings.check_noise_levels(config, setup, model)
         check_main_memory(config, model)
 
@@ -344,6 +347,7 @@ def assemble(
     processes: Processes,
     tell: Tell,
     asking: Asking = NOBODY,
+    before: Mapping[str, str] | None = None,
 ) -> Run | None:
     """Load the model, encode the data and build the run. Return ``None`` if only the cache was to be filled.
 
@@ -351,6 +355,7 @@ def assemble(
         folder: folder of the run.
         samples: folder of sample images.
         asking: how to ask a person, if one is the reward.
+        before: the files of weights that a resumed run read when it began, see ``part_dtypes``.
 
     Raises:
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` cancelled it.
@@ -360,9 +365,9 @@ def assemble(
         tell(said, 1, 1)
     torch.manual_seed(config.seed)
     if config.trains_in_main_memory():
-        check_model(config)
+        check_model(config, before)
     prompts = _prompts(config, processes)
-    basis = _load(config, processes, folder, tell, asking)
+    basis = _load(config, processes, folder, tell, asking, before)
     sampler = _sampler(basis, samples)
     acceleration = online_settings.acceleration_plan(config)
     data = _encoded(basis, prompts, acceleration)
@@ -449,10 +454,17 @@ def _fused(
 # -- the model ------------------------------------------------------------------------------------------------
 
 
-def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, asking: Asking) -> _Basis:
+def _load(
+    config: TrainConfig,
+    processes: Processes,
+    folder: Path,
+    tell: Tell,
+    asking: Asking,
+    before: Mapping[str, str] | None,
+) -> _Basis:
     setup = create_model_setup(config.model_type)
     tell("loading the model", 0, 1)
-    model = training.load_model(setup, config)
+    model = training.load_model(setup, config, before=before)
     # before anything is trained
     model.fingerprints()
     # encoders alone use the device now; nothing stays yet

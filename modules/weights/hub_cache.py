@@ -11,7 +11,8 @@ from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError
 from modules.util.files.hub_names import at_revision, repository
 from modules.util.files.model_index import index_file, read_index
-from modules.weights.loading import is_hub_name, left_out, weights_files
+from modules.weights.loading import is_hub_name, left_out
+from modules.weights.shards import weights_files
 
 _PIECES = re.compile(r"-\d{5}-of-(\d{5})\.")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
 from modules.weights.other_kinds import NEEDLESS
-from modules.weights.shards import check_shards
+from modules.weights.shards import WEIGHT_STEMS, blaming_half, check_shards, choose_files, variant_of
 
 _log = logging.getLogger(__name__)
 FIELD = "base_model_name"
@@ -37,9 +36,6 @@ USUAL_LAYERS, MOST_LAYERS = 100, 1000
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 _IN_FULL = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
 """Where classes of parts name their layers that are never rounded."""
-HALF = "fp16"
-"""The variant of weights that were rounded to 16 bits."""
-WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
 ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
 
@@ -275,64 +271,6 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
     return f"{part.place} holds no .safetensors weights"
 
 
-def weights_variant(place: Path, half: bool = False) -> str | None:
-    """The variant, such as ``fp16``, of a part without weights under the plain name; otherwise ``None``.
-
-    Args:
-        half: whether ``fp16`` is read even if there are others, unless some of its files are missing.
-    """
-    names = [p.name for p in place.glob("*.safetensors")]
-    if any(_is_plain(name) for name in names):
-        return HALF if half and _has_half(place) else None
-    variants = sorted({v for v in map(_variant, names) if v})
-    return variants[0] if variants else None
-
-
-def weights_files(place: Path) -> list[Path]:
-    """The weight files of a part: those of one variant, in a single file if available."""
-    return _files_of(place, weights_variant(place))
-
-
-def _files_of(place: Path, variant: str | None) -> list[Path]:
-    files = [p for p in sorted(place.glob("*.safetensors")) if _variant(p.name) == variant]
-    files = [p for p in files if _stem(p.name) in WEIGHT_STEMS] or files
-    return [p for p in files if "-of-" not in p.name] or files
-
-
-def _has_half(place: Path) -> bool:
-    files = _files_of(place, HALF)
-    try:
-        check_shards(files)
-    except UserError:
-        return False
-    return bool(files) and all(_stem(path.name) in WEIGHT_STEMS for path in files)
-
-
-def _stem(name: str) -> str:
-    return name.split(".")[0].split("-")[0]
-
-
-def _is_plain(name: str) -> bool:
-    return _stem(name) in WEIGHT_STEMS and _variant(name) is None
-
-
-def _tell_which(place: Path, files: Sequence[Path], half: bool) -> None:
-    """Log which weights of a part are read if its folder has them twice.
-
-    Args:
-        files: those that are read.
-        half: whether they are the ``fp16`` ones.
-    """
-    if any(_is_plain(path.name) for path in place.glob("*.safetensors")) and _has_half(place):
-        why = "it is frozen and kept in this type" if half else "it is trained, or kept in another type"
-        _log.info("%s has full weights and the same in fp16: %s is read, because %s", place, files[0].name, why)
-
-
-def _variant(name: str) -> str | None:
-    pieces = re.sub(r"-\d{5}-of-\d{5}", "", name).split(".")
-    return pieces[1] if len(pieces) == 3 else None
-
-
 def check_layers(config: Mapping[str, Any], tensors: Callable[[], int], place: Path) -> None:
     """Compare the number of layers in a config with the number of tensors, because creating modules for an
     unlimited number would take hours.
@@ -379,39 +317,54 @@ def load_module(
     dtype: torch.dtype,
     dtype_name: str,
     half: bool = False,
+    before: str = "",
 ) -> nn.Module:
-    """One part of a diffusers folder with all its weights.
+    """One part of a diffusers folder with all its weights. Its attribute ``read_from`` is the first file of them.
 
     Args:
         from_pretrained: the class method of the part's class.
         dtype_name: the method's argument for the number type.
-        half: whether ``fp16`` files are preferred, see ``weights_variant``.
+        half, before: which files are read, see ``choose_files``.
 
     Raises:
         UserError: the part is unreadable, or its weights do not match its config.
     """
     place = folder / part
     _quiet_progress_bars()
-    # layers that stay in 32 bits whatever the type need the full weights
-    half = half and not any(
-        getattr(getattr(from_pretrained, "__self__", None), name, None) for name in _IN_FULL
-    )
-    variant = weights_variant(place, half)
-    files = _files_of(place, variant)
-    check_shards(files)
-    _tell_which(place, files, variant == HALF)
+    half = half and takes_half(getattr(from_pretrained, "__self__", None))
+    files = choose_files(place, half, before, tell=True)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
-        check_layers(config, lambda: _count_tensors(files), place)
+    with blaming_half(files):
+        check_shards(files)
+        if isinstance(config, dict):
+            check_layers(config, lambda: _count_tensors(files), place)
+        module = _filled(from_pretrained, place, files, {dtype_name: dtype})
+    if files:
+        module.read_from = files[0]  # type: ignore[assignment]
+    module.eval().requires_grad_(False)
+    return module
+
+
+def takes_half(kind: Any) -> bool:
+    """Whether a class of parts can be read from ``fp16`` files, because it keeps no layers in 32 bits."""
+    return not any(getattr(kind, name, None) for name in _IN_FULL)
+
+
+def _filled(
+    from_pretrained: Callable[..., Any], place: Path, files: Sequence[Path], types: Mapping[str, torch.dtype]
+) -> nn.Module:
+    """The part in a folder with the weights of some of its files."""
+    folder, part = place.parent, place.name
     try:
         module, info = from_pretrained(
             str(place),
             use_safetensors=True,
             local_files_only=True,
-            variant=variant,
+            variant=variant_of(files[0].name) if files else None,
             output_loading_info=True,
-            **{dtype_name: dtype},
+            **types,
         )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, _safetensor_error()) as error:
         raise UserError(
@@ -429,7 +382,6 @@ def load_module(
     refuse_unread(info["unexpected_keys"], module.state_dict(), place)
     stored = {name: each for path in files for name, each in open_weights(path, FIELD).places().items()}
     require_floats(stored, module.state_dict(), place)
-    module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
 
 
@@ -508,6 +460,7 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
                 dtypes.of(name),
                 keyword,
                 name in dtypes.half,
+                dtypes.before.get(name, ""),
             )
     return loaded
 

@@ -32,7 +32,7 @@ from modules.weights.loading import (
     refuse_packed,
     refuse_unread,
     require_floats,
-    weights_files,
+    takes_half,
 )
 from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
@@ -48,7 +48,7 @@ from modules.weights.part_files import (
     part_tensors,
     shipped,
 )
-from modules.weights.shards import check_shards
+from modules.weights.shards import blaming_half, check_shards, choose_files
 from modules.weights.single_file import file_prefixes, marked_scheduler
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -174,7 +174,7 @@ def _load_alone(
     else:
         folder, name = path.parent, path.name
     if dtypes.lazy:
-        return part_from_folder(folder / name, part, spec, dtypes.configs_only)
+        return part_from_folder(folder / name, part, spec, dtypes)
     return load_module(
         part_class(part).from_pretrained,
         folder,
@@ -182,6 +182,7 @@ def _load_alone(
         dtypes.of(part.name),
         keyword,
         part.name in dtypes.half,
+        dtypes.before.get(part.name, ""),
     )
 
 
@@ -224,11 +225,8 @@ def part_from_file(
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
 
 
-def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool = False) -> nn.Module:
+def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: PartDtypes) -> nn.Module:
     """Load a part with a folder of its own, leaving its weights in their files.
-
-    Args:
-        bare: whether a config without weights is accepted.
 
     Raises:
         UserError: the part is damaged, or its weights do not match its config.
@@ -237,10 +235,18 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
     refuse_packed(config, place)
-    files = weights_files(place)
-    if bare and not files:
+    half = part.name in dtypes.half and takes_half(part_class(part))
+    files = choose_files(place, half, dtypes.before.get(part.name, ""))
+    if dtypes.configs_only and not files:
         check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})
+    with blaming_half(files):
+        return _outlined_from(files, config, place, part, spec)
+
+
+def _outlined_from(
+    files: Sequence[Path], config: Mapping[str, Any], place: Path, part: PartSpec, spec: FamilySpec
+) -> nn.Module:
     check_shards(files)
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     check_layers(config, lambda: len(tensors.shapes), place)
@@ -389,5 +395,5 @@ def load_from(
     index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
     for part in (spec.part(name) for name in modules):
         if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base / part.place, part, spec, dtypes.configs_only)
+            loaded[part.name] = part_from_folder(sources.base / part.place, part, spec, dtypes)
     return loaded

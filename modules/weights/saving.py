@@ -21,8 +21,9 @@ from modules.util.files.model_index import index_file, read_index
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
-from modules.weights.loading import FIELD, PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, weights_files
+from modules.weights.loading import FIELD, PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG
 from modules.weights.part_files import folder_tensors
+from modules.weights.shards import weights_files
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
 _log = logging.getLogger(__name__)

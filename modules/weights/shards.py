@@ -1,9 +1,11 @@
-"""Weights of one part in several files, with an index of their tensors."""
+"""The files of weights of one part: which of them are read, and whether all of them are there."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from modules.model.weight_files import open_weights
@@ -12,7 +14,138 @@ from modules.util.jsonio import read_json
 
 FIELD = "base_model_name"
 SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+HALF = "fp16"
+"""The variant of weights in 16 bits."""
+WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 _AGAIN = "copy or download it again"
+_log = logging.getLogger(__name__)
+
+
+def weights_variant(place: Path, half: bool = False) -> str | None:
+    """The variant, such as ``fp16``, of a part without weights under the plain name; otherwise ``None``.
+
+    Args:
+        half: whether ``fp16`` is read even if there are others, unless some of its files are missing.
+    """
+    names = [p.name for p in place.glob("*.safetensors")]
+    if any(_is_plain(name) for name in names):
+        return HALF if half and _is_half_there(place) else None
+    variants = sorted({v for v in map(variant_of, names) if v})
+    return variants[0] if variants else None
+
+
+def weights_files(place: Path) -> list[Path]:
+    """The weight files of a part: those of one variant, in a single file if available."""
+    return _files_of(place, weights_variant(place))
+
+
+def choose_files(place: Path, half: bool = False, before: str = "", tell: bool = False) -> list[Path]:
+    """The weight files of a part that a run reads.
+
+    Args:
+        half: as in ``weights_variant``.
+        before: the first file that the run read when it began; files of the same variant are read again.
+        tell: whether to log which are read, if the folder has both.
+
+    Raises:
+        UserError: the variant read before is gone.
+    """
+    files = _files_of(place, variant_of(before) if before else weights_variant(place, half))
+    if before and not files:
+        raise UserError(
+            f"{place / before} is gone: the run began with these weights, and others in the folder may differ",
+            field=FIELD,
+            hint="restore the file, or start a new run",
+        )
+    if tell and files:
+        _tell_which(place, files[0], bool(before))
+    return files
+
+
+def _tell_which(place: Path, file: Path, resumed: bool) -> None:
+    """Log which weights of a part are read if its folder has full ones and ``fp16`` ones."""
+    halves = [path for path in _files_of(place, HALF) if _stem(path.name) in WEIGHT_STEMS]
+    if not halves or not any(_is_plain(path.name) for path in place.glob("*.safetensors")):
+        return
+    if resumed:
+        why = "the run began with it"
+    elif variant_of(file.name) == HALF:
+        why = "it is frozen and kept in this type"
+    elif not _is_half_there(place):
+        _log.warning("%s has fp16 files, but not all of them: %s is read", place, file.name)
+        return
+    else:
+        why = "it is trained, or kept in another type"
+    _log.info("%s has full weights and fp16 ones: %s is read, because %s", place, file.name, why)
+
+
+def remedy(file: Path) -> str:
+    """What to do about a damaged ``fp16`` file with full weights beside it; empty for other files."""
+    plain = [path.name for path in _files_of(file.parent, None) if _is_plain(path.name)]
+    if variant_of(file.name) != HALF or not plain:
+        return ""
+    return f"download {file.name} again, or delete it: new runs then read {plain[0]}"
+
+
+@contextmanager
+def blaming_half(files: Sequence[Path]) -> Iterator[None]:
+    """Name the damaged file in errors about ``fp16`` files that have full ones beside them."""
+    try:
+        yield
+    except UserError as error:
+        file = next((path for path in files if str(path) in error.message), None)
+        hint = remedy(file or files[0]) if files else ""
+        if not hint:
+            raise
+        told = error.message if file else f"{files[0]} cannot be used: {error.message}"
+        raise UserError(told, field=FIELD, hint=hint) from error
+
+
+def _files_of(place: Path, variant: str | None) -> list[Path]:
+    files = [p for p in sorted(place.glob("*.safetensors")) if variant_of(p.name) == variant]
+    files = [p for p in files if _stem(p.name) in WEIGHT_STEMS] or files
+    return [p for p in files if "-of-" not in p.name] or files
+
+
+def _is_half_there(place: Path) -> bool:
+    """Whether a part has ``fp16`` files under a known name and none is missing. They may be damaged."""
+    files = _files_of(place, HALF)
+    if not files or any(_stem(path.name) not in WEIGHT_STEMS for path in files):
+        return False
+    match = SHARD.fullmatch(files[0].name)
+    return match is None or (not _lost(place, match) and _index(place, match) is not None)
+
+
+def _stem(name: str) -> str:
+    return name.split(".")[0].split("-")[0]
+
+
+def _is_plain(name: str) -> bool:
+    return _stem(name) in WEIGHT_STEMS and variant_of(name) is None
+
+
+def variant_of(name: str) -> str | None:
+    """The variant in the name of a file, such as ``fp16``; ``None`` if it has none."""
+    pieces = re.sub(r"-\d{5}-of-\d{5}", "", name).split(".")
+    return pieces[1] if len(pieces) == 3 else None
+
+
+def _names(match: re.Match[str]) -> list[str]:
+    """The names of all shards, from that of one."""
+    total = int(match["count"])
+    return [f"{match['stem']}-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
+
+
+def _lost(place: Path, match: re.Match[str]) -> list[str]:
+    return [name for name in _names(match) if not (place / name).is_file()]
+
+
+def _index(place: Path, match: re.Match[str]) -> Path | None:
+    """The index of shards. The libraries write the variant's name in two places."""
+    stem = match["stem"]
+    plain, _, variant = stem.partition(".")
+    choices = (f"{stem}.safetensors.index.json", f"{plain}.safetensors.index.{variant}.json")
+    return next((place / name for name in choices if (place / name).is_file()), None)
 
 
 def check_shards(files: Sequence[Path]) -> None:
@@ -25,21 +158,17 @@ def check_shards(files: Sequence[Path]) -> None:
     found = [match for path in files if (match := SHARD.fullmatch(path.name))]
     if not found:
         return
-    place, stem, count = files[0].parent, found[0]["stem"], found[0]["count"]
-    names = [f"{stem}-{number:05d}-of-{count}.safetensors" for number in range(1, int(count) + 1)]
-    lost = [name for name in names if not (place / name).is_file()]
-    if lost:
+    place, names = files[0].parent, _names(found[0])
+    if lost := _lost(place, found[0]):
         raise UserError(
-            f"{place} lacks {len(lost)} of {int(count)} files of weights:\n{list_offenders(lost)}",
+            f"{place} lacks {len(lost)} of {len(names)} files of weights:\n{list_offenders(lost)}",
             field=FIELD,
             hint=_AGAIN,
         )
-    # the libraries write the variant's name in two places
-    plain, _, variant = stem.partition(".")
-    choices = (f"{stem}.safetensors.index.json", f"{plain}.safetensors.index.{variant}.json")
-    index = next((place / name for name in choices if (place / name).is_file()), None)
+    index = _index(place, found[0])
     if index is None:
-        raise UserError(f"{place} has several files of weights but no {choices[0]}", field=FIELD, hint=_AGAIN)
+        name = f"{found[0]['stem']}.safetensors.index.json"
+        raise UserError(f"{place} has several files of weights but no {name}", field=FIELD, hint=_AGAIN)
     _compare(index, place, names)
 
 

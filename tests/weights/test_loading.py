@@ -19,7 +19,8 @@ from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetu
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError
-from modules.weights.loading import check_folder, find_source, load_tokenizer, weights_variant
+from modules.weights.loading import check_folder, find_source, load_tokenizer
+from modules.weights.shards import weights_variant
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 SPEC = StableDiffusionSetup.spec

@@ -114,20 +114,25 @@ class ShapeOnlyModel(Model):
 
 
 def shape_only_model(
-    setup: BaseModelSetup, config: TrainConfig, parts: Mapping[str, Any] | None = None, weights: bool = False
+    setup: BaseModelSetup,
+    config: TrainConfig,
+    parts: Mapping[str, Any] | None = None,
+    weights: bool = False,
+    before: Mapping[str, str] | None = None,
 ) -> ShapeOnlyModel:
     """Build the model of a config on the meta device, with its adapter or trained weights, without reading
     weights.
 
     Args:
         parts: its parts on the meta device, in place of those it would be loaded with.
-        weights: refuse a folder that has only configs, as loading does.
+        weights: refuse a folder that has only configs, or unfit files of weights, as loading does.
+        before: the files of weights that a resumed run read when it began, see ``part_dtypes``.
 
     Raises:
         ModelNotLocal: the model is not on this machine. Other UserErrors: anything that loading would refuse,
             and settings that do not fit the model.
     """
-    dtypes = training.part_dtypes(config, setup.spec)
+    dtypes = training.part_dtypes(config, setup.spec, before)
     options = training.load_options(config)
     source = denoiser_source = str(user_path(config.base_model_name, "base_model_name"))
     loaded = training.parts_of_a_run(config, setup.spec)
@@ -135,7 +140,7 @@ def shape_only_model(
         base, named = _places(setup, config, weights)
         outlined = setup.load(
             base,
-            PartDtypes(lazy=True, configs_only=not weights),
+            _lazily(dtypes) if weights else PartDtypes(lazy=True, configs_only=True),
             loaded,
             options,
             named,
@@ -172,6 +177,11 @@ def shape_only_model(
     with torch.device("meta"):
         training.attach_or_unfreeze(model, config)
     return model
+
+
+def _lazily(dtypes: PartDtypes) -> PartDtypes:
+    """The same files, of which no weights are read."""
+    return PartDtypes(lazy=True, half=dtypes.half, before=dtypes.before)
 
 
 def _of_samples(setup: BaseModelSetup, model: Model, config: TrainConfig, weights: bool) -> SampleDenoiser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ LARGEST = 2**53
 """Upper limit for all counts of a run; anything larger is invalid."""
 LARGEST_NUMBER = 1e300
 _MAX_PROCESSES = 65_536
+_WEIGHT_FILE = re.compile(r"[^/\\]+\.safetensors")
 
 Check = Callable[[Any], bool]
 
@@ -55,6 +57,10 @@ def _counters(value: Any) -> bool:
 
 def _identity(value: Any) -> bool:
     return _each(lambda one: isinstance(one, str))(value) and {"base", "data"} <= value.keys()
+
+
+def _weight_files(value: Any) -> bool:
+    return _each(lambda one: isinstance(one, str) and _WEIGHT_FILE.fullmatch(one) is not None)(value)
 
 
 def _scaler(value: Any) -> bool:
@@ -101,6 +107,7 @@ _NEEDED: dict[str, Check] = {
 _OPTIONAL: dict[str, Check] = {
     "processes": lambda value: _count(value) and 1 <= value <= _MAX_PROCESSES,
     "execution_mode": lambda value: value in DPOExecutionMode.__members__.values(),
+    "weight_files": _weight_files,
     "patience": _patience,
     "best": _best,
     "rollout": lambda value: value is None or isinstance(value, Mapping),

@@ -51,6 +51,7 @@ def take_snapshot(
         "step": parts.step.state_dict(),
         "scaler": parts.scaler.state_dict(),
         "counters": asdict(counters),
+        "weight_files": {part: path.name for part, path in parts.model.weight_files.items()},
     }
     if rollout is not None:
         made.state["rollout"] = rollout[1]
