@@ -80,7 +80,7 @@ def _tell_which(place: Path, file: Path, resumed: bool) -> None:
 
 
 def remedy(file: Path) -> str:
-    """What to do about a damaged ``fp16`` file with full weights beside it; empty for other files."""
+    """What to do about a damaged ``fp16`` file with full weights next to it; empty for other files."""
     plain = [path.name for path in _files_of(file.parent, None) if _is_plain(path.name)]
     if variant_of(file.name) != HALF or not plain:
         return ""
@@ -89,7 +89,11 @@ def remedy(file: Path) -> str:
 
 @contextmanager
 def blaming_half(files: Sequence[Path]) -> Iterator[None]:
-    """Name the damaged file in errors about ``fp16`` files that have full ones beside them."""
+    """Name the damaged file in errors about ``fp16`` files that have full ones next to them.
+
+    Raises:
+        UserError: the error of the block, with this file and what to do about it.
+    """
     try:
         yield
     except UserError as error:

@@ -138,13 +138,7 @@ def shape_only_model(
     loaded = training.parts_of_a_run(config, setup.spec)
     if parts is None:
         base, named = _places(setup, config, weights)
-        outlined = setup.load(
-            base,
-            _lazily(dtypes) if weights else PartDtypes(lazy=True, configs_only=True),
-            loaded,
-            options,
-            named,
-        )
+        outlined = setup.load(base, _lazily(dtypes, weights), loaded, options, named)
         source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
         schedule = outlined.schedule
     else:
@@ -179,8 +173,10 @@ def shape_only_model(
     return model
 
 
-def _lazily(dtypes: PartDtypes) -> PartDtypes:
-    """The same files, of which no weights are read."""
+def _lazily(dtypes: PartDtypes, weights: bool) -> PartDtypes:
+    """The same files, of which no weights are read; without ``weights``, no files of weights need be there."""
+    if not weights:
+        return PartDtypes(lazy=True, configs_only=True)
     return PartDtypes(lazy=True, half=dtypes.half, before=dtypes.before)
 
 

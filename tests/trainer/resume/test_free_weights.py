@@ -113,6 +113,7 @@ GROUPS = [
     Group("what is left behind", pictures, {}, LEFT_BEHIND),
     Group("how it computes", pictures, {"text_encoder.train": True}, {
         "unet.gradient_checkpointing": True,
+        "unet.activation_offloading": True,
         "text_encoder.gradient_checkpointing": False,
         "dataloader_threads": 3,
         "latent_caching": False,
