@@ -222,6 +222,13 @@ class Project:
         """The generator that makes the images."""
         return make_generator(self.file.generator["kind"], generator_settings(self.file))
 
+    @property
+    def scales_sources(self) -> bool:
+        """Whether what makes the images scales their sources to ``source_resolution``; other programs use the size
+        that their workflow says.
+        """
+        return self.file.generator["kind"] == "own"
+
     def request(self, task: Task, seed: int, adapter: Adapter, source_resolution: int | None) -> ImageRequest:
         """A request for an image with the settings of this project, but its own size of the sources."""
         image = self.file.image

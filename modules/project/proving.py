@@ -21,6 +21,7 @@ from modules.util.image_metadata_util import normalise_prompt
 from modules.util.rng import digest64
 
 USUAL_QUESTIONS = 60
+SEEN_AT = "#source-"
 Progress = Callable[[str], None]
 
 
@@ -36,7 +37,8 @@ def questions(project: Project, count: int) -> list[tuple[Task, int]]:
 
 def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
     """Prepare an adapter's images for the questions, making missing ones. May be called again after a stop."""
-    size = project.file.image.source_resolution
+    size = project.file.image.source_resolution if project.scales_sources else None
+    key = adapter.key + _seen_at(size)
     name = adapter.key.replace("@", "-at-") + ("" if size is None else f"-source-{size}")
     folder = project.folder / ARENA / "images" / name
     wanted = questions(project, count)
@@ -58,7 +60,12 @@ def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) 
         for question, (task, _) in zip(asked, wanted, strict=True)
         if task.source
     }
-    return Contestant(adapter.name, adapter.key, dict(zip(asked, files, strict=True)), sources)
+    return Contestant(adapter.name, key, dict(zip(asked, files, strict=True)), sources)
+
+
+def _seen_at(size: int | None) -> str:
+    """What the key of a contestant ends with if its source images were scaled: its images are others at every size."""
+    return "" if size is None else f"{SEEN_AT}{size}"
 
 
 def adapters_between(project: Project, text: str) -> list[Adapter]:
@@ -101,11 +108,16 @@ def _keep_result(project: Project, arena: Arena) -> None:
 
 
 def verdict(project: Project, one: Round) -> dict[str, Any] | None:
-    """The result of the votes on a round's adapter against the base model; ``None`` without votes."""
+    """The result of the votes on a round's adapter against the base model; ``None`` without votes. Of edits, only
+    images that were made with sources of one size are compared.
+    """
     if not one.trained:
         return None
-    keys = [Adapter(one.name, one.adapter_path).key, "base"]
-    tally = Tally([one.name, "base"], keys, read_votes(Path(project.folder / ARENA)))
+    key, votes = Adapter(one.name, one.adapter_path).key, read_votes(Path(project.folder / ARENA))
+    # at the size at which it was judged last
+    known = [name for vote in votes for name in (vote.left, vote.right) if name.partition(SEEN_AT)[0] == key]
+    seen_at = known[-1].removeprefix(key) if known else ""
+    tally = Tally([one.name, "base"], [key + seen_at, "base" + seen_at], votes)
     if not tally.votes:
         return None
     made = tally.to_dict()

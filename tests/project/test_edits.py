@@ -177,12 +177,19 @@ def test_images_see_their_sources_at_the_size_of_the_training(project, capsys, m
     told(capsys, "train", project)
     ran = json.loads((project / "round-2" / "run" / "config.json").read_text())
     assert ran["source_resolution"] == 128
-    # the base model's images of another size are not taken for these
+    # the base model's images of another size are not taken for these, nor are the votes on them
     headless(monkeypatch, preferring(green), "compare", str(project), "--images", "3")
+    first = ("--between", "round-1,base", "--images", "3")
+    headless(monkeypatch, preferring(green), "compare", str(project), *first)
+    voted = told(capsys, "compare", project, *first, "--result")
+    assert voted["votes"] > 0
     told(capsys, "train", project, "--again", "--set", "source_resolution=192")
     before = len(drawer.made)
     assert sizes("compare", project, "--images", 3, "--result") == {192}
     assert [one[2] for one in drawer.made[before:]].count("base") == 3
+    assert told(capsys, "compare", project, *first, "--result")["votes"] == 0
+    known = told(capsys, "status", project)["rounds"][0]["arena"]
+    assert known["votes"] == voted["votes"], "what a round was judged by stays"
 
 
 def test_a_size_of_sources_from_the_beginning(tmp_path, capsys, monkeypatch, trains, drawer):
