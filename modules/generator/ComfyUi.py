@@ -90,7 +90,8 @@ class ComfyUi(Remote):
             raise DataError(
                 f"the workflow edits {counted(len(self._pictures), 'image')} at once, and a prompt has {count}",
                 "--workflow",
-                "use a workflow with as many images",
+                "use a workflow with as many images, or name the input of each with --slot source=NODE.INPUT, source2 "
+                "and source3: nodes that load the same file count as one image",
             )
         super().check(requests)
 
@@ -310,11 +311,25 @@ def find_pictures(
     """Where the names of the images that a graph edits belong: for each image, in order, the (node, input) pairs.
 
     Args:
-        slots: ``source``, ``source2`` and ``source3`` take precedence.
+        slots: ``source``, ``source2`` and ``source3`` take precedence. Nodes that load the same file show one image.
+
+    Raises:
+        ConfigError: a slot of an image does not hold the name of a file, or one before it is not given.
     """
-    told = [(slots[name],) for name in SOURCE_SLOTS if name in slots]
+    told = [name for name in SOURCE_SLOTS if name in slots]
+    for name, expected in zip(told, SOURCE_SLOTS, strict=False):
+        node, field = slots[name]
+        if name != expected:
+            raise ConfigError(
+                f"{name} is given without {expected}", "--slot", f"add --slot {expected}=NODE.INPUT"
+            )
+        if not isinstance(graph[node]["inputs"][field], str):
+            raise ConfigError(
+                f"{node}.{field} does not hold the name of an image file", f"--slot {name}",
+                "name the input of a node that loads an image, for example source=30.image",
+            )  # fmt: skip
     if told:
-        return tuple(told)
+        return tuple((slots[name],) for name in told)
     try:
         found = read_graph(copy.deepcopy(graph)) if is_graph(graph) else None
     except Unusable:

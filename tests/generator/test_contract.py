@@ -20,7 +20,7 @@ from modules.generator.Generator import ImageRequest, MakingNews
 from modules.generator.registry import GENERATORS, make_generator
 from modules.project.Round import Candidate, Round
 from modules.ui.texts.home import PROGRAMS
-from modules.util.errors import UserError
+from modules.util.errors import ConfigError, UserError
 from modules.util.image_metadata_util import read_metadata
 from modules.util.program_files import ROOT
 from modules.util.web import HttpClient as http
@@ -194,6 +194,19 @@ class TestComfyUi:
         monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
         (tmp_path / "loras").mkdir()
         return ComfyServer(tmp_path / "loras")
+
+    @pytest.mark.parametrize(
+        ("slots", "message"),
+        [
+            ({"source2": "30.image"}, "source2 is given without source"),
+            ({"source": "3.seed"}, "3.seed does not hold the name of an image file"),
+            ({"source": "31.pixels"}, "31.pixels does not hold the name of an image file"),
+            ({"source": "30.picture"}, "no input '30.picture'"),
+        ],
+    )
+    def test_slots_that_take_no_image_are_refused(self, slots, message):
+        with pytest.raises(ConfigError, match=message):
+            ComfyUi({"url": "http://127.0.0.1:1", "workflow": edit_graph(), "slots": slots})
 
     def test_a_restart_between_two_images(self, comfy):
         comfy.faults.append("lost")
