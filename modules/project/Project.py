@@ -227,7 +227,7 @@ class Project:
         """Whether what makes the images scales their sources to ``source_resolution``; other programs use the size
         that their workflow says.
         """
-        return self.file.generator["kind"] == "own"
+        return bool(self.file.generator["kind"] == "own")
 
     def request(self, task: Task, seed: int, adapter: Adapter, source_resolution: int | None) -> ImageRequest:
         """A request for an image with the settings of this project, but its own size of the sources."""
