@@ -19,7 +19,7 @@ _SKIPS = {"sample_skip_first": "sample_after", "save_skip_first": "save_every"}
 
 
 def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
-    """Intervals in optimizer steps, and how many samplings and saves are skipped.
+    """Intervals in optimizer steps, how many samplings and saves are skipped, and whether samples begin the run.
 
     A skip is a time there, in the unit of its interval; here it is a number.
     """
@@ -38,7 +38,23 @@ def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
         made[name] = _skipped(skipped, every, full[f"{interval}_unit"], saves=name == "save_skip_first")
         if made[name] != skipped:
             notes.moved(name, skipped, f"{made[name]}", f"there in units of {interval}, here how many")
-    return made
+    return made | {"sample_before_training": _samples_at_start(full)}
+
+
+def _samples_at_start(full: Mapping[str, Any]) -> bool:
+    """Whether samples are due there before the first step, which is a setting of its own here.
+
+    They are at step 0 unless something is skipped: of steps and epochs at least one, of time anything
+    (``single_action_elapsed``).
+    """
+    unit, every, skipped = full["sample_after_unit"], full["sample_after"], full["sample_skip_first"]
+    if unit in ("NEVER", "ALWAYS"):
+        return bool(unit == "ALWAYS")
+    if not all(isinstance(value, (int, float)) and abs(value) < MOST for value in (every, skipped)):
+        return False
+    if unit in ("STEP", "EPOCH"):
+        return bool(int(every) != 0 and skipped < 1)
+    return bool(skipped <= 0)
 
 
 def _skipped(first: float, every: float, unit: str, saves: bool) -> int:

@@ -107,3 +107,22 @@ def test_other_devices_do_not_train_together(tmp_path: Path) -> None:
     config, notes = load(tmp_path, multi_gpu=True, device_indexes="0,1", train_device="mps")
     assert config.train_device == "mps"
     assert any(note.startswith("multi_gpu") and "mps" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "at_start"),
+    [
+        ({}, True),
+        ({"sample_after": 10, "sample_after_unit": "STEP"}, True),
+        ({"sample_after": 10, "sample_after_unit": "STEP", "sample_skip_first": 1}, False),
+        ({"sample_after": 0, "sample_after_unit": "EPOCH"}, False),
+        ({"sample_after": 1, "sample_after_unit": "EPOCH"}, True),
+        ({"sample_after": 5, "sample_after_unit": "MINUTE", "sample_skip_first": 1}, False),
+        ({"sample_after_unit": "NEVER"}, False),
+        ({"sample_after_unit": "ALWAYS", "sample_skip_first": 5}, True),
+    ],
+)
+def test_samples_at_the_start_stay(tmp_path: Path, given: dict[str, Any], at_start: bool) -> None:
+    """There, they are due at step 0 (``repeating_action_needed`` of ``TimedActionMixin``, which starts at zero)."""
+    config, _ = load(tmp_path, **given)
+    assert config.sample_before_training is at_start
