@@ -82,7 +82,7 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
     if settings.weight_dtype.value != "NFLOAT_4":
         yield with_part(weight_dtype="NFLOAT_4")
         yield with_part(weight_dtype="FLOAT_8", offload_fraction=1.0)
-        yield with_part(activation_offloading=True)
+    yield with_part(activation_offloading=True)
 
 
 def cheapest_saving(

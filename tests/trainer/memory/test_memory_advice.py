@@ -181,6 +181,9 @@ def test_activations_leave_the_device_where_nothing_else_helps() -> None:
 
     changes, total = cheapest_saving(config_of(), 2 * GIB, plan) or ({}, 0)
     assert (changes["unet"]["activation_offloading"], total) == (True, GIB)
+    rounded = config_of(unet={"weight_dtype": "NFLOAT_4"})
+    changes, total = cheapest_saving(rounded, 2 * GIB, plan) or ({}, 0)
+    assert (changes["unet"], total) == ({"activation_offloading": True}, GIB)
     whole = config_of(training_method="FINE_TUNE", rlhf_enabled=False)
     assert cheapest_saving(whole, 2 * GIB, plan) == ({"unet": {"activation_offloading": True}}, GIB)
 
