@@ -57,7 +57,7 @@ def test_the_card_chooses():
     names = {card: find_preset(project(type="FLUX_DEV_1", card=card)).stem for card in CARDS}
     assert names == {8: "#dev DPO 12 GB", 12: "#dev DPO 12 GB", 16: "#dev DPO 16 GB", 24: "#dev DPO"}
     names = {card: find_preset(project(type="Z_IMAGE", card=card)).stem for card in CARDS}
-    assert names == {8: "#DPO 8 GB", 12: "#DPO 12 GB", 16: "#DPO", 24: "#DPO"}
+    assert names == {8: "#DPO 8 GB", 12: "#DPO 12 GB", 16: "#DPO 16 GB", 24: "#DPO"}
     base = "black-forest-labs/FLUX.2-klein-base-4B"
     # memory for source images is of no use to images of prompts alone
     names = {card: find_preset(project(type="FLUX_2", base=base, card=card)).stem for card in CARDS}
