@@ -137,18 +137,29 @@ def memory(config: TrainConfig) -> list[str]:
 
 def predict_memory(config: TrainConfig) -> None:
     """Print what a model's configs tell, then see whether the run could load it."""
-    from modules.trainer.assembly import check_model
-
     for line in memory(config):
         print(line)
-    check_model(config)
+    see_model(config)
+
+
+def see_model(config: TrainConfig) -> None:
+    """See whether the run could load its model; a resumed one reads the files that it began with.
+
+    Raises:
+        UserError: it could not.
+    """
+    from modules.trainer.assembly import check_model
+    from modules.trainer.resume.checkpoint import newest_state
+
+    resumes = config.continue_last_backup
+    state = newest_state(RunDirectory(config.workspace_dir).backup_dir) if resumes else None
+    check_model(config, None if state is None else state.get("weight_files", {}))
 
 
 def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
     """What a dry run finds wrong with settings, files and model, as plain data; where nothing is wrong, also the
     number of optimizer steps and the memory the run will take.
     """
-    from modules.trainer.assembly import check_model
     from modules.trainer.memory.memory_advice import forecast
 
     errors: list[UserError] = []
@@ -165,7 +176,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
         found, steps = look(config, world_size)
         lines.extend(found)
 
-    parts: tuple[Callable[[], object], ...] = (data, lambda: check_model(config))
+    parts: tuple[Callable[[], object], ...] = (data, lambda: see_model(config))
     for part in parts:
         try:
             part()

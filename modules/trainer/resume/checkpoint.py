@@ -219,6 +219,22 @@ def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
+def newest_state(folder: Path) -> Mapping[str, Any] | None:
+    """The state in the newest backup whose facts are valid; ``None`` without one. Digests are not compared: this looks
+    ahead to a resumed run, which compares them itself.
+    """
+    for path in list_backups(folder):
+        try:
+            files, facts = read_json(path / MANIFEST, "manifest")["files"], read_json(path / META, "backup")
+        except (UserError, LookupError, TypeError):
+            # the run says why it skips this one
+            continue
+        if isinstance(files, dict) and _problem_inside(path, files) is None:
+            state: Mapping[str, Any] = facts["state"]
+            return state
+    return None
+
+
 def read_backup(path: Path) -> Snapshot:
     """Read a backup. The optimizer's file may hold only tensors and plain values.
 

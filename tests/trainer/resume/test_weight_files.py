@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from modules.modelSetup import training
 from modules.trainer.resume.checkpoint import MANIFEST, META, _digest, list_backups
 from modules.util.errors import UserError
+from scripts.train import main
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, same_weights, write_config
 from tests.trainer.resume.test_resume import StopAt
@@ -88,6 +89,17 @@ def test_a_run_that_began_with_the_small_files_ends_with_them(tmp_path: Path, fo
     continued = run_here(two, "continue_last_backup=true")
     assert kinds_held(continued, folder) == {HALF}
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_a_look_ahead_at_a_resumed_run_looks_at_the_files_it_began_with(tmp_path: Path, folder: Path) -> None:
+    config = write_config(tmp_path / "run", **SMALL, base_model_name=str(folder))
+    run_here(config, callback=StopAt(1))
+    add_halves(folder)
+    for part in STEMS:
+        file_of(folder, part, HALF).write_bytes(b"damaged")
+    dry_run = ["--config-path", str(config), "--dry-run", "--set"]
+    assert main([*dry_run, "continue_last_backup=false"]) == 2
+    assert main([*dry_run, "continue_last_backup=true"]) == 0
 
 
 @pytest.mark.parametrize("recorded", [True, False])
