@@ -10,7 +10,7 @@ from typing import Any
 from modules.arena.Contestant import Contestant, Question
 from modules.arena.Judged import Judged
 from modules.project.Project import ARENA, Adapter, Project
-from modules.project.proving import prepare
+from modules.project.proving import contestant_key, key_of_adapter, prepare
 from modules.project.Round import Round, write_json_in
 from modules.project.taste_head import taste_file
 from modules.runner.LineProcess import LineProcess, result_of
@@ -21,6 +21,7 @@ from modules.util.program_files import ROOT
 
 SCRIPT = ROOT / "scripts" / "judge.py"
 FILE = f"{ARENA}/automatic.json"
+BETWEEN = " | "
 Progress = Callable[[str], None]
 Json = dict[str, Any]
 
@@ -49,7 +50,9 @@ def judge(
         found = [_judged(project, answer, made, number, common) for number in range(1, len(made))]
         kept = kept_judgements(project)
         for other, one in zip(made[1:], found, strict=True):
-            kept[_key(made[0].key, other.key)] = one
+            key = _key(made[0].key, other.key)
+            kept.pop(key, None)  # the newest is the last
+            kept[key] = one
         write_json_in(project.owned, FILE, kept)
     return found
 
@@ -64,22 +67,28 @@ def kept_judgements(project: Project) -> dict[str, Json]:
 
 
 def judgements_of(project: Project, adapters: Sequence[Adapter]) -> list[Json]:
-    """Stored judgements of the first contestant against each of the others."""
+    """Stored judgements of the first contestant against each of the others, with sources of the present size."""
     kept = kept_judgements(project)
-    keys = [_key(adapters[0].key, other.key) for other in adapters[1:]]
+    first, *others = (contestant_key(project, adapter) for adapter in adapters)
+    keys = [_key(first, other) for other in others]
     return [kept[key] for key in keys if key in kept]
 
 
 def judgement_of_round(project: Project, one: Round) -> Json | None:
-    """The judgement of a round's adapter against the base model; ``None`` if there is none."""
+    """The newest judgement of a round's adapter against the base model; ``None`` if there is none."""
     if not one.trained:
         return None
-    found = judgements_of(project, [Adapter(one.name, one.adapter_path), Adapter("base")])
-    return found[0] if found else None
+    wanted = [Adapter(one.name, one.adapter_path).key, "base"]
+    found = [
+        judgement
+        for key, judgement in kept_judgements(project).items()
+        if [key_of_adapter(part) for part in key.split(BETWEEN)] == wanted
+    ]
+    return found[-1] if found else None
 
 
 def _key(first: str, second: str) -> str:
-    return f"{first} | {second}"
+    return first + BETWEEN + second
 
 
 def _ask(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from modules.arena.Arena import USUAL_VOTES, Arena
@@ -37,8 +36,7 @@ def questions(project: Project, count: int) -> list[tuple[Task, int]]:
 
 def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
     """Prepare an adapter's images for the questions, making missing ones. May be called again after a stop."""
-    size = project.file.image.source_resolution if project.scales_sources else None
-    key = adapter.key + _seen_at(size)
+    size = _size(project)
     name = adapter.key.replace("@", "-at-") + ("" if size is None else f"-source-{size}")
     folder = project.folder / ARENA / "images" / name
     wanted = questions(project, count)
@@ -60,12 +58,35 @@ def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) 
         for question, (task, _) in zip(asked, wanted, strict=True)
         if task.source
     }
-    return Contestant(adapter.name, key, dict(zip(asked, files, strict=True)), sources)
+    return Contestant(
+        adapter.name, contestant_key(project, adapter), dict(zip(asked, files, strict=True)), sources
+    )
 
 
-def _seen_at(size: int | None) -> str:
-    """What the key of a contestant ends with if its source images were scaled: its images are others at every size."""
-    return "" if size is None else f"{SEEN_AT}{size}"
+def _size(project: Project) -> int | None:
+    return project.file.image.source_resolution if project.scales_sources else None
+
+
+def contestant_key(project: Project, adapter: Adapter) -> str:
+    """The key of a contestant made now. It ends with the size of the source images if they are scaled, because the
+    images are others at every size.
+    """
+    size = _size(project)
+    return adapter.key if size is None else f"{adapter.key}{SEEN_AT}{size}"
+
+
+def key_of_adapter(key: str) -> str:
+    """The key of a contestant's adapter, whatever the size of its source images."""
+    return key.partition(SEEN_AT)[0]
+
+
+def keys_judged_last(project: Project, one: Round) -> tuple[str, str]:
+    """The keys of a round's adapter and of the base model, at the size of the sources of the newest vote on it."""
+    key = Adapter(one.name, one.adapter_path).key
+    votes = read_votes(project.folder / ARENA)
+    known = [name for vote in votes for name in (vote.left, vote.right) if key_of_adapter(name) == key]
+    seen_at = known[-1].removeprefix(key) if known else ""
+    return key + seen_at, "base" + seen_at
 
 
 def adapters_between(project: Project, text: str) -> list[Adapter]:
@@ -113,11 +134,8 @@ def verdict(project: Project, one: Round) -> dict[str, Any] | None:
     """
     if not one.trained:
         return None
-    key, votes = Adapter(one.name, one.adapter_path).key, read_votes(Path(project.folder / ARENA))
-    # at the size at which it was judged last
-    known = [name for vote in votes for name in (vote.left, vote.right) if name.partition(SEEN_AT)[0] == key]
-    seen_at = known[-1].removeprefix(key) if known else ""
-    tally = Tally([one.name, "base"], [key + seen_at, "base" + seen_at], votes)
+    keys = list(keys_judged_last(project, one))
+    tally = Tally([one.name, "base"], keys, read_votes(project.folder / ARENA))
     if not tally.votes:
         return None
     made = tally.to_dict()

@@ -12,9 +12,9 @@ from modules.curation.store import STORE_NAME
 from modules.project.candidates.SourceShelf import name_of_digests
 from modules.project.judging import judgement_of_round
 from modules.project.making import MOST_PROMPTS, Surplus, write_plan
-from modules.project.Project import ARENA, Adapter, Project
+from modules.project.Project import ARENA, Project
 from modules.project.prompts import Task
-from modules.project.proving import verdict
+from modules.project.proving import keys_judged_last, verdict
 from modules.project.Round import Round
 from modules.project.taste_head import taste_file
 from modules.project.training import steps_of
@@ -131,13 +131,11 @@ def lost_prompts(project: Project, one: Round) -> dict[str, float]:
     """Arena prompts on which a round's adapter lost to the base model more often than not, with the share."""
     if not one.trained:
         return {}
-    own = Adapter(one.name, one.adapter_path).key
+    own, base = keys_judged_last(project, one)
     points: dict[str, list[float]] = {}
     for vote in read_votes(project.folder / ARENA):
-        if not vote.skipped and {vote.left, vote.right} == {own, "base"}:
-            points.setdefault(vote.prompt, []).append(
-                0.5 if vote.best is None else float(vote.best == "base")
-            )
+        if not vote.skipped and {vote.left, vote.right} == {own, base}:
+            points.setdefault(vote.prompt, []).append(0.5 if vote.best is None else float(vote.best == base))
     shares = {prompt: sum(said) / len(said) for prompt, said in points.items()}
     return {prompt: share for prompt, share in shares.items() if share > 0.5}
 
