@@ -207,7 +207,9 @@ def _no_use(place: str, takes_edits: bool) -> DataError:
     return DataError(
         f"{said}, and here only images made from prompts alone can be used",
         "--images",
-        "use images that were made without source images; taste.py new --images takes edits with their sources",
+        "use images that were made without source images. Edits are taken without the window: "
+        "scripts/taste.py new PROJECT --images FOLDER with --input-dir DIR for ComfyUI's input folder, --source FILE "
+        "for one source of all, or --edits for sources next to the images",
     )
 
 
