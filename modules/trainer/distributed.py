@@ -229,12 +229,12 @@ class Processes:
         Args:
             fault: the error because of which this process leaves, which the others report.
         """
+        if self._launcher is not None:
+            self._launcher.leave()
         if self._watch is not None:
             self._watch.leave(fault)
         if self.world_size > 1 and torch.distributed.is_initialized() and self._lost() is None:
             torch.distributed.destroy_process_group()
-        if self._launcher is not None:
-            self._launcher.leave()
 
     def barrier(self) -> None:
         """Wait for all processes.
@@ -348,19 +348,24 @@ class Processes:
 
 
 def _joined(rank: int, world_size: int) -> Any:
-    """The store of the group that the environment describes. Within one computer, all of the group listens on its
-    loopback address; a launcher that runs the store itself has chosen where that listens.
+    """The store of the group that the environment describes. A group on one computer listens on its loopback address
+    alone; a launcher that runs the store itself has chosen where that listens.
     """
     from torch.distributed import rendezvous  # type: ignore[attr-defined]
 
-    from modules.trainer.control.LocalMeeting import LOOPBACK, is_local, listening_store, stay_local
+    from modules.trainer.control.LocalMeeting import (
+        is_on_one_computer,
+        listening_store,
+        loopback_of,
+        stay_local,
+    )
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    local = is_local(host)
-    if local or os.environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+    address = loopback_of(host) if is_on_one_computer(host, world_size) else None
+    if is_on_one_computer(host, world_size):
         stay_local()
-    if local and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        store = listening_store(LOOPBACK, port, JOINING)
+    if address and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        store = listening_store(address, port, JOINING)
     else:
         store, *_ = next(rendezvous("env://", rank, world_size, timeout=JOINING))
     store.set_timeout(PATIENCE)

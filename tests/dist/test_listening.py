@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from modules.trainer.control.LocalMeeting import is_on_one_computer
 from tests.trainer.builders import ROOT, environment
 
 pytestmark = pytest.mark.dist
@@ -24,11 +25,11 @@ LAUNCHING = (
 )
 
 
-def expect_own_address_alone(folder: Path) -> None:
+def expect_own_address_alone(folder: Path, address: str = "127.0.0.1") -> None:
     places = psutil.net_if_addrs()
     for rank in "01":
         facts: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text("utf-8"))
-        assert facts["addresses"] and set(facts["addresses"]) == {"127.0.0.1"}, facts
+        assert facts["addresses"] and set(facts["addresses"]) <= {"127.0.0.1", address}, facts
         for interface in facts["interfaces"]:
             assert {"127.0.0.1"} & {one.address for one in places[interface.lstrip("=")]}
 
@@ -42,10 +43,13 @@ def test_a_run_on_listed_devices_listens_on_this_computer_alone(tmp_path: Path) 
     expect_own_address_alone(tmp_path)
 
 
-def test_processes_started_by_hand_meet_on_the_address_they_are_given(tmp_path: Path) -> None:
+# Debian gives the computer's own name the second one
+@pytest.mark.skipif(sys.platform == "darwin", reason="has no other loopback address")
+@pytest.mark.parametrize("host", ["localhost", "127.0.1.1"])
+def test_processes_started_by_hand_meet_on_the_address_they_are_given(tmp_path: Path, host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
     started = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(tmp_path)], stderr=subprocess.PIPE, text=True,
@@ -55,4 +59,27 @@ def test_processes_started_by_hand_meet_on_the_address_they_are_given(tmp_path: 
     ]  # fmt: skip
     said = [one.communicate(timeout=120)[1] for one in started]
     assert [one.returncode for one in started] == [0, 0], said
-    expect_own_address_alone(tmp_path)
+    expect_own_address_alone(tmp_path, socket.gethostbyname(host))
+
+
+@pytest.mark.parametrize(
+    ("host", "started_here", "expected"),
+    [
+        ("localhost", None, True),
+        ("127.0.0.1", None, True),
+        ("localhost", "2", True),
+        ("some-name", "2", True),
+        # the name of the first of two computers may mean its own loopback address there
+        ("127.0.1.1", "1", False),
+        (socket.gethostname(), None, False),
+        ("192.0.2.1", None, False),
+    ],
+)
+def test_several_computers_are_not_taken_for_one(
+    host: str, started_here: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if started_here is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", started_here)
+    assert is_on_one_computer(host, 2) is expected

@@ -58,12 +58,29 @@ def listening_store(host: str, port: int, timeout: timedelta) -> TCPStore:
     )  # fmt: skip
 
 
-def is_local(host: str) -> bool:
-    """Whether a name or an IPv4 address means this computer's loopback."""
+def is_on_one_computer(host: str, world_size: int) -> bool:
+    """Whether all processes of a group run on this computer, by the number that the launcher started here. Without that
+    number, only if they meet at a loopback address: a name may mean the loopback on its own computer alone.
+
+    Args:
+        host: where the processes meet.
+    """
+    here = os.environ.get("LOCAL_WORLD_SIZE")
+    if here is not None:
+        return here == str(world_size)
     try:
-        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
-    except OSError:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
         return False
+
+
+def loopback_of(host: str) -> str | None:
+    """The loopback address that a name or an IPv4 address means on this computer; ``None`` if it means another one."""
+    try:
+        address = socket.gethostbyname(host)
+        return address if ipaddress.ip_address(address).is_loopback else None
+    except OSError:
+        return None
 
 
 def stay_local() -> None:

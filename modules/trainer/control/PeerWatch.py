@@ -155,12 +155,14 @@ class PeerWatch:
     def _missing(self) -> PeerLost | None:
         """A process that no longer exists, or has announced its leaving although it is needed."""
         killed = self._killed()
+        # reasons first: a process that ends because of another one's error says none
+        for peer in self._others:
+            if self._store.check([f"why/{peer}"]):
+                return _lost_by(peer, self._store.get(f"why/{peer}"))
         # checked last, because a process announces its leaving before it ends
         if killed is not None and not self._has_left(killed):
             return PeerLost(f"process {killed} was killed")
         for peer in self._others:
-            if self._store.check([f"why/{peer}"]):
-                return _lost_by(peer, self._store.get(f"why/{peer}"))
             if self._asked.is_set() and self._has_left(peer):
                 return PeerLost(f"process {peer} ended with an error, which it has printed")
         return None

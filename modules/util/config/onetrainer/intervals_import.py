@@ -35,7 +35,10 @@ def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
             continue
         if interval in made:
             every = made[interval] * accumulated(together)  # batches between two of ours
-        made[name] = _skipped(skipped, every, full[f"{interval}_unit"], saves=name == "save_skip_first")
+        unit, saves = full[f"{interval}_unit"], name == "save_skip_first"
+        # an interval that was rounded up must not let the first save through
+        least = int(saves and unit == "STEP" and skipped >= full[interval])
+        made[name] = max(_skipped(skipped, every, unit, saves), least)
         if made[name] != skipped:
             notes.moved(name, skipped, f"{made[name]}", f"there in units of {interval}, here how many")
     return made | {"sample_before_training": _samples_at_start(full)}

@@ -60,7 +60,9 @@ def _activations_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
                 place,
                 f"switch on {name}.gradient_checkpointing",
             )
-        if any(one.name == COMPILES and one.params.get("scope") == "full" for one in c.acceleration.shared):
+        compiled = name == c.model_type.denoiser and part.train
+        whole = [one for one in c.acceleration.shared if one.name == COMPILES and one.params.get("scope") == "full"]
+        if compiled and whole:
             yield UnsupportedError(
                 f"{COMPILES} of the whole denoiser cannot be used with activations in main memory",
                 "acceleration.shared",

@@ -59,7 +59,7 @@ def test_other_intervals_stay_as_they_are(given: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("number", "first", "skipped"),
-    [(100, 250, (2, 2)), (100, 300, (2, 3)), (10, 25, (2, 2)), (1, 12, (2, 3)), (6, 60, (7, 7))],
+    [(100, 250, (2, 2)), (100, 300, (2, 3)), (10, 25, (2, 2)), (1, 12, (2, 3)), (6, 60, (7, 7)), (10, 10, (0, 1))],
 )
 def test_skips_are_counted_from_the_batches_once(
     number: int, first: int, skipped: tuple[int, int], tmp_path: Path

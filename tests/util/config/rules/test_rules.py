@@ -5,7 +5,7 @@ import pytest
 from modules.util.config.load import check_config, find_problems, read_config
 from modules.util.config.rules import rules
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.errors import ConfigError, UnsupportedError, UserError, UserErrors
 
 DPO = {"rlhf_enabled": True}
 
@@ -145,3 +145,24 @@ def test_missing_sides_of_inline_concepts_are_mentioned() -> None:
 def test_rules_read_fields_that_exist() -> None:
     read = {name for fields, _ in rules._RULES for name in fields}
     assert read and read <= set(TrainConfig.model_fields)
+
+
+def test_activations_in_main_memory_need_checkpointing_and_no_compiled_whole() -> None:
+    part = {"gradient_checkpointing": True, "activation_offloading": True}
+    whole = {"shared": [{"name": "torch_compile", "params": {"scope": "full"}}]}
+    blocks = {"shared": [{"name": "torch_compile", "params": {}}]}
+
+    def faults(**data: object) -> list[str | None]:
+        try:
+            read_config({**DPO, **data})
+        except UserErrors as found:
+            return [one.field for one in found.errors]
+        except UserError as error:
+            return [error.field]
+        return []
+
+    assert faults(unet=part, acceleration=blocks) == []
+    assert faults(unet=part, acceleration=whole) == ["acceleration.shared"]
+    assert faults(unet={**part, "gradient_checkpointing": False}) == ["unet.activation_offloading"]
+    encoder = {"train": False, "activation_offloading": True}
+    assert faults(text_encoder=encoder, acceleration=whole) == []
