@@ -32,7 +32,7 @@ def make_folder(memory: Path = MEMORY) -> Path | None:
         return None
     own = ProcessId.own()
     made = Path(tempfile.mkdtemp(prefix=f"tastemaker-tests-{own.pid}-", dir=memory))
-    (made / MARKER).write_text(json.dumps(own.to_dict()), encoding="utf-8")
+    (made / MARKER).write_text(json.dumps({**own.to_dict(), "namespace": namespace()}), encoding="utf-8")
     return made
 
 
@@ -68,14 +68,25 @@ def is_leftover(folder: Path) -> bool:
     return maker is not None and not maker.alive()
 
 
+def namespace() -> str:
+    """What tells containers apart that share the memory: each numbers its processes itself."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def _maker(folder: Path) -> ProcessId | None:
-    """The session that made a folder of this user; ``None`` for every other folder."""
+    """The session that made a folder of this user, in this container; ``None`` for every other folder."""
     named = _NAME.fullmatch(folder.name)
     if named is None or not _is_ours(folder, stat.S_IFDIR) or not _is_ours(folder / MARKER, stat.S_IFREG):
         return None
     try:
-        maker = ProcessId.from_dict(json.loads((folder / MARKER).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        maker = ProcessId.from_dict(facts)
+        if facts.get("namespace") != namespace():
+            return None
+    except (OSError, ValueError, AttributeError):
         return None
     return maker if maker is not None and maker.pid == int(named[1]) else None
 

@@ -13,7 +13,7 @@ import pytest
 
 from modules.runner.ProcessId import ProcessId
 from tests import conftest, memory_folder
-from tests.memory_folder import MARKER, make_folder, remove_leftovers
+from tests.memory_folder import MARKER, make_folder, namespace, remove_leftovers
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no folder in memory")
@@ -44,7 +44,7 @@ def test_what_a_killed_session_left_is_removed_by_the_next_one(tmp_path: Path) -
 
 
 def test_what_lives_or_is_not_ours_stays(tmp_path: Path) -> None:
-    gone = {"pid": 1 << 22 | 1, "started": "never"}
+    gone = {"pid": 1 << 22 | 1, "started": "never", "namespace": namespace()}
 
     def folder(name: str, marker: object) -> None:
         (tmp_path / name).mkdir()
@@ -52,7 +52,8 @@ def test_what_lives_or_is_not_ours_stays(tmp_path: Path) -> None:
             (tmp_path / name / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     dead = gone["pid"]
-    folder(f"tastemaker-tests-{os.getpid()}-live", ProcessId.own().to_dict())
+    folder(f"tastemaker-tests-{os.getpid()}-live", {**ProcessId.own().to_dict(), "namespace": namespace()})
+    folder(f"tastemaker-tests-{dead}-container", {**gone, "namespace": "pid:[1]"})
     folder(f"tastemaker-tests-{dead}-unmarked", None)
     folder(f"tastemaker-tests-{dead}-list", [1])
     folder(f"tastemaker-tests-{os.getpid()}-other", gone)
@@ -70,7 +71,9 @@ def test_what_lives_or_is_not_ours_stays(tmp_path: Path) -> None:
 def test_a_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = tmp_path / f"tastemaker-tests-{1 << 22}-dead"
     name.mkdir()
-    (name / MARKER).write_text(json.dumps({"pid": 1 << 22, "started": "never"}), encoding="utf-8")
+    (name / MARKER).write_text(
+        json.dumps({"pid": 1 << 22, "started": "never", "namespace": namespace()}), encoding="utf-8"
+    )
     own = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: own + 1)
     remove_leftovers(tmp_path)
