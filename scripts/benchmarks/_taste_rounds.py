@@ -26,7 +26,7 @@ class Reached:
         cell: the row.
         adapter: adapter of the last round.
         taste: the head that trained it.
-        given: number of answers given. A round ends early if nothing is left to ask.
+        given: number of answers given, ties among them. A round ends early if nothing is left to ask.
         images: images made to choose from, and while training.
         cpu_seconds: processor time of everything that was started in the rounds.
     """

@@ -20,6 +20,8 @@ Message = dict[str, Any]
 class Answering(io.StringIO):
     """Reads replies and answers each with the next request; give it as both streams.
 
+    Where all answers about a prompt were ties there is no best image to pick, so the prompt is left without a pair.
+
     Args:
         person: who answers.
         budget: how many answers the person gives before quitting.
@@ -33,6 +35,7 @@ class Answering(io.StringIO):
         self.given = 0
         self._person, self._budget, self._clicks, self._name = person, budget, clicks, name
         self._waiting: list[bytes] = []
+        self._request = ""
 
     def as_streams(self) -> tuple[IO[bytes], IO[str]]:
         """(requests, replies) for a server."""
@@ -42,11 +45,16 @@ class Answering(io.StringIO):
         self.last = json.loads(text)
         request = self._answer(self.last)
         if request is not None:
+            self._request = request["do"]
             self._waiting.append(json.dumps(request).encode() + b"\n")
         return len(text)
 
     def _answer(self, reply: Message) -> Message | None:
         if reply["type"] == "continue":
+            return {"do": "finish_group"}
+        if reply["type"] == "error":
+            if self._request != "pick":
+                raise RuntimeError(f"{self._request!r} was refused: {reply['message']}")
             return {"do": "finish_group"}
         if reply["type"] != "question":
             return None
