@@ -57,13 +57,21 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
             continue
         fitting.append((-2 * same_base - (size is not None), size or 0, path.name, path))
     if not fitting:
-        raise UserError(
-            f"there is no preset for {'a learned taste' if taste else 'pairs'} with "
-            f"{FAMILIES[file.model.type].label}",
-            "--method" if taste else "--preset",
-            "train on the pairs" if taste else "name one of training_presets",
-        )
+        raise _no_preset(file, taste)
     return min(fitting)[3]
+
+
+def _no_preset(file: ProjectFile, taste: bool) -> UserError:
+    hint = "name one of training_presets"
+    if taste:
+        found = (_of_own_images(path) for path in PRESETS.glob("*/*.json"))
+        known = sorted({config.model_type.label for config in found if config is not None})
+        hint = f"use --method pairs; there are presets for a learned taste with {', '.join(known)}"
+    return UserError(
+        f"there is no preset for {'a learned taste' if taste else 'pairs'} with {FAMILIES[file.model.type].label}",
+        "--method" if taste else "--preset",
+        hint,
+    )
 
 
 def _of_pairs(path: Path) -> TrainConfig | None:
@@ -131,12 +139,13 @@ follows a taste of the project. With all epochs, the demo model moved far and be
 
 
 def taste_config(
-    file: ProjectFile, names: dict[str, Any], overrides: Sequence[str], again: bool = False
+    file: ProjectFile, names: dict[str, Any], tasks: int, overrides: Sequence[str], again: bool = False
 ) -> TrainConfig:
     """The config of a round that learns from the model's own images, judged by a learned taste.
 
     Args:
         names: settings that name files, the learned taste among them.
+        tasks: number of prompts that images are made of; of edits, each with its source.
         overrides: ``name=value`` texts of the person, which take precedence.
         again: whether the initial adapter was itself trained on a taste of this project.
     """
@@ -151,7 +160,23 @@ def taste_config(
             "batch_size": 1,
             "gradient_accumulation_steps": begin.batch_size * begin.gradient_accumulation_steps,
         }
+    follows |= _prompts_of_an_epoch(begin, tasks, follows.get("batch_size", begin.batch_size))
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
+
+
+def _prompts_of_an_epoch(begin: TrainConfig, tasks: int, batch: int) -> dict[str, Any]:
+    """Fewer prompts per epoch if there are not as many as the preset uses. Their images still fill whole batches."""
+    if tasks >= begin.rlhf_prompts_per_epoch:
+        return {}
+    shared = math.gcd(begin.rlhf_group_size, batch)
+    unit = batch // shared
+    if tasks >= unit:
+        return {"rlhf_prompts_per_epoch": tasks // unit * unit}
+    return {
+        "rlhf_prompts_per_epoch": tasks,
+        "batch_size": shared,
+        "gradient_accumulation_steps": begin.gradient_accumulation_steps * unit,
+    }
 
 
 def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:

@@ -18,6 +18,7 @@ from modules.runner.outcome import Outcome
 from modules.runner.status import StatusFollower
 from modules.util.config.load import check_config, load_layered
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
 
@@ -170,12 +171,13 @@ def _prepare_taste(
     preset = find_preset(project.file, taste=True)
     head = learn_taste(project, one, progress)
     project.keep_sources()
-    one.write_prompts(project.tasks())
+    tasks = project.tasks()
+    one.write_prompts(tasks)
     params = {"weights": _place(project, one.taste_path, None)} | ({} if head.no_fit else {"guard": GUARD})
     rewards = [{"reward": "preference_head", "name": "taste", "params": params}]
     again = _follows_a_taste(project, one)
     config, stored = (
-        taste_config(project.file, _names_of_taste(project, one, rewards, root), overrides, again)
+        taste_config(project.file, _names_of_taste(project, one, rewards, root), len(tasks), overrides, again)
         for root in (project.folder, None)
     )
     one.write_config(stored.sparse_dict())
@@ -195,13 +197,17 @@ def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> I
     right = "not measured" if head.accuracy is None else f"right in {head.accuracy:.0%} of {head.measured_on}"
     known = preset.relative_to(PRESETS)
     yield f"preset {known}; the learned taste is {right} comparisons about other prompts"
-    usual: int = load_layered(preset, None, (), check=False).epochs
+    begin: TrainConfig = load_layered(preset, None, (), check=False)
+    usual = begin.epochs
     why = (
         "; its adapter follows a taste already, so fewer are enough"
         if again and config.epochs < usual
         else ""
     )
     yield f"epochs {config.epochs} (preset: {usual}){why}"
+    if config.rlhf_prompts_per_epoch < begin.rlhf_prompts_per_epoch:
+        said = counted(config.rlhf_prompts_per_epoch, "prompt")
+        yield f"{said} in each epoch (preset: {begin.rlhf_prompts_per_epoch}), because the project has few"
     if head.no_fit:
         yield f"images that do not show their prompt are not marked down: {head.no_fit}"
 

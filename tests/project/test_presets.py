@@ -7,9 +7,10 @@ import json
 import pytest
 
 from modules.project import presets
-from modules.project.presets import find_preset, round_config
+from modules.project.presets import find_preset, round_config, taste_config
 from modules.project.ProjectFile import CARDS, ProjectFile
 from modules.spec.registry import FAMILIES
+from modules.trainer.online.settings import create_sampler
 from modules.util.config.load import check_config
 from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
@@ -80,6 +81,26 @@ def test_the_card_chooses():
 )
 def test_a_learned_taste_can_train_these_families(family, stem):
     assert find_preset(project(type=family, card=24), taste=True).stem == stem
+
+
+@pytest.mark.parametrize(
+    ("more", "tasks", "prompts", "batch", "accumulation"),
+    [
+        ({"type": "FLUX_2", "card": 24}, 8, 8, 4, 4),
+        ({"type": "FLUX_2", "card": 24}, 60, 8, 4, 4),
+        ({"type": "FLUX_2", "card": 24}, 5, 5, 4, 4),
+        ({"type": "FLUX_2", "card": 8}, 1, 1, 1, 16),
+        ({"base": "resources/demo_model", "card": 24}, 5, 4, 16, 1),
+        ({"base": "resources/demo_model", "card": 24}, 1, 1, 8, 2),
+    ],
+)
+def test_a_project_with_few_prompts_learns_from_all_it_has(more, tasks, prompts, batch, accumulation):
+    """An epoch has as many prompts as there are, in whole batches, and optimizer steps stay as large."""
+    config = taste_config(project(**more), {}, tasks, [])
+    assert config.rlhf_prompts_per_epoch == prompts
+    assert (config.batch_size, config.gradient_accumulation_steps) == (batch, accumulation)
+    create_sampler(config, tasks, 0, 1)
+    assert taste_config(project(**more), {}, tasks, ["rlhf_prompts_per_epoch=2"]).rlhf_prompts_per_epoch == 2
 
 
 def test_the_demo_model_has_its_own():
