@@ -48,9 +48,8 @@ def pixels(path: Path) -> bytes:
         return image.tobytes()
 
 
-def test_a_model_without_a_preset_for_it_is_refused_before_anything_is_learned(
-    tmp_path, capsys, monkeypatch, drawer
-):
+@pytest.mark.usefixtures("drawer")
+def test_a_model_without_a_preset_for_it_is_refused_before_anything_is_learned(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "p"
     told(capsys, *new(folder, write_tasks(tmp_path / "photos")))
     told(capsys, "generate", folder, "--per-prompt", 2)
