@@ -24,6 +24,7 @@ from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E4
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import NO_EDITS  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
+from modules.project.beginning import on_each_image  # noqa: E402
 from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
 from modules.project.from_images import Proposal, propose  # noqa: E402
 from modules.project.judging import judge, judgements_of  # noqa: E402
@@ -61,6 +62,12 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     generator = generator_of(options)
     if (options.dir / NAME).is_file():
         return move(options, generator)
+    if options.prompts is None and options.to_edit is not None:
+        raise UserError(
+            "there are no prompts that say how to edit the source images",
+            "--prompts",
+            "name a text file of them",
+        )
     found, places = None, edit_options(options)
     places.check()
     if options.images is not None:
@@ -96,7 +103,7 @@ def prompts_of(options: Options, found: Proposal | None) -> Prompts:
     """The given prompts file, otherwise the prompts of the images, with what they edit."""
     if found is None or options.prompts is not None:
         given: Path = options.prompts
-        return given
+        return given if options.to_edit is None else on_each_image(given, options.to_edit)
     return found.edits or "\n".join(found.prompts)
 
 
@@ -144,6 +151,7 @@ def move(options: Options, generator: Json) -> Json:
     if any(
         (
             options.prompts,
+            options.to_edit,
             options.adapter,
             options.preset,
             options.workflow,
@@ -454,12 +462,7 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--propose", action="store_true", help="only print what the images say; make nothing"
     )
-    command.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="one prompt per line, {a|b} for choices; for edits a .jsonl file with prompt and source",
-    )
+    add_given(command)
     command.add_argument(
         "--generator", choices=list(GENERATORS), help="what makes the images (own, or what made --images)"
     )
@@ -499,6 +502,20 @@ def add_new(command: argparse.ArgumentParser) -> None:
             if name == "source_resolution"
             else "for all images; the model's usual value by default",
         )  # fmt: skip
+
+
+def add_given(command: argparse.ArgumentParser) -> None:
+    """What a person brings for a new project: prompts, and images that they edit."""
+    command.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="one prompt per line, {a|b} for choices; for edits a .jsonl file with prompt and source",
+    )
+    command.add_argument(
+        "--to-edit", type=Path, metavar="PATH",
+        help="for edits: each of the prompts is an instruction for each image of this folder, or for this image",
+    )  # fmt: skip
 
 
 def add_publish(command: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modules.curation.intake.edit_sources import EditOptions
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions
 from modules.generator.registry import make_generator
 from modules.project.beginning import DEMO_MODEL, model_types
 from modules.project.candidates.Origins import Origins
@@ -92,6 +92,10 @@ class Proposal:
         }  # fmt: skip
 
 
+class SourcesNotFound(DataError):
+    """The images are edits, and none of their sources is found. With other places, they may be."""
+
+
 @dataclass(frozen=True)
 class _Seen:
     path: Path
@@ -109,7 +113,7 @@ def propose(
     kind: str = "",
     base: str = "",
     model_type: str = "",
-    places: EditOptions | None = None,
+    places: EditOptions = NO_EDITS,
 ) -> Proposal:
     """Read some images, or those of a folder and its subfolders. Nothing is written.
 
@@ -117,11 +121,11 @@ def propose(
         source: the folder, or files.
         kind: the generator chosen by the person; by default that of the program that made the images.
         base, model_type: values chosen by the person.
-        places: where the sources of edits are; ``None`` if edits are not wanted.
+        places: where the sources of edits are, if they are not next to the images.
 
     Raises:
-        DataError: the folder does not exist, no image has a prompt, or all that do are edits that are not wanted or
-            whose sources are not found.
+        DataError: the folder does not exist, or no image has a prompt.
+        SourcesNotFound: those that have one are edits whose sources are not found.
     """
     if isinstance(source, Path):
         if not source.is_dir():
@@ -161,19 +165,23 @@ def propose(
     )  # fmt: skip
 
 
-def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditOptions | None) -> list[_Seen]:
+def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditOptions) -> list[_Seen]:
     """The images that name their prompt: those made from prompts alone, or edits with their sources, whichever are
     more. Notes give the numbers of the others.
 
     Raises:
         DataError: there are none.
+        SourcesNotFound: there are only edits without their sources.
     """
     origins = Origins(places)
-    named = [
-        (path, about)
-        for path in files
-        if not origins.is_source(path) and (about := read_metadata(path)).prompt is not None
-    ]
+    results = [path for path in files if not origins.is_source(path)]
+    if files and not results:
+        raise DataError(
+            f"all images in {place} are where the source images are to be",
+            "--input-dir",
+            "name ComfyUI's input folder itself, not a folder around both",
+        )
+    named = [(path, about) for path in results if (about := read_metadata(path)).prompt is not None]
     if not named:
         raise DataError(
             f"none of the {counted(len(files), 'image')} in {place} names its prompt",
@@ -183,34 +191,21 @@ def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditO
     found = [(path, about, origins.of(path, about)) for path, about in named]
     plain, edits = [one for one in found if one[2] == ()], [one for one in found if one[2]]
     lost = len(found) - len(plain) - len(edits)
-    wants_edits = places is not None and (places.all_edited or len(edits) > len(plain))
+    wants_edits = places.all_edited or len(edits) > len(plain)
     used = edits if wants_edits else plain
     if not used:
-        raise _no_use(place, places is not None)
+        raise SourcesNotFound(
+            f"the images in {place} that name their prompt were made from other images, which are not found",
+            "--images",
+            "name ComfyUI's input folder with --input-dir, one source of all with --source, or put each source next to "
+            "its edit, as NAME-source.png",
+        )
     ignored = [(lost + len(edits), "made from other images")]
     if wants_edits:
         ignored = [(lost, "without a usable source image"), (len(plain), "made from prompts alone")]
     for count, what in ignored:
         notes += [f"{counted(count, 'image')} {what} were ignored."] if count else []
     return [_Seen(path, about, read_making(path), sources or ()) for path, about, sources in used]
-
-
-def _no_use(place: str, takes_edits: bool) -> DataError:
-    said = f"the images in {place} that name their prompt were made from other images"
-    if takes_edits:
-        return DataError(
-            f"{said}, which are not found",
-            "--images",
-            "name ComfyUI's input folder with --input-dir, one source of all with --source, or put each source next to "
-            "its edit, as NAME-source.png",
-        )
-    return DataError(
-        f"{said}, and here only images made from prompts alone can be used",
-        "--images",
-        "use images that were made without source images. Edits are taken without the window: "
-        "scripts/taste.py new PROJECT --images FOLDER with --input-dir DIR for ComfyUI's input folder, --source FILE "
-        "for one source of all, or --edits for sources next to the images",
-    )
 
 
 def _rows_of_edits(used: Sequence[_Seen]) -> list[PromptRow]:

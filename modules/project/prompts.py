@@ -120,7 +120,7 @@ def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
         raise DataError(
             f"{spec.label} edits images, and the prompts have no source images",
             "--prompts",
-            'name a .jsonl file with {"prompt": ..., "source": ...} in each line',
+            'name the images to edit with --to-edit, or a .jsonl file with {"prompt": ..., "source": ...} in each line',
         )
     if counts[-1] and not spec.sources:
         raise DataError(

@@ -138,6 +138,54 @@ def test_edits_of_other_programs_begin_a_project_with_sources_found_as_in_the_pa
     assert len(set.union(*found.values())) == (1 if layout == "one for all" else 3)
 
 
+def test_each_instruction_is_for_each_image_of_a_folder(tmp_path, capsys):
+    photos, prompts = tmp_path / "photos", tmp_path / "prompts.txt"
+    prompts.write_text("# mine\nmake it night\nmake it {day|rain}\n")
+    for number, name in enumerate(("cat.png", "sub/cat.jpg", "sub/dog.png")):
+        save(photos / name, number)
+    (photos / "notes.txt").write_text("no image")
+    made = told(capsys, "new", tmp_path / "p", "--prompts", prompts, "--to-edit", photos, *KONTEXT)
+    every = {(photos / name).read_bytes() for name in ("cat.png", "sub/cat.jpg", "sub/dog.png")}
+    # choices stay as they were written
+    assert sources_of(tmp_path / "p") == dict.fromkeys(("make it night", "make it {day|rain}"), every)
+    assert made["prompts"] + made["held_out"] == 9 and made["sources"] == 3
+    one = photos / "cat.png"
+    told(capsys, "new", tmp_path / "q", "--prompts", prompts, "--to-edit", one, *KONTEXT)
+    assert set.union(*sources_of(tmp_path / "q").values()) == {one.read_bytes()}
+
+
+def test_a_second_image_to_edit_is_no_image_of_its_own(tmp_path, capsys):
+    photos, prompts = tmp_path / "photos", tmp_path / "prompts.txt"
+    prompts.write_text("a\nb\nc\n")
+    for number, name in enumerate(("cat.png", "cat.2.png", "dog.png", "dog.2.jpg")):
+        save(photos / name, number)
+    two = ("--base-model", "some/model", "--model-type", "QWEN_EDIT_PLUS")
+    made = told(capsys, "new", tmp_path / "p", "--prompts", prompts, "--to-edit", photos, *two)
+    assert made["prompts"] + made["held_out"] == 6 and made["sources"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--prompts", "prompts.txt", "--to-edit", "nowhere"), "there is no folder or image"),
+        (("--prompts", "prompts.txt", "--to-edit", "empty"), "no images to edit"),
+        (("--prompts", "prompts.txt", "--to-edit", "prompts.txt"), "no images to edit"),
+        (("--prompts", "tasks.jsonl", "--to-edit", "photos"), "name their source images already"),
+        (("--to-edit", "photos"), "no prompts that say how to edit"),
+        (("--images", "photos", "--to-edit", "photos"), "no prompts that say how to edit"),
+        (("--prompts", "prompts.txt"), "--to-edit"),
+    ],
+)
+def test_images_to_edit_that_cannot_be_used_are_named(tmp_path, capsys, monkeypatch, given, said):
+    monkeypatch.chdir(tmp_path)
+    save(Path("photos/cat.png"), 1)
+    Path("empty").mkdir()
+    Path("prompts.txt").write_text("a\nb\nc\n")
+    Path("tasks.jsonl").write_text(json.dumps({"prompt": "a", "source": "photos/cat.png"}))
+    assert said in refused(capsys, "new", tmp_path / "p", *given, *KONTEXT)
+    assert not (tmp_path / "p").exists()
+
+
 def test_places_of_sources_that_are_of_no_use_are_named(tmp_path, capsys):
     images, inputs = edit_folder(tmp_path)
     (tmp_path / "prompts.txt").write_text("a\nb\nc\n")
@@ -146,6 +194,9 @@ def test_places_of_sources_that_are_of_no_use_are_named(tmp_path, capsys):
     none = tmp_path / "none"
     assert "does not exist" in refused(capsys, *new, "--images", images, "--input-dir", none, *KONTEXT)
     assert "takes none" in refused(capsys, *new, "--images", images, "--input-dir", inputs, *base)
+    assert "input folder itself" in refused(
+        capsys, *new, "--images", images, "--input-dir", tmp_path, *KONTEXT
+    )
     assert "--images" in refused(
         capsys, *new, "--prompts", tmp_path / "prompts.txt", "--input-dir", inputs, *base
     )

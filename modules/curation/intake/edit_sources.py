@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, UNCONDITIONAL, file_sha256
 from modules.util.errors import UserError
+from modules.util.files.user_path import user_path
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, read_metadata
 from modules.util.owned_files import Owned, shown
@@ -71,6 +72,19 @@ class EditOptions:
 
 
 NO_EDITS = EditOptions()
+
+
+def options_of_form(sources: str, edits: bool) -> EditOptions:
+    """Which images are edits, as written into a form. A file is the source of all images, anything else a folder of
+    sources.
+
+    Raises:
+        UserError: it is not a path here.
+    """
+    path = user_path(sources.strip()) if sources.strip() else None
+    if path is not None and path.is_file():
+        return EditOptions(edits, image=path)
+    return EditOptions(edits, input_dir=path)
 
 
 class SourceFinder:

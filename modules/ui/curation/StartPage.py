@@ -12,7 +12,7 @@ from typing import Protocol
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
-from modules.curation.intake.edit_sources import EditOptions
+from modules.curation.intake.edit_sources import options_of_form
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
@@ -370,7 +370,7 @@ class StartPage(ttk.Frame):
             self.show_error("source" if str(source) in error.message else "output", str(error))
             return
         try:
-            edit_options(self.edited.get(), self.edits.get()).check()
+            options_of_form(self.edited.get(), self.edits.get()).check()
         except UserError as error:
             self.show_error("sources", str(error))
             return
@@ -405,16 +405,6 @@ def suggested_output(source: str) -> str:
     return str(folder.with_name(f"{folder.name}-pairs")) if folder.name else ""
 
 
-def edit_options(sources: str, edits: bool) -> EditOptions:
-    """Which images are edits, from the form. A file is the source of all images, anything else a folder of
-    sources.
-    """
-    path = user_path(sources.strip()) if sources.strip() else None
-    if path is not None and path.is_file():
-        return EditOptions(edits, image=path)
-    return EditOptions(edits, input_dir=path)
-
-
 def wrapped_note(parent: tk.Misc, text: str) -> ttk.Label:
     """A small label that wraps to the available width."""
     label = ttk.Label(parent, text=text, style="Small.TLabel")
@@ -436,7 +426,7 @@ def picking_options(memory: PairToolMemory) -> PickingOptions:
         Path(memory.output),
         settings,
         ScanOptions(
-            seed=settings.seed, near_duplicates=merge, edits=edit_options(memory.sources, memory.edits)
+            seed=settings.seed, near_duplicates=merge, edits=options_of_form(memory.sources, memory.edits)
         ),
         memory.ask_to_continue,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from modules.project.overview import Overview, overview, unfinished
 from modules.project.Project import Project
+from modules.project.prompts import Prompts
 from modules.ui.home.ProjectJob import ProjectJob
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import home as words
@@ -76,17 +77,20 @@ class ProjectWatch:
             return False
         return True
 
-    def create(self, folder: Path, settings: dict[str, Any], prompts: Path | str) -> None:
+    def create(self, folder: Path, settings: dict[str, Any], prompts: Callable[[], Prompts]) -> None:
         """Create a project in a thread, because its source images may be large, then show it.
 
         If that fails, ``create_fault`` says why. Nothing happens while one is being created.
+
+        Args:
+            prompts: reads them, in that thread.
         """
         if self.creating:
             return
         self.creating, self.create_fault = True, ""
         run_in_thread(
             self._pump,
-            lambda: Project.create(folder, settings, prompts, None),
+            lambda: Project.create(folder, settings, prompts(), None),
             self._created,
             self._not_created,
         )

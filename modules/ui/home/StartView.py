@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
 from typing import Any
 
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions
 from modules.generator.registry import make_generator
-from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types, prompts_of_form
-from modules.project.from_images import Proposal, propose
+from modules.project.beginning import (
+    DEMO_MODEL,
+    demo_prompts,
+    first_settings,
+    model_types,
+    on_each_image,
+    prompts_of_form,
+    rows_of_lines,
+)
+from modules.project.from_images import Proposal, SourcesNotFound, propose
 from modules.project.ProjectFile import CARDS
+from modules.project.prompts import Prompts
 from modules.spec.registry import FAMILIES
-from modules.ui.form.BothEnds import BothEnds
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.form.inputs import style_popdown
+from modules.ui.form.PathRow import PathRow
 from modules.ui.home.dropping import Dropped, Kind
+from modules.ui.home.EditsDialog import EditsDialog
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
@@ -27,7 +38,7 @@ from modules.ui.widgets.tk_support import fit_middle, run_in_thread
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
-from modules.util.prompts_file import read_prompts_file
+from modules.util.prompts_file import PromptRow, read_prompts_file
 
 USUAL_CARD = 16
 PROMPT_LINES, FEWER_LINES = 7, 4
@@ -45,7 +56,9 @@ class StartView(CardBoard):
         super().__init__(parent, ui.theme)
         self.ui, self.watch = ui, watch
         self.entries: dict[str, ttk.Entry] = {}
-        self.values = {name: tk.StringVar(self) for name in ("folder", "base")}
+        self.values: dict[str, tk.StringVar] = {}
+        self.edits: Sequence[PromptRow] = ()
+        """What the prompts edit, if edits told."""
         self.images: dict[str, Any] | None = None
         """How images are made, if images or a workflow tell."""
         self._labels = {family.label: key for key, family in FAMILIES.items()}
@@ -58,26 +71,42 @@ class StartView(CardBoard):
     # --- a new one ----------------------------------------------------------------------------------------------
 
     def _new(self) -> None:
-        px, theme = self.ui.theme.px, self.ui.theme
+        theme = self.ui.theme
         card = self._card = self.add(words.NEW)
-        self._path_row(1, "folder", words.FOLDER, ((words.BROWSE, self._browse_folder),))
-        files = ((words.BROWSE, self._browse_base), (words.FILE, self._browse_file))
-        self._path_row(2, "base", words.BASE, files)
+        self._path_row(1, "folder", words.FOLDER, folder=words.ASK_FOLDER)
+        self._path_row(2, "base", words.BASE, folder=words.ASK_BASE, file=words.ASK_FILE)
         self.type = self._choice(3, words.TYPE, list(self._labels), 26)
+        self.type_text = tk.StringVar(self, self.type.get())
+        self.type.configure(textvariable=self.type_text)
         self.card = self._choice(4, words.CARD, [words.GB.format(size=size) for size in CARDS], 8)
         self.card.set(words.GB.format(size=USUAL_CARD))
-        ttk.Label(card, text=words.PROMPTS).grid(row=5, column=1, sticky="nw", pady=px(4))
-        self.prompts = tk.Text(card, height=PROMPT_LINES, width=20, wrap="word", undo=True)
-        style_text(theme, self.prompts)
-        self.prompts.bind("<Tab>", self._leave_prompts)
-        self.prompts.grid(row=5, column=2, sticky="ew", pady=px(4))
-        tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
-        wrap_within(tip, card, theme, taken=160)
-        tip.grid(row=6, column=2, sticky="w")
+        self.to_edit = self._path_row(
+            5, "to_edit", words.TO_EDIT, folder=words.ASK_TO_EDIT, file=words.ASK_TO_EDIT_FILE
+        )
+        self._prompts_row(6)
+        self.tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
+        wrap_within(self.tip, card, theme, taken=160)
+        self.tip.grid(row=7, column=2, sticky="w")
         self.proposed = ttk.Label(card, style="Small.TLabel", justify="left")
         wrap_within(self.proposed, card, theme)
-        self.proposed.grid(row=7, column=1, columnspan=2, sticky="w")
+        self.proposed.grid(row=8, column=1, columnspan=2, sticky="w")
         self.proposed.grid_remove()
+        self.type_text.trace_add("write", lambda *_: self._show_edits())
+        self._show_edits()
+
+    def _prompts_row(self, row: int) -> None:
+        px = self.ui.theme.px
+        head = ttk.Frame(self._card)
+        head.grid(row=row, column=1, sticky="nw", pady=px(4))
+        ttk.Label(head, text=words.PROMPTS).pack(anchor="w")
+        self.prompts_button = ttk.Button(head, text=words.FILE, command=self._browse_prompts)
+        self.prompts_button.bind("<Return>", lambda _event: self.prompts_button.invoke())
+        self.prompts_button.pack(anchor="w", pady=px(4))
+        self.prompts = tk.Text(self._card, height=PROMPT_LINES, width=20, wrap="word", undo=True)
+        style_text(self.ui.theme, self.prompts)
+        self.prompts.bind("<Tab>", self._leave_prompts)
+        self.prompts.bind("<<Modified>>", lambda _event: self._prompts_changed())
+        self.prompts.grid(row=row, column=2, sticky="ew", pady=px(4))
 
     def _buttons(self, foot: tk.Misc) -> None:
         px, theme = self.ui.theme.px, self.ui.theme
@@ -89,8 +118,9 @@ class StartView(CardBoard):
         row.pack(side="bottom", fill="x")
         self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
         self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
+        self.edits_button = ttk.Button(row, text=words.FROM_EDITS, command=self._ask_edits)
         self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
-        for button in (self.create_button, self.images_button, self.demo_button):
+        for button in (self.create_button, self.images_button, self.edits_button, self.demo_button):
             button.bind("<Return>", lambda event: event.widget.invoke())
             row.add(button)
 
@@ -105,20 +135,10 @@ class StartView(CardBoard):
         self._foot.destroy()
         super().destroy()
 
-    def _path_row(self, row: int, name: str, title: str, buttons: tuple[tuple[str, object], ...]) -> None:
-        px = self.ui.theme.px
-        ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
-        holder = ttk.Frame(self._card)
-        holder.columnconfigure(0, weight=1)
-        holder.grid(row=row, column=2, sticky="ew", pady=px(3))
-        entry = ttk.Entry(holder, textvariable=self.values[name], font=self.ui.theme.fonts["text"], width=10)
-        entry.grid(row=0, column=0, sticky="ew")
-        entry.bind("<Return>", lambda _event: self.create())
-        self.entries[name] = entry
-        BothEnds(entry, self.values[name], self.ui.theme)
-        for column, (text, command) in enumerate(buttons, 1):
-            button = ttk.Button(holder, text=text, command=command)  # type: ignore[arg-type]
-            button.grid(row=0, column=column, padx=(px(4), 0))
+    def _path_row(self, row: int, name: str, title: str, folder: str, file: str = "") -> PathRow:
+        made = PathRow(self._card, row, self.ui, title, self.create, folder, file)
+        self.entries[name], self.values[name] = made.entry, made.value
+        return made
 
     def _choice(self, row: int, title: str, values: list[str], width: int) -> ttk.Combobox:
         ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
@@ -133,20 +153,33 @@ class StartView(CardBoard):
         self.create_button.focus_set()
         return "break"
 
-    def _browse_folder(self) -> None:
-        found = self.ui.chooser.folder(words.ASK_FOLDER, self.values["folder"].get(), parent=self)
+    def _browse_prompts(self) -> None:
+        found = self.ui.chooser.file(words.ASK_PROMPTS, parent=self)
         if found is not None:
-            self.values["folder"].set(str(found))
+            self.take_dropped(Dropped(Kind.PROMPTS, [found]))
 
-    def _browse_base(self) -> None:
-        found = self.ui.chooser.folder(words.ASK_BASE, self.values["base"].get(), parent=self)
-        if found is not None:
-            self.values["base"].set(str(found))
+    def _prompts_changed(self) -> None:
+        """Forget what the prompts edit once the list is empty."""
+        if self.edits and not self.prompts.get("1.0", "end").strip():
+            self._hold(())
+        self.prompts.edit_modified(False)
 
-    def _browse_file(self) -> None:
-        found = self.ui.chooser.file(words.ASK_FILE, self.values["base"].get(), parent=self)
-        if found is not None:
-            self.values["base"].set(str(found))
+    def _hold(self, edits: Sequence[PromptRow]) -> None:
+        self.edits = edits
+        self._show_edits()
+
+    def _show_edits(self) -> None:
+        """Offer images to edit to a model that can, unless the prompts have theirs."""
+        can_edit = bool(FAMILIES[self._labels[self.type.get()]].sources)
+        self.to_edit.show(can_edit and not self.edits)
+        said = f"{words.PROMPTS_TIP} {words.TO_EDIT_TIP}" if can_edit else words.PROMPTS_TIP
+        self.tip.configure(text=words.EDITS_TIP if self.edits else said)
+        self._fit_prompts()
+
+    def _fit_prompts(self) -> None:
+        """Leave the rest of the form its room."""
+        crowded = self.to_edit.shown or self.proposed.cget("text")
+        self.prompts.configure(height=FEWER_LINES if crowded else PROMPT_LINES)
 
     def _look_at_base(self) -> None:
         found = model_types(self.values["base"].get())
@@ -172,17 +205,30 @@ class StartView(CardBoard):
         if found is not None:
             self.take_images(found)
 
-    def take_images(self, source: Path | Sequence[Path]) -> None:
-        """Fill in the settings found in images or a folder of them. A base model that was typed stays."""
+    def _ask_edits(self) -> None:
+        EditsDialog(self.ui, self.take_images)
+
+    def take_images(self, source: Path | Sequence[Path], places: EditOptions = NO_EDITS) -> None:
+        """Fill in the settings found in images or a folder of them. A base model that was typed stays.
+
+        Args:
+            places: where the sources of edits are. If they are needed and not found, a dialog asks.
+        """
         base = self.values["base"].get().strip()
         self._say(words.READING_IMAGES)
 
         def failed(error: Exception) -> None:
-            if self.winfo_exists():
-                self._say("")
+            if not self.winfo_exists():
+                return
+            self._say("")
+            if isinstance(error, SourcesNotFound):
+                looked_in = places.image or places.input_dir
+                EditsDialog(self.ui, self.take_images, source, words.SOURCES_LOST, looked_in)
+            else:
                 self._fault(str(error))
 
-        run_in_thread(self.ui.pump, lambda: propose(source, base=base), self._proposed, failed)
+        read = partial(propose, source, base=base, places=places)
+        run_in_thread(self.ui.pump, read, self._proposed, failed)
 
     def take_dropped(self, found: Dropped) -> None:
         """Fill in what was dropped, or say why it cannot be used."""
@@ -215,7 +261,8 @@ class StartView(CardBoard):
         self.images = {"generator": {"kind": "comfyui", "workflow": dict(found.workflow)}, "image": {}}
         self._say(words.BY_DROPPED_WORKFLOW.format(name=found.paths[0].name))
 
-    def _fill_prompts(self, prompts: Sequence[str]) -> None:
+    def _fill_prompts(self, prompts: Sequence[str], edits: Sequence[PromptRow] = ()) -> None:
+        self._hold(edits)
         self.prompts.delete("1.0", "end")
         self.prompts.insert("1.0", "\n".join(prompts))
 
@@ -226,14 +273,14 @@ class StartView(CardBoard):
         self.values["base"].set(found.base)
         if found.model_type:
             self.type.set(FAMILIES[found.model_type].label)
-        self._fill_prompts(found.prompts)
+        self._fill_prompts(list(dict.fromkeys(found.prompts)), found.edits)
         said = [proposal_in_words(found), *found.notes]
         self._say("\n".join(said if found.model_type else [*said, words.NO_TYPE]))
         self._fault("")
 
     def _say(self, text: str) -> None:
         self.proposed.configure(text=text)
-        self.prompts.configure(height=FEWER_LINES if text else PROMPT_LINES)
+        self._fit_prompts()
         if text:
             self.proposed.grid()
         else:
@@ -261,12 +308,22 @@ class StartView(CardBoard):
         try:
             card = int(self.card.get().split()[0])
             settings = first_settings(base, self._labels[self.type.get()], card, self.images)
-            place, given = user_path(folder), prompts_of_form(prompts)
+            place, given = user_path(folder), self._given(prompts)
         except (UserError, OSError) as error:
             self._fault(str(error))
             return
         self._fault("")
         self.watch.create(place, settings, given)
+
+    def _given(self, text: str) -> Callable[[], Prompts]:
+        """What reads the prompts, with what they edit."""
+        if self.edits:
+            rows = rows_of_lines(text, self.edits)
+            return lambda: rows
+        given = prompts_of_form(text)
+        if not self.to_edit.text:
+            return lambda: given
+        return partial(on_each_image, given, user_path(self.to_edit.text))
 
     # --- one that exists ----------------------------------------------------------------------------------------
 
@@ -304,7 +361,9 @@ class StartView(CardBoard):
 def proposal_in_words(found: Proposal) -> str:
     """How the images were made, in one sentence."""
     text = words.BY_WORKFLOW if "workflow" in found.generator else words.BY_PROGRAM
-    facts = [text.format(program=words.PROGRAMS[found.generator["kind"]]), words.SIZE.format(**found.image)]
+    sources = counted(len({row.sources for row in found.edits}), words.SOURCE)
+    facts = [words.EDITS_OF.format(sources=sources)] if found.edits else []
+    facts += [text.format(program=words.PROGRAMS[found.generator["kind"]]), words.SIZE.format(**found.image)]
     facts += [str(found.image["sampler"])] if "sampler" in found.image else []
     facts += [words.STEPS_FACT.format(**found.image)] if "steps" in found.image else []
     facts += [words.SCALE.format(**found.image)] if "cfg" in found.image else []

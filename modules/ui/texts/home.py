@@ -23,15 +23,36 @@ BASE, ASK_BASE, FILE, ASK_FILE = (
 TYPE = "Model type"
 CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
 PROMPTS = "Prompts"
+ASK_PROMPTS = "File of prompts"
 PROMPTS_TIP = (
     "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. Enter 20 or more if "
-    "you can. For models that edit images, enter the path of a .jsonl file with prompts and source images."
+    "you can."
+)
+TO_EDIT, ASK_TO_EDIT, ASK_TO_EDIT_FILE = "Images to edit", "Folder of images to edit", "Image to edit"
+TO_EDIT_TIP = "Each prompt edits each of the images to edit. A .jsonl file has its own image in each line."
+EDITS_TIP = (
+    "Each line keeps the source images that it was used with. Remove lines that you do not want, or clear the list to "
+    "write prompts yourself."
 )
 CREATE, CREATING = "Create project", "Creating\u2026"
 FILL_DEMO = "Fill in the demo"
 FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have made"
+FROM_EDITS, EDITS_TITLE = "From edits\u2026", "Project from edits"
+EDITS_ABOUT = (
+    "Images that were made from other images begin a project of edits, with their instructions and sources."
+)
+EDITED_IMAGES, ASK_EDITED = "Edited images", "Folder of edited images"
+ASK_INPUTS, ASK_SOURCE = "Folder of source images", "Image that all edits were made from"
+EDITS_NOTE = (
+    "ComfyUI's input folder, or one image that all were made from. Leave it empty for sources next to the images: "
+    "NAME-source.png, or a folder \u201csource\u201d."
+)
+SOURCES_LOST = "These images were made from other images, which are not found. Where are they?"
+READ_EDITS, CANCEL = "Read the edits", "Cancel"
+NO_EDITED = "Choose the folder with the edited images."
 READING_IMAGES = "Reading the images\u2026"
 PROPOSED = "From {images}: {facts}."
+EDITS_OF, SOURCE = "edits of {sources}", "source image"
 BY_PROGRAM, BY_WORKFLOW = "made by {program}", "made by {program} with its workflow"
 PROGRAMS = {
     "own": "the built-in sampler",

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.ui.home.StartView import StartView
-from tests.curation.edits import edit_folder
 from tests.project.test_from_images import PROMPTS, by_a1111, by_comfyui
-from tests.ui.conftest import Desktop
 from tests.ui.main.conftest import OpenWindow
 
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
@@ -45,18 +43,3 @@ def test_images_fill_in_the_form(open_window: OpenWindow, tmp_path: Path) -> Non
     start = hands.window.current_page().view  # type: ignore[attr-defined]
     start.take_images(tmp_path / "nothing")
     hands.wait(lambda: "no folder" in start.error.cget("text"), "the mistake is not named")
-
-
-def test_edits_are_refused_with_how_to_begin_with_them(
-    open_window: OpenWindow, tmp_path: Path, desktop: Desktop
-) -> None:
-    images, _inputs = edit_folder(tmp_path, instructions=3)
-    hands = open_window()
-    start = hands.window.current_page().view  # type: ignore[attr-defined]
-    desktop.answers(images)
-    hands.focus(start.images_button)
-    hands.keys("Return")
-    hands.wait(lambda: "were made from other images" in start.error.cget("text"), "edits are not refused")
-    said = start.error.cget("text")
-    for word in ("taste.py new", "--images", "--edits", "--input-dir", "--source"):
-        assert word in said
