@@ -27,7 +27,8 @@ if str(ROOT) not in sys.path:
 
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.config.load import find_problems  # noqa: E402
-from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
+from modules.util.config.rules.sample_rules import check_reading  # noqa: E402
+from modules.util.config.SampleConfig import READING, FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
@@ -515,6 +516,7 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     warn_of_unread(setup, filled, say)
     check_sample_sources(setup.spec, wanted)
     check_painting(setup.spec, wanted)
+    check_reading(ModelType(options.model_type), wanted)
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
@@ -665,8 +667,8 @@ def sampled(
 
 def _alike(one: FilledSample, other: FilledSample) -> bool:
     names = ("source_path", "base_image_path", "mask_image_path", "force_last_timestep")
-    same_start = all(getattr(one.config, name) == getattr(other.config, name) for name in names)
-    return same_start and replace(one, prompt="", config=other.config) == replace(other, prompt="")
+    alike = all(getattr(one.config, name) == getattr(other.config, name) for name in (*names, *READING))
+    return alike and replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
 def target_of(options: argparse.Namespace, name: str) -> Path:

@@ -10,11 +10,9 @@ if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
-def told_of_cut_prompts(
-    setup: BaseModelSetup, model: Model, prompts: Sequence[str], what: str = "prompts"
-) -> str:
+def told_of_cut_prompts(setup: BaseModelSetup, model: Model, prompts: Sequence[str]) -> str:
     """A warning with the number of truncated prompts and the longest of them; empty if there are none."""
-    return told_of(setup.cut_prompts(model, prompts), len(prompts), what)
+    return told_of(setup.cut_prompts(model, prompts), len(prompts))
 
 
 def told_of(cut: Sequence[str], count: int, what: str = "prompts") -> str:

@@ -4,10 +4,11 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Any
 
 import torch
 
@@ -16,7 +17,8 @@ from modules.model.Model import Model
 from modules.model.noising.sampling import Denoise, Progress, from_last_timestep, run_sampler
 from modules.model.text.NegativePrompt import NegativePrompt
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.util.config.SampleConfig import FilledSample
+from modules.modelSetup.training import checked_length, checked_skips, hides_padding
+from modules.util.config.SampleConfig import READING, FilledSample
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class SampleRequest:
         sources: the source images, (3, H, W) in [0, 1] each, the same for all prompts.
         last_timestep: start at the noisiest timestep even if the sampler would leave it out.
         painted: what inpainting models paint into, the same for all prompts; ``None`` for whole images.
+        reading: how prompts are read where that differs from the run, see ``SampleConfig.reading``.
     """
 
     prompts: Sequence[str]
@@ -59,6 +62,7 @@ class SampleRequest:
     sources: Sequence[torch.Tensor] = ()
     last_timestep: bool = False
     painted: PaintedInto | None = None
+    reading: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,6 +84,7 @@ class SampleRequest:
             sources=sources,
             last_timestep=sample.config.force_last_timestep,
             painted=painted,
+            reading=sample.config.reading(),
         )
 
 
@@ -142,8 +147,43 @@ def unguided(model: Model, cfg: float) -> str:
     )
 
 
+@contextmanager
+def reading_as(model: Model, asked: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """The block in which a model reads prompts as a sample says, and else as in the run.
+
+    Args:
+        asked: part -> settings, see ``SampleConfig.reading``.
+
+    Raises:
+        ConfigError: a text encoder has fewer layers, or its tokenizer reads fewer tokens.
+    """
+    fields = {f"{part}.{own}": f"samples.{name}" for name, (part, own) in READING.items()}
+    of_run = model.layer_skips, model.prompt_length, model.masks_padding
+    skips = {part: own["layer_skip"] for part, own in asked.items() if "layer_skip" in own}
+    for part, skip in skips.items():
+        checked_skips(model, {part: skip}, fields[f"{part}.layer_skip"])
+    length = asked.get(model.spec.length_of, {}).get("sequence_length")
+    mask = asked.get("transformer", {}).get("attention_mask")
+    try:
+        if skips:
+            model.layer_skips = {part: n for part, n in {**model.layer_skips, **skips}.items() if n}
+        if length is not None:
+            model.prompt_length = checked_length(
+                model, length, fields[f"{model.spec.length_of}.sequence_length"]
+            )
+        if mask is not None:
+            model.masks_padding = hides_padding(model, mask)
+        yield
+    finally:
+        model.layer_skips, model.prompt_length, model.masks_padding = of_run
+
+
 def check_sample(setup: BaseModelSetup, model: Model, sample: FilledSample) -> None:
-    """Raise ``UserError`` if an image of that size or with that sampler cannot be made."""
+    """Raise ``UserError`` if an image of that size, with that sampler or with prompts read like that cannot be
+    made.
+    """
+    with reading_as(model, sample.config.reading()):
+        pass
     setup.check_size(model, sample.size)
     setup.make_sampler(model, sample.noise_scheduler, sample.diffusion_steps, sample.size)
 
@@ -178,7 +218,12 @@ def sample(
         # some samplers need more evaluations than steps
         return None if progress is None else progress(done + min(step, steps), total)
 
-    with model.in_mode("eval"), model.as_sampled(), adapter or nullcontext():
+    with (
+        model.in_mode("eval"),
+        model.as_sampled(),
+        reading_as(model, request.reading),
+        adapter or nullcontext(),
+    ):
         for batch in batches:
             images.append(_sample_batch(setup, model, batch, report))
             done += steps
@@ -194,13 +239,17 @@ def sample_texts(
 
 
 def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """The key of the states of texts, including the images they depend on, if the text encoder sees them.
+    """The key of the states of texts as the model reads them now, including the images they depend on, if the text
+    encoder sees them.
 
     Args:
         sources: (3, H, W) each.
     """
     # the same text can have other states as a negative prompt
     names = tuple(f"negative: {text}" if isinstance(text, NegativePrompt) else text for text in texts)
+    read = (model.layer_skips, model.prompt_length, model.masks_padding)
+    if read != ({}, 0, None):
+        names = (*names, f"read: {sorted(read[0].items())} {read[1:]}")
     if not model.spec.sees_sources:
         return names
     return (*names, *(f"{tuple(one.shape)} {blake2b(one.numpy().tobytes()).hexdigest()}" for one in sources))

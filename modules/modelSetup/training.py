@@ -34,7 +34,13 @@ from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOpt
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.section.ModelPartConfig import BLOCKS, CUSTOM
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, PairMaskNorm, TrainingMethod
+from modules.util.enum.choices import (
+    DPOTimestepSampling,
+    ModelFormat,
+    PaddingMask,
+    PairMaskNorm,
+    TrainingMethod,
+)
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.util.files.output_place import output_place
 from modules.weights import one_file
@@ -125,13 +131,27 @@ def prompt_length(model: Model, config: TrainConfig) -> int:
     """
     name = model.spec.length_of
     length = getattr(config, name).sequence_length if name else None
+    return checked_length(model, length, f"{name}.sequence_length")
+
+
+def checked_length(model: Model, length: int | None, field: str) -> int:
+    """A number of tokens, 0 for the usual number.
+
+    Args:
+        length: ``None`` for the usual number.
+        field: the field that set it.
+
+    Raises:
+        ConfigError: the tokenizer reads fewer.
+    """
     if length is None or length == model.spec.prompt_length:
         return 0
+    name = model.spec.length_of
     tokenizer = model.parts.get(name.replace("text_encoder", "tokenizer"))
     if tokenizer is not None and length > tokenizer.model_max_length:
         raise ConfigError(
             f"the tokenizer of {name} reads up to {tokenizer.model_max_length} tokens",
-            f"{name}.sequence_length",
+            field,
             "set it to that, or leave it empty",
         )
     return int(length)
@@ -139,11 +159,17 @@ def prompt_length(model: Model, config: TrainConfig) -> int:
 
 def masks_padding(model: Model, config: TrainConfig) -> bool | None:
     """Whether padding is hidden from the denoiser, if that differs from the default."""
-    usual = model.spec.padding
-    if usual == "none" or model.spec.denoiser != "transformer":
+    if model.spec.denoiser != "transformer":
         return None
-    asked = config.transformer.attention_mask.value.lower()
-    return None if asked in ("family", usual) else asked == "masked"
+    return hides_padding(model, config.transformer.attention_mask)
+
+
+def hides_padding(model: Model, asked: PaddingMask) -> bool | None:
+    """Whether padding is hidden from the denoiser; ``None`` if that is the default, or if there is none."""
+    usual = model.spec.padding
+    if usual == "none" or asked.value.lower() in ("family", usual):
+        return None
+    return asked is PaddingMask.MASKED
 
 
 def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:

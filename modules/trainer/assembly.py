@@ -63,6 +63,7 @@ from modules.trainer.optim.StochasticRounding import StochasticRounding
 from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, TrainStep
+from modules.util.config.rules.sample_rules import check_reading
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DataType, EMAMode, Scaler
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
@@ -286,6 +287,7 @@ def _check_sample_list(config: TrainConfig) -> None:
     if are_samples_due(config):
         check_sample_sources(config.model_type.spec, config.load_samples())
         check_painting(config.model_type.spec, config.load_samples())
+        check_reading(config.model_type, config.load_samples())
 
 
 def check_model(config: TrainConfig, before: Mapping[str, str] | None = None) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +120,41 @@ def test_images_at_a_strength_are_those_of_the_run_that_skips_layers(tmp_path: P
     line = [one for one in wanted.command(0)[2:] if not one.startswith("--layer-skip")]
     assert len(line) == len(wanted.command(0)[2:]) - 1 and main(line) == 0
     assert not np.array_equal(pixels(wanted.target(0) / "0000-7-at-0.png"), pixels(own))
+
+
+def test_requests_that_read_their_prompts_differently_are_made_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = {"prompt": "a red house", "width": 64, "height": 64, "diffusion_steps": 2, "cfg_scale": 3.0}
+    lines = [shared, {**shared, "text_encoder_1_layer_skip": 1}]
+    (tmp_path / "lines").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    common = ["--model", str(tiny_folder()), "--device", "cpu"]
+    assert main([*common, "--requests", str(tmp_path / "lines"), "--batch-size", "2"]) == 0
+    made = [base64.b64decode(json.loads(line)["png"]) for line in capsys.readouterr().out.splitlines()]
+    usual, skipped = (np.asarray(Image.open(io.BytesIO(png))) for png in made)
+    more = ["--prompt", "a red house", "--steps", "2", "--cfg-scale", "3", "--width", "64", "--height", "64"]
+    assert main([*common, *more, "--layer-skip", "text_encoder=1", "--out", str(tmp_path / "out")]) == 0
+    assert np.array_equal(pixels(tmp_path / "out" / "0000-42.png"), skipped)
+    assert not np.array_equal(usual, skipped)
+    lines[1] = {**shared, "text_encoder_2_layer_skip": 1}
+    (tmp_path / "lines").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    assert main([*common, "--requests", str(tmp_path / "lines")]) == 2
+    assert "has no text_encoder_2" in capsys.readouterr().err
+
+
+def test_images_at_a_strength_read_prompts_as_the_first_sample_does(tmp_path: Path) -> None:
+    def told(family: str, sample: dict[str, object], **run: object) -> list[str]:
+        config = {"base_model_name": "m", "model_type": family, "samples": [sample], **run}
+        line = StrengthImages(tmp_path, config, (tmp_path / "a.safetensors",), ("a",), (1.0,)).command(0)
+        return [one for one in line if one.startswith(("--layer-skip", "--sequence-length", "--attention"))]
+
+    skip = {"text_encoder": {"layer_skip": 2}}
+    sd = "STABLE_DIFFUSION_15"
+    assert told(sd, {}, **skip) == ["--layer-skip=text_encoder=2"]
+    assert told(sd, {"text_encoder_1_layer_skip": 1}, **skip) == ["--layer-skip=text_encoder=1"]
+    assert told(sd, {"text_encoder_1_layer_skip": 0}, **skip) == []
+    own = {"text_encoder_2_sequence_length": 20, "transformer_attention_mask": "MASKED"}
+    assert told(FLUX, own) == ["--attention-mask=MASKED", "--sequence-length=text_encoder_2=20"]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from modules.dataLoader.create import sides_multiple
-from modules.dataLoader.long_prompts import told_of_cut_prompts
+from modules.dataLoader.long_prompts import told_of
 from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup import sample_images
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.sample_images import SampleRequest, check_sample, unguided
+from modules.modelSetup.sample_images import SampleRequest, check_sample, reading_as, unguided
 from modules.runner.events import SAMPLING
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
 from modules.trainer.evaluate.sample_painting import check_painting, painting
@@ -71,9 +71,7 @@ class Sampler:
         with self._model.as_sampled():
             for _, sample in self._samples:
                 check_sample(self._setup, self._model, sample)
-        texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
-        told = told_of_cut_prompts(self._setup, self._model, texts, "prompts and negative prompts of samples")
-        if told:
+        if told := self._told_of_cut_prompts():
             _log.warning("%s", told)
         spec = self._model.spec
         if told := unguided(self._model, max((s.cfg_scale for _, s in self._samples), default=1.0)):
@@ -91,6 +89,14 @@ class Sampler:
                 spec.unread_negatives or "a CFG scale of 1 or less does not use them",
                 idle[0].negative_prompt,
             )
+
+    def _told_of_cut_prompts(self) -> str:
+        """A warning about prompts that are longer than is read of them; empty if there are none."""
+        cut: list[str] = []
+        for _, sample in self._samples:
+            with reading_as(self._model, sample.config.reading()):
+                cut += self._setup.cut_prompts(self._model, [sample.prompt, sample.negative_prompt])
+        return told_of(cut, 2 * len(self._samples), "prompts and negative prompts of samples")
 
     def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> Iterator[tuple[int, str, Path]]:
         """Make all samples with the current weights, yielding (number, prompt, file) of each.

@@ -15,6 +15,7 @@ from PIL import Image
 
 from modules.trainer.evaluate.grid_axes import Axis, Cell, cells_of
 from modules.trainer.evaluate.grid_sheet import draw_sheet
+from modules.util.config.SampleConfig import READING, SampleConfig
 from modules.util.jsonio import write_bytes
 from modules.util.pairs.dpo_pair_files import file_sha256
 from modules.util.pairs.source_files import further_sources
@@ -22,8 +23,8 @@ from modules.util.pairs.source_files import further_sources
 FORMAT = 1
 CELLS = "cells"
 LETTERS = 12
-_NEWER = ("base_image_path", "mask_image_path", "force_last_timestep")
-"""Settings of samples that are left out while they are off, so that cells of versions without them are still known."""
+_NEWER = ("base_image_path", "mask_image_path", "force_last_timestep", *READING)
+"""Settings of samples that are left out while they have their default. Cells of versions without them stay known."""
 _UNSAFE = re.compile(r"[^\w ,.()-]+")
 
 
@@ -78,7 +79,8 @@ class SampleGrid:
         sources = [self._digest(path) for path in further_sources(Path(source))] if source else []
         painted = (cell.sample.base_image_path, cell.sample.mask_image_path)
         sources += [self._digest(Path(path)) for path in painted if path]
-        given = {name: v for name, v in cell.sample.to_dict().items() if v or name not in _NEWER}
+        usual = SampleConfig().to_dict()
+        given = {n: v for n, v in cell.sample.to_dict().items() if n not in _NEWER or v != usual[n]}
         facts = {**common, "sample": given, "adapters": chosen, "sources": sources}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:LETTERS]
         name = _UNSAFE.sub("", label)[:60].strip(" .")

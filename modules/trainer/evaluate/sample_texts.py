@@ -10,7 +10,13 @@ from modules.dataLoader.create import sides_multiple
 from modules.dataLoader.progress import Progress, report
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.sample_images import borrowed_encoders, kept_name, sample_texts, seen_sources
+from modules.modelSetup.sample_images import (
+    borrowed_encoders,
+    kept_name,
+    reading_as,
+    sample_texts,
+    seen_sources,
+)
 from modules.trainer.evaluate.sample_sources import sample_sources
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
@@ -43,20 +49,22 @@ def keep_sample_texts(
     with model.as_sampled():
         published = model.published
     filled = [sample.filled(model.spec, published) for sample in samples if sample.enabled]
-    missing: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[torch.Tensor, ...]]] = {}
+    missing: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[torch.Tensor, ...], SampleConfig]] = {}
     for one in filled:
         texts = sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale)
         shown: tuple[torch.Tensor, ...] = ()
         if model.spec.sees_sources:
             shown = sample_sources(one, sides_multiple(setup, model), source_resolution)
-        name = kept_name(model, texts, shown)
+        with reading_as(model, one.config.reading()):
+            name = kept_name(model, texts, shown)
         if name not in model.kept_texts:
-            missing[name] = (texts, shown)
+            missing[name] = (texts, shown, one.config)
     if not missing:
         return
     report(progress, "encoding prompts of samples", 0, len(missing))
     with borrowed_encoders(model):
-        for done, (name, (texts, shown)) in enumerate(missing.items(), 1):
+        for done, (name, (texts, shown, sample)) in enumerate(missing.items(), 1):
             seen = seen_sources(model, shown, len(texts))
-            model.kept_texts[name] = setup.encode_text(model, texts, seen=seen).to("cpu")
+            with reading_as(model, sample.reading()):
+                model.kept_texts[name] = setup.encode_text(model, texts, seen=seen).to("cpu")
             report(progress, "encoding prompts of samples", done, len(missing))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from tkinter import ttk
 from typing import cast
 
-from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.items.ItemTable import Column, ItemTable
+from modules.ui.items.SampleWindow import SampleWindow
 from modules.ui.pages.DataPage import CHECK
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.ItemList import ItemList
@@ -68,9 +68,9 @@ class SamplingPage(FormPage):
     def opened(self) -> None:
         self.table.refresh()
 
-    def open_sample(self, index: int) -> ItemDialog:
+    def open_sample(self, index: int) -> SampleWindow:
         """Open the window of a sample."""
-        window = ItemDialog(
+        window = SampleWindow(
             self.ui, words.SAMPLE.format(number=index + 1), self.samples.items()[index],
             lambda sample: self.samples.replace(index, cast(SampleConfig, sample)),
         )  # fmt: skip
@@ -82,7 +82,7 @@ class SamplingPage(FormPage):
         items = self.samples.items()
         fresh = items[-1].copy_of() if items else SampleConfig()
         fresh.prompt, fresh.enabled = "", True
-        ItemDialog(
+        SampleWindow(
             self.ui, words.NEW_SAMPLE, fresh, lambda sample: self._added(cast(SampleConfig, sample))
         ).open()
 
@@ -90,7 +90,7 @@ class SamplingPage(FormPage):
         self.table.select([self.samples.add([sample])])
 
     def focus_field(self, path: str) -> bool:
-        if path == "samples":
+        if path == "samples" or path.startswith("samples["):
             self.table.tree.focus_set()
             return True
         return super().focus_field(path)

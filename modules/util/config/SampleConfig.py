@@ -1,20 +1,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Strict
 
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.setting import Float, PathText, setting
-from modules.util.enum.choices import NoiseScheduler
+from modules.util.enum.choices import NoiseScheduler, PaddingMask
 from modules.util.published_models import PublishedModel
 from modules.util.rng import digest64
 
 MAX_SEED = 2**32 - 1
+READING: Mapping[str, tuple[str, str]] = {
+    "text_encoder_1_layer_skip": ("text_encoder", "layer_skip"),
+    "text_encoder_2_layer_skip": ("text_encoder_2", "layer_skip"),
+    "text_encoder_1_sequence_length": ("text_encoder", "sequence_length"),
+    "text_encoder_2_sequence_length": ("text_encoder_2", "sequence_length"),
+    "text_encoder_3_sequence_length": ("text_encoder_3", "sequence_length"),
+    "text_encoder_4_sequence_length": ("text_encoder_4", "sequence_length"),
+    "transformer_attention_mask": ("transformer", "attention_mask"),
+}
+"""How a sample reads its prompts: the setting of the run that each of its own stands in for."""
+_READING = "How prompts are read"
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,44 @@ class FilledSample:
     def size(self) -> tuple[int, int]:
         """(height, width) in pixels."""
         return self.height, self.width
+
+
+def _skip(number: int) -> Any:
+    return setting(
+        None,
+        ge=0,
+        le=100,
+        group=_READING,
+        title=f"Layer skip {number}",
+        tip=(
+            f"Take the states of text encoder {number}, a CLIP, this many layers before the usual layer. Clip skip n "
+            "of other programs is n - 1 here. Empty: as in the run."
+        ),
+    )
+
+
+def _length(number: int) -> Any:
+    return setting(
+        None,
+        ge=1,
+        le=1024,
+        group=_READING,
+        title=f"Tokens of a prompt {number}",
+        tip=(
+            f"How many tokens of a prompt text encoder {number} reads, including those of the family's template. "
+            "Empty: as in the run."
+        ),
+    )
+
+
+def reading_of(family: FamilySpec) -> frozenset[str]:
+    """The settings of ``READING`` that a family has."""
+    parts: dict[str, tuple[str, ...]] = {
+        "layer_skip": family.skips_layers_of,
+        "sequence_length": (family.length_of,),
+        "attention_mask": () if family.padding == "none" else (family.denoiser,),
+    }
+    return frozenset(name for name, (part, own) in READING.items() if part in parts[own])
 
 
 class SampleConfig(BaseConfig):
@@ -120,6 +171,21 @@ class SampleConfig(BaseConfig):
         tip="Start at the noisiest timestep, which some samplers leave out. Use it if the model was trained on pure "
         "noise (zero terminal SNR) and its files do not say so. Flow models always start there.",
     )
+    text_encoder_1_layer_skip: int | None = _skip(1)
+    text_encoder_2_layer_skip: int | None = _skip(2)
+    text_encoder_1_sequence_length: int | None = _length(1)
+    text_encoder_2_sequence_length: int | None = _length(2)
+    text_encoder_3_sequence_length: int | None = _length(3)
+    text_encoder_4_sequence_length: int | None = _length(4)
+    transformer_attention_mask: Annotated[PaddingMask, Strict(False)] | None = setting(
+        None,
+        group=_READING,
+        title="Padding of prompts",
+        tip=(
+            "What the denoiser sees of the padding after a prompt: MASKED hides it, SEEN shows it, FAMILY does what "
+            "the family usually does. Empty: as in the run."
+        ),
+    )
 
     def filled(self, family: FamilySpec, published: PublishedModel | None = None) -> FilledSample:
         """Fill in open values with the model's usual ones, or else those of its family."""
@@ -136,6 +202,15 @@ class SampleConfig(BaseConfig):
             noise_scheduler=NoiseScheduler(family.default_sampler) if auto else self.noise_scheduler,
             config=self,
         )
+
+    def reading(self) -> dict[str, dict[str, Any]]:
+        """How its prompts are read where that differs from the run: part -> settings, named as in ``TrainConfig``."""
+        made: dict[str, dict[str, Any]] = {}
+        for name, (part, own) in READING.items():
+            value = getattr(self, name)
+            if value is not None:
+                made.setdefault(part, {})[own] = value
+        return made
 
     def seed_at(self, step: int) -> int:
         """The seed at a step of the run: ``seed``, or with ``random_seed`` one derived from seed and step."""

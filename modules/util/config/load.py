@@ -17,6 +17,7 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
     memory_rules,
     online_rules,
     optimizer_rules,
+    sample_rules,
 )
 from modules.util.config.rules.rules import Problems, run_rules
 from modules.util.config.section.OlderNames import OlderNames

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tests.house.acts import outcomes as see
 from tests.house.acts.bases import (
+    SAMPLE,
     chroma,
     concept,
     flux,
     hidream,
     pictures,
+    sampled,
     stable_diffusion_3,
     stable_diffusion_xl,
 )
@@ -144,9 +146,19 @@ PARTS = [
     Case("transformer.guidance_scale", flux, 3.5, see.weights),
     Case("text_encoder.dropout_probability", pictures, 0.5, see.weights),
 ]  # fmt: skip
+SAMPLED = {"samples": [SAMPLE], "sample_after": 1, "sample_after_unit": "STEP"}
+SAMPLES = [
+    Case("samples.0.text_encoder_1_layer_skip", sampled, 1, see.samples),
+    Case("samples.0.text_encoder_2_layer_skip", stable_diffusion_xl, 1, see.samples, SAMPLED),
+    Case("samples.0.text_encoder_1_sequence_length", chroma, 2, see.samples, SAMPLED),
+    Case("samples.0.text_encoder_2_sequence_length", flux, 2, see.samples, SAMPLED),
+    Case("samples.0.text_encoder_3_sequence_length", stable_diffusion_3, 2, see.samples, SAMPLED),
+    Case("samples.0.text_encoder_4_sequence_length", hidream, 2, see.samples, SAMPLED),
+    Case("samples.0.transformer_attention_mask", flux, "MASKED", see.samples, SAMPLED),
+]
 FOLDED = [
     Case("training_adapter.model_name", pictures, lambda folder: adapter(), see.weights),
     Case("training_adapter.strength", pictures, 0.5, see.weights,
          {"training_adapter.model_name": lambda folder: adapter()}),
 ]  # fmt: skip
-CASES = [*BASE, *PARTS, *FOLDED]
+CASES = [*BASE, *PARTS, *FOLDED, *SAMPLES]

@@ -35,7 +35,7 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
 )
 from modules.util.config.onetrainer.parts_import import import_part
 from modules.util.config.onetrainer.remote_import import import_remote
-from modules.util.config.onetrainer.samples_import import SWITCH, import_painting
+from modules.util.config.onetrainer.samples_import import SWITCH, import_painting, import_reading
 from modules.util.config.overrides import merge
 from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
 from modules.util.config.SampleConfig import SampleConfig
@@ -186,7 +186,7 @@ def import_onetrainer_samples(
         data.pop(VERSION_KEY, None)
         full = defaults | data
         made = {name: value for name, value in full.items() if name in SampleConfig.model_fields}
-        made |= import_painting(full, family, where, notes)
+        made |= import_painting(full, family, where, notes) | import_reading(full, family, where, notes)
         notes.differences(data, defaults, {*SampleConfig.model_fields, SWITCH}, where)
         return build(SampleConfig, made, where, notes)
 

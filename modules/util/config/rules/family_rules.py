@@ -145,7 +145,8 @@ def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
 
 
 @rule("model_type", "text_encoder", "text_encoder_2")
-def _layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
+def layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
+    """Only CLIPs that give states of tokens have layers to skip."""
     for name in ("text_encoder", "text_encoder_2"):
         skips = name in c.model_type.text_encoders and getattr(c, name).layer_skip
         if skips and name not in c.model_type.spec.skips_layers_of:
@@ -182,7 +183,8 @@ def _encoders_that_are_left_out(c: TrainConfig) -> Iterator[Finding]:
 
 
 @rule("model_type", *TEXT_ENCODERS)
-def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
+def lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
+    """One text encoder of a family can read another number of tokens, within limits."""
     spec = c.model_type.spec
     for name in TEXT_ENCODERS:
         length = getattr(c, name).sequence_length
@@ -203,7 +205,8 @@ def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
 
 
 @rule("model_type", "transformer")
-def _padding_is_never_there(c: TrainConfig) -> Iterator[Finding]:
+def padding_is_never_there(c: TrainConfig) -> Iterator[Finding]:
+    """Padding that a transformer is never given cannot be hidden from it."""
     family = c.model_type
     asked = c.transformer.attention_mask is not PaddingMask.FAMILY
     if asked and "transformer" in family.parts and family.spec.padding == "none":

@@ -370,6 +370,27 @@ def test_sample_defaults_depend_on_the_model(tmp_path: Path) -> None:
     assert notes == []
 
 
+def test_samples_keep_how_they_read_their_prompts(tmp_path: Path) -> None:
+    given = {
+        "prompt": "a", "text_encoder_1_layer_skip": 1, "text_encoder_2_layer_skip": 0, "text_encoder_3_layer_skip": 2,
+        "text_encoder_2_sequence_length": 77, "transformer_attention_mask": True,
+    }  # fmt: skip
+    (one,), notes = import_onetrainer_samples([given], ModelType.STABLE_DIFFUSION_3)
+    assert one.reading() == {"text_encoder": {"layer_skip": 1}, "transformer": {"attention_mask": "MASKED"}}
+    assert about(notes) == ["samples[0].text_encoder_2_sequence_length", "samples[0].text_encoder_3_layer_skip"]
+    (one,), notes = import_onetrainer_samples([given], ModelType.FLUX_DEV_1)
+    assert one.reading() == {
+        "text_encoder_2": {"sequence_length": 77},
+        "transformer": {"attention_mask": "MASKED"},
+    }
+    assert len(notes) == 2
+    # what nobody set is the run's there too
+    (one,), notes = import_onetrainer_samples([{"prompt": "a"}], ModelType.STABLE_DIFFUSION_3)
+    assert one.reading() == {} and notes == []
+    (one,), notes = import_onetrainer_samples([{"text_encoder_1_layer_skip": True}])
+    assert one.reading() == {} and len(notes) == 1
+
+
 def test_what_is_no_onetrainer_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         import_onetrainer(tmp_path / "none.json")
