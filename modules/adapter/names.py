@@ -21,6 +21,8 @@ Place = tuple[str, str]
 OLD_ATTENTION = re.compile(r"\.processor\.to_(q|k|v|out)_lora\.(down|up)\.weight$")
 OWN_ROOT = re.compile(r"^(model\.)?(language_model\.)?")
 """Module that contains the layers of a language model, with and without the rest of the model."""
+COMFY_PREFIXES = ("diffusion_model.", "model.diffusion_model.")
+"""Prefixes of published names, and of those of diffusers in files of ai-toolkit."""
 SUFFIX = re.compile(
     r"^(?P<name>.+?)\.(?P<kind>lora_down|lora_up|lora_A|lora_B|lora\.down|lora\.up|lora_linear_layer\.down|"
     r"lora_linear_layer\.up|alpha|dora_scale|lora_magnitude_vector|hada_[wt][12](?:_[ab])?|"
@@ -144,6 +146,10 @@ def spellings(model: Model) -> dict[str, Spelled]:
             spelled = Spelled(tuple((part, piece) for piece in original.pieces), original.swapped)
             for spelling in _original_spellings(model, original.name):
                 known.setdefault(spelling, spelled)
+    # last, so that a published name keeps its meaning
+    for path in adaptable_layers(model.denoiser):
+        for prefix in COMFY_PREFIXES:
+            known.setdefault(f"{prefix}{path}", Spelled(((model.spec.denoiser, path),)))
     return known
 
 
@@ -176,7 +182,7 @@ def _own_spellings(model: Model, part: str, path: str) -> Iterator[str]:
 def _original_spellings(model: Model, name: str) -> Iterator[str]:
     """Spellings of a denoiser layer under its name in the published checkpoint."""
     yield name
-    yield f"diffusion_model.{name}"
-    yield f"model.diffusion_model.{name}"
+    for prefix in COMFY_PREFIXES:
+        yield f"{prefix}{name}"
     yield kohya_name(model, model.spec.denoiser, name)
     yield f"lycoris_{name}".replace(".", "_")

@@ -27,6 +27,7 @@ from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.adapter.families import naming_families, stir, trained_family
 from tests.tiny import SIZE, pipeline_options, pipeline_parts, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
+from tests.usual import usual
 
 FLUX, SD3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
 
@@ -80,6 +81,19 @@ def test_what_is_written_is_read_again(key: str, layout: str, tmp_path: Path) ->
     handle = to_write(key)
     path = save_adapter(handle, tmp_path / "a.safetensors", layout)
     assert_same(handle, reread(key, path))
+
+
+@pytest.mark.parametrize("key", usual(naming_families(), "Z_IMAGE", "LUMINA_2"))
+def test_names_of_diffusers_after_the_prefix_of_comfyui_are_read(key: str, tmp_path: Path) -> None:
+    """ai-toolkit saves so, and the training adapter of Z-Image-Turbo is published so."""
+    spec = tiny_setup(key).spec
+    handle = trained_family(key, parts=(spec.denoiser,))
+    own = load_file(save_adapter(handle, tmp_path / "a.safetensors", DIFFUSERS))
+    for prefix in ("diffusion_model.", "model.diffusion_model.", "base_model.model.diffusion_model."):
+        path = tmp_path / "b.safetensors"
+        save_file({prefix + name.removeprefix(f"{spec.denoiser}."): each for name, each in own.items()}, path)
+        assert_same(handle, reread(key, path))
+    assert spec.key != "Z_IMAGE" or f"{prefix}layers.0.attention.to_k.lora_A.weight" in load_file(path)
 
 
 # the reader of kohya files splits one-stream blocks by the size of the published model, and drops the other layers
