@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         if path is not None and not path.exists():
             raise DataError(f"{path} does not exist", hint="check the path")
     if options.target.exists() and not options.overwrite:
-        raise DataError(f"{options.target} exists already", hint="choose another name, or add --overwrite")
+        raise DataError(f"{options.target} already exists", hint="choose another name, or add --overwrite")
     config = image_losses.settings_of(load_layered(None, options.config), options.images)
     check_config(config)
     if options.dry_run:

@@ -59,7 +59,7 @@ def check_target(
     if target.exists() and source.exists() and target.resolve() == source.resolve():
         raise UserError(f"{target} is the input itself", hint="choose another name")
     if target.exists() and not force:
-        raise UserError(f"{target} exists already", hint=f"choose another name, or replace it with {option}")
+        raise UserError(f"{target} already exists", hint=f"choose another name, or replace it with {option}")
     owned = Owned(target.parent, local=True)
     if folder:
         owned.check_replaceable(target.name, [source])

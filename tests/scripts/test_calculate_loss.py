@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
     there.write_text("mine")
     for words, message in (
         ((config, tmp_path / "x.csv"), "give a folder of images"),
-        (("--images", images, config, there), "exists already"),
+        (("--images", images, config, there), "already exists"),
         (("--images", images / "gone", config, tmp_path / "x.csv"), "does not exist"),
         (("--images", images, "--levels", 0, config, tmp_path / "x.csv"), "--levels"),
         (("--images", images, tmp_path / "gone.json", tmp_path / "x.csv"), "gone.json"),

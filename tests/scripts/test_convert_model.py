@@ -203,7 +203,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixtu
     target.write_bytes(b"precious")
     words = ("adapter", source, target, "--to", COMFY.lower(), "--base", tiny_folder())
     assert convert(*words) == 2
-    assert "exists already" in capsys.readouterr().err and target.read_bytes() == b"precious"
+    assert "already exists" in capsys.readouterr().err and target.read_bytes() == b"precious"
     assert convert(*words, "--force") == 0
     assert convert("adapter", source, source, "--to", COMFY, "--base", tiny_folder(), "--force") == 2
     (tmp_path / "letters").mkdir()

@@ -99,7 +99,7 @@ def test_what_was_merged_comes_out_again(
     assert all(torch.allclose(found[name], wanted[name], atol=1e-5) for name in wanted)
     assert call(*words, "--rank", 1) == 2
     assert (
-        "exists already\n  -> choose another name, or replace it with --overwrite" in capsys.readouterr().err
+        "already exists\n  -> choose another name, or replace it with --overwrite" in capsys.readouterr().err
     )
     assert call(*words, "--rank", 1, "--overwrite") == 0
     for name, change in added(out).items():

@@ -69,7 +69,7 @@ def test_the_folder_beside_a_name_with_an_ending_is_what_is_written_and_so_is_re
         destination = str(guard.folder.with_name("loras.safetensors"))
         refused(sana(tmp_path, output_model_destination=destination), capsys, "mine")
         prevented = sana(tmp_path, output_model_destination=destination, prevent_overwrites=True)
-        refused(prevented, capsys, "loras exists already")
+        refused(prevented, capsys, "loras already exists")
 
 
 def test_the_same_name_is_checked_written_and_prevented(
@@ -86,7 +86,7 @@ def test_the_same_name_is_checked_written_and_prevented(
     refused_config = sana(tmp_path, **settings)
     capsys.readouterr()
     assert main(["--config-path", str(refused_config), "--dry-run"]) == 2
-    assert "m exists already" in capsys.readouterr().err
+    assert "m already exists" in capsys.readouterr().err
     assert main(["--config-path", str(config), "--set", "prevent_overwrites=false"]) == 0
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["m", "m.safetensors"]
 

@@ -5,7 +5,7 @@ from modules.spec.ModeSpec import ModeSpec, always, with_kl_or_guard
 AWM = ModeSpec(
     key="AWM",
     label="AWM",
-    help="fits good images and unfits bad ones, as in supervised training with a weight.",
+    help="trains as on plain images, with a positive weight for good images and a negative one for bad ones.",
     order=7,
     rows=("clip", "norm_guard", "old_policy"),
     needs_reference=with_kl_or_guard,

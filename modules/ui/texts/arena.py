@@ -14,7 +14,7 @@ HIDDEN = "Names stay hidden until the end."
 
 BECAUSE = {
     "decided": "The result is clear.",
-    "votes": "The maximum number of votes is reached.",
+    "votes": "The maximum number of votes has been reached.",
     "images": "There are no more images to compare.",
     "": "You stopped; you can continue at any time.",
 }

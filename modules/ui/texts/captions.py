@@ -11,7 +11,7 @@ FIND_BY = (BY_TEXT, BY_TAG, WITHOUT)
 FIND, SHOW_ALL, MASKS, READ_AGAIN, KEYS_BUTTON = "Find", "Show all", "Masks", "Read again", "Keys"
 PLACE = "{shown} of {images} \u00b7 {chosen} selected"
 IMAGE, CAPTION = "image", "caption"
-NOTHING_FOUND = "No image has this."
+NOTHING_FOUND = "No image matches."
 NO_IMAGES = "There are no images in this folder."
 
 # one caption
@@ -40,9 +40,9 @@ TAG_COLUMN, COUNT_COLUMN = "Tags of all images", "Captions"
 CHANGED_TITLE = "Caption changed"
 CHANGED_QUESTION = (
     "{name} was changed by another program while you were writing. It now says:\n\n{now}\n\nYou wrote:\n\n{mine}\n\n"
-    "Keep what it says now?"
+    "Keep the caption as it is on the disk?"
 )
-WRITE_MINE = "Write mine"
+WRITE_MINE = "Save mine"
 UNSAVED_TITLE = "Captions not saved"
 UNSAVED_QUESTION = "{captions} could not be saved. Close the window and lose what you wrote there?"
 CLOSE = "Close"
@@ -58,33 +58,33 @@ OPENING, SAVING, SAVED = "Opening\u2026", "Saving\u2026", "Saved."
 NOT_YET_SAVED = "Not saved yet. It is saved when you go to another image or close the window."
 MASK_CHANGED_TITLE = "Mask changed"
 MASK_CHANGED_QUESTION = (
-    "The mask of {name} was changed by another program while you painted. Keep what is on the disk now?"
+    "The mask of {name} was changed by another program while you painted. Keep the mask as it is on the disk?"
 )
 LOSE_TITLE = "Mask not saved"
 LOSE_QUESTION = "The mask of {name} could not be saved. Close the window and lose what you painted?"
 PAINT_KEYS = (
-    ("Left button", "learn what you paint over"),
-    ("Right button", "hide it: hidden parts are red and are not learned"),
+    ("Left button", "learn the parts you paint over"),
+    ("Right button", "hide the parts you paint over: they become red and are not learned"),
     ("Wheel, [ and ]", "size of the brush"),
-    ("B, F", "brush, fill an area of one level"),
+    ("B, F", "brush, fill an area of the same level"),
     ("+ and -, Ctrl+wheel", "zoom in, zoom out"),
     ("0", "the whole image"),
     ("Arrows, drag with the middle button", "move the image"),
     ("A, H, I", "learn all, hide all, invert"),
     ("Ctrl+Z, Ctrl+Y", "undo, redo"),
-    ("Page Up, Page Down", "save, image before or after"),
+    ("Page Up, Page Down", "save, then the previous or next image"),
     ("Ctrl+S", "save"),
     ("Esc, Ctrl+W", "save and close"),
 )
 
 KEYS = (
     ("Arrows, Home, End", "another image"),
-    ("Shift+arrows, Shift+click", "select up to there"),
+    ("Shift+arrows, Shift+click", "select up to that image"),
     ("Ctrl+click, Space", "add to the selection, or remove from it"),
     ("Ctrl+A", "select all that are shown"),
     ("Enter, F2", "write the caption"),
-    ("In the caption: Enter", "save, next image"),
-    ("In the caption: Page Up, Page Down", "save, image before or after"),
+    ("In the caption: Enter", "save, then the next image"),
+    ("In the caption: Page Up, Page Down", "save, then the previous or next image"),
     ("In the caption: Esc", "discard what you typed since the last save"),
     ("Ctrl+F", "find"),
     ("Ctrl+H", "replace"),

@@ -20,8 +20,8 @@ LOOKING_KEYS = (
 # edits
 SOURCE, DIFFERENCE = "Source", "Difference"
 DIFFERENCE_SHOWN = "Difference from the source"
-DIFFERENCE_HINT = "What was changed, in light pixels. X shows the images again"
-SOURCE_KEYS = (("S, held", "show the source in the place of the images"),)
+DIFFERENCE_HINT = "Changed pixels are light. X shows the images again"
+SOURCE_KEYS = (("S, held", "show the source instead of the images"),)
 EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: say on the start page where the sources are."
 EDIT = "edit"
 

@@ -24,7 +24,7 @@ UNDO_PRESET = "preset {name}"
 # what happened
 OPENED = "Opened {path}"
 SAVED = "Saved {path}"
-SAVED_WITH_UNREADABLE = "Saved {path}. Invalid texts are not in the file: {fields} kept the last valid value"
+SAVED_WITH_UNREADABLE = "Saved {path}. The file has the last valid value of these invalid fields: {fields}"
 IMPORTED = "Imported {path}"
 WROTE = "Wrote {path}"
 
@@ -43,7 +43,7 @@ REMOVED = "Removed {path}"
 # dropped files
 AND_MORE = "{names} and {count} more"
 NOT_A_FOLDER, NOT_A_FILE = "{path} is not a folder", "{path} is not a file"
-EXISTS = "{path} exists already"
+EXISTS = "{path} already exists"
 PAIRS_OF = "pairs of {name}"
 
 # a session that cannot be read

@@ -11,8 +11,8 @@ TIME_UNKNOWN = "{steps}, time unknown"
 TIME = "{steps}, about {time}"
 LOOKING = "Predicting memory and time\u2026"
 TIP = (
-    "What the run will take. Memory is predicted from the shapes of the model. Time is the number of "
-    "optimizer steps times the time of a step in the last run with the same model, size, batch and mode."
+    "Predicted memory and time of the run. Memory follows from the shapes of the model. Time is the number "
+    "of optimizer steps times the time of a step in the last run with the same model, size, batch and mode."
 )
 
 MAKE_IT_FIT = "Make it fit"

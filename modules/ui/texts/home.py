@@ -25,14 +25,16 @@ CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
 PROMPTS = "Prompts"
 ASK_PROMPTS = "File of prompts"
 PROMPTS_TIP = (
-    "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. Enter 20 or more if "
-    "you can."
+    "One prompt per line, {a|b} for choices. A fifth of the prompts are kept for judging. Enter 20 prompts "
+    "or more if you can."
 )
 TO_EDIT, ASK_TO_EDIT, ASK_TO_EDIT_FILE = "Images to edit", "Folder of images to edit", "Image to edit"
-TO_EDIT_TIP = "Each prompt edits each of the images to edit. A .jsonl file has its own image in each line."
+TO_EDIT_TIP = (
+    "Each prompt is applied to each of these images. In a .jsonl file, each line names its own image instead."
+)
 EDITS_TIP = (
-    "Each line keeps the source images that it was used with. Remove lines that you do not want, or clear the list to "
-    "write prompts yourself."
+    "Each line keeps the source images that it was used with. Remove the lines that you do not want, or clear the "
+    "list to write prompts yourself."
 )
 CREATE, CREATING = "Create project", "Creating\u2026"
 FILL_DEMO = "Fill in the demo"
@@ -61,7 +63,7 @@ PROGRAMS = {
     "a1111": "A1111 or Forge",
 }
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
-NO_TYPE = "Check the model type: the images do not name it."
+NO_TYPE = "Check the model type: the images do not say what it is."
 DEMO_FOLDER = "demo-taste"
 NO_FOLDER = "Choose a new folder for the project."
 NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."
@@ -106,11 +108,11 @@ LEARNING = "Learning your taste\u2026"
 LEARNING_OF = "Learning your taste: {done} of {images}"
 LEARNED = (
     "Your taste was learned. It predicts the better of two images in {share:.0%} ({low:.0%} to "
-    "{high:.0%}) of {comparisons} about other prompts."
+    "{high:.0%}) of {comparisons} on other prompts."
 )
 GUESSES = "That may be no better than guessing. Pick some more images before you train on this taste."
 LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. None was left to measure how well."
-UNGUARDED = "Images that do not show their prompt will not be marked down in training."
+UNGUARDED = "Training will not lower the score of images that do not show their prompt."
 COMPARISON = "comparison"
 WORK = {
     "learn": "learning your taste",
@@ -153,21 +155,21 @@ PREPARING = "Making {done} of {images} to compare"
 # what is dropped
 DROP_TITLE = "Dropped file"
 DROP_KINDS = (
-    "drop images, prompts (.txt, .jsonl), a workflow or config (.json), or a project, one kind at a time"
+    "drop one kind at a time: images, prompts (.txt, .jsonl), a workflow or config (.json), or a project"
 )
 DROP_PICK, DROP_WORKFLOW, DROP_CANCEL = "Pick from it", "Use its workflow", "Cancel"
 DROP_WHICH = (
     "{name} has a workflow of ComfyUI. Pick from this image, or make the project's images with this workflow?"
 )
 DROP_ASK_WORKFLOW = (
-    "Make the images of this project with this workflow in ComfyUI? Now they are made by {program}."
+    "Make the images of this project with this workflow in ComfyUI? At present they are made by {program}."
 )
 DROP_USED = "ComfyUI makes the images of this project with this workflow."
 DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it has finished, or stop it."
-DROP_NEW_ONLY = "A project keeps its base model."
-DROP_NEW_HINT = "Begin another project for another model."
+DROP_NEW_ONLY = "The base model of a project cannot be changed."
+DROP_NEW_HINT = "Create a new project for this model."
 DROP_ADDED = "{images} added to pick from."
-DROP_KNOWN, DROP_SILENT = "{images} already there.", "{images} without a prompt left out."
+DROP_KNOWN, DROP_SILENT = "{images} already in the project.", "{images} without a prompt left out."
 DROP_JUDGING = "{images} of held-out prompts left out."
 DROP_EDITS = (
     "{images} made from other images left out: this project makes images from prompts alone. Pick from them in the "
@@ -180,5 +182,5 @@ DROP_NO_SOURCE = (
 PROMPT = "prompt"
 DROP_PROMPTS = "{prompts} added. They are used in the next round, or in this one if it has no images yet."
 BY_DROPPED_WORKFLOW = "Images are made by ComfyUI with the workflow {name}."
-SHOWN_OF = "Up to {count} of each prompt are shown: those that your taste is least sure about."
+SHOWN_OF = "Up to {count} images of each prompt are shown: those that your learned taste is least sure about."
 OWN_IMAGES = "{images} of your own"

@@ -14,7 +14,8 @@ PAGE = PageSpec(
 GPUS = "GPUs that train"
 GPU = "{device}: {name}"
 GPU_TIP = (
-    "Each GPU you select trains in a process of its own, with a copy of the model and a batch of the batch size. A "
-    "step learns from the batches of all of them. Select one for a usual run. With none, the first GPU trains."
+    "Each selected GPU trains in a separate process, with a copy of the model and a full batch. A step "
+    "learns from the batches of all selected GPUs. For an ordinary run select one. If none is selected, "
+    "the first GPU trains."
 )
 NO_GPU = "auto"

@@ -4,7 +4,7 @@ from modules.ui.pages.PageSpec import PageSpec
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 
 PAGE = PageSpec(
-    "rlhf", "RLHF", order=60, sections=("RLHF",), module="RlhfPage", about="Learning from what you prefer."
+    "rlhf", "RLHF", order=60, sections=("RLHF",), module="RlhfPage", about="Learning from your preferences."
 )
 
 # pairs
@@ -22,13 +22,15 @@ CANNOT_TRAIN = "Training on these pairs is not possible. Fix these errors first.
 READY = "Ready to train on the pairs of {folder}. Press Start. Ctrl+Z restores the previous settings"
 
 # what follows from the settings
-PAPER_BETA = "In the scale of the Diffusion-DPO paper: beta {beta:g}"
+PAPER_BETA = "On the scale of the Diffusion-DPO paper: beta {beta:g}"
 USUAL = "Usual for {label}: beta {beta:g}, supervised mix {mix:g}, learning rate {rate:g} (LoRA)"
 MEMORY = {
     DPOExecutionMode.AUTO: "The fastest mode that fits into the free memory of the GPU. The log names it.",
-    DPOExecutionMode.FULL_CONCURRENT: "Fastest. Holds the activations of both images: twice an ordinary step.",
+    DPOExecutionMode.FULL_CONCURRENT: (
+        "Fastest. Holds the activations of both images, which takes twice those of an ordinary step."
+    ),
     DPOExecutionMode.POLICY_CONCURRENT: (
-        "The trained model sees both images at once, the reference one after the other."
+        "The trained model processes both images at once; the reference processes one after the other."
     ),
     DPOExecutionMode.SEQUENTIAL: (
         "One image at a time: the memory of an ordinary LoRA step, and about 10 % slower."
@@ -68,7 +70,7 @@ OPEN_IMAGES, OPEN_IMAGES_TIP = (
     "The images that the run has kept, in one folder per epoch",
 )
 MAKE_PAIRS, MAKE_PAIRS_TIP = "Make pairs", "Choose among the images that the run has kept, for DPO"
-NO_IMAGES = "No images yet. A run keeps some of each epoch."
+NO_IMAGES = "No images yet. A run keeps some images of each epoch."
 
 # the reports on pairs
 CONCEPTS_OF = "{chosen} \u2013 {rejected} ({split})"
@@ -84,7 +86,7 @@ FAULTS = {
     "unreadable": "images that cannot be decoded",
 }
 EMPTY_CAPTIONS = "  Empty caption, trained with the empty prompt: {pairs}"
-ALL_WELL = "  Everything is fine"
+ALL_WELL = "  No faults"
 BUCKETS_TOTAL = "{pairs} at resolution {pixels}, batch size {batch}"
 FULL_BATCHES = "full batches"
 NOT_FULL = "{over} left over: add {missing} or remove {over} for full batches"

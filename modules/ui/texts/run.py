@@ -12,7 +12,7 @@ END_NOW = "End now"
 END_NOW_TIP = "Kill a trainer that does not respond. Start then offers to resume its last backup"
 SMOOTH = "Smooth"
 SAMPLES_TAB, LOG_TAB, EVENTS_TAB, QUEUE_TAB = "Samples", "Log", "Events", "Queue"
-NO_RUN_YET = "No run yet. Start begins one"
+NO_RUN_YET = "No run yet. Press Start to begin one"
 STATE_AND_FOLDER = "{state}  \u2013  {folder}"
 
 # TensorBoard
@@ -50,7 +50,7 @@ SAMPLE_CAPTION = "{prompt}\nstep {step}"
 SAMPLE_TITLE = "{prompt}  \u2013  step {step}"
 NO_SAMPLES = "No samples yet. Add prompts on the Sampling page, then press \u201cSample now\u201d."
 SAMPLES_DUE = (
-    "No samples yet. Training makes them when they are due. \u201cSample now\u201d makes them at once."
+    "No samples yet. Training makes them when they are due. \u201cSample now\u201d makes them immediately."
 )
 SAMPLES_COMING = "The first samples are on the way. {progress}"
 

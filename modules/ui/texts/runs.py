@@ -20,7 +20,7 @@ COLUMN_RUN, COLUMN_DATE, COLUMN_MODE, COLUMN_STEPS, COLUMN_STATE = (
 )
 STEPS_OF, DATE = "{steps:,} of {total:,}", "%Y-%m-%d %H:%M"
 STATES = {"died": "stopped unexpectedly", "remote": "on another computer"}
-NO_RUNS = "No run yet. Start begins one"
+NO_RUNS = "No run yet. Press Start to begin one"
 LOADING = "Looking for runs\u2026"
 
 # buttons
@@ -38,7 +38,7 @@ ARENA, ARENA_TIP = (
     "Compare in the arena",
     "Vote blindly on images of these adapters, with the prompts of the open project",
 )
-PROJECT_BUSY = "The project is busy. Wait for it, or stop it on the Home page."
+PROJECT_BUSY = "A step of the project is running. Wait until it has finished, or stop it on the Home page."
 NO_PROJECT = "This uses the prompts of a project. Open one on the Home page first."
 DELETE = "Delete"
 DELETE_TIP = (

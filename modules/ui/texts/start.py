@@ -18,7 +18,7 @@ PAIRS_PER_PROMPT, PAIRS_PER_PROMPT_UNIT = "Pairs per prompt", "before the next p
 CERTAINTY, CERTAINTY_UNIT = "Certainty", "% sure of the order before a pair is saved"
 MERGE = "Show near-duplicates once"
 TOLERANCE = "Duplicate tolerance"
-TOLERANCE_UNIT = "bits of 64 in which near-duplicates may differ, 0 to 32. Usual: 2"
+TOLERANCE_UNIT = "of 64 bits in which near-duplicates may differ, 0 to 32. Usual: 2"
 BLIND = "Hide file names and ratings while choosing"
 ASK = "Ask after each pair whether to keep scoring the prompt"
 APPEARANCE = "Appearance"
@@ -26,8 +26,8 @@ APPEARANCE = "Appearance"
 # edits
 SOURCES = "Source images"
 SOURCES_NOTE = (
-    "For edits: ComfyUI's input folder, or one image that all were made from. Leave it empty for sources next to the "
-    "images."
+    "For edits: ComfyUI's input folder, or the one image that all edits were made from. Leave it empty if "
+    "the sources are next to the images."
 )
 EDITS = "All images are edits"
 

@@ -7,7 +7,7 @@ PAGE = PageSpec(
     "Tools",
     order=90,
     module="ToolsPage",
-    about="Everything besides training: pairs, images, accounts, help.",
+    about="Everything except training: pairs, images, accounts, help.",
 )
 
 PAIRS = "Preference pairs"

@@ -16,7 +16,8 @@ NONE_SET = "None: the optimizer's own defaults apply"
 # the window of the optimizer's parameters
 PARAMETERS_OF = "Parameters of {name}"
 PARAMETERS_ABOUT = (
-    "An empty field is the default. Start uses what is set here, and {name}'s own defaults for the rest."
+    "An empty field means the default. Training uses the values set here, and {name}'s own defaults for "
+    "the rest."
 )
 ON, OFF, NOTHING = "on", "off", "nothing"
 TO_DEFAULT, TO_DEFAULT_TIP = "Default", "Back to the default"
@@ -28,10 +29,13 @@ TAKE_OUT = "Remove"
 # curves
 DRAW, HIDE, DRAWING = "Draw", "Hide the drawing", "Drawing for the first time takes a few seconds"
 RATE_TITLE, RATE = "Learning rate over the run", "rate"
-RATE_SAID = "Optimizer steps, up to step {steps}, with one process. Parts with a rate of their own have the same shape."
+RATE_SAID = (
+    "Optimizer steps, up to step {steps}, with one process. For parts with their own rate the curve has the same "
+    "shape."
+)
 LEVELS_TITLE = "Noise levels"
 LEVELS_OF = {"drawn": "training", "own": "the model"}
 LEVELS_SAID = (
-    "Density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. Next to it the "
-    "levels that a published model of this family walks through when it makes an image of that size."
+    "Density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. Next to them "
+    "are the levels that a published model of this family uses when it makes an image of that size."
 )

@@ -73,7 +73,7 @@ SIZE_NOW = "Size {percent} %"
 
 # problems
 SHOWN_WHEN = "{title} is shown when: {rule}"
-NO_ROW = "{path} has no row"
+NO_ROW = "{path} has no field in the window"
 CANNOT_START = "Training cannot start: {problem}"
 AND_MORE, MORE_ERROR = ", and {errors}", "more error"
 

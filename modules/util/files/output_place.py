@@ -114,7 +114,7 @@ def check_output(config: TrainConfig) -> None:
             path = owned.path(name)
             if config.prevent_overwrites and os.path.lexists(path):
                 raise DataError(
-                    f"{shown(path)} exists already",
+                    f"{shown(path)} already exists",
                     FIELD,
                     "choose another name, or switch prevent_overwrites off",
                 )

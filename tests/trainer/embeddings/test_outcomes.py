@@ -275,7 +275,7 @@ def test_files_of_words_are_checked_before_training(tmp_path: Path) -> None:
     save_file({"emb_params": torch.ones(1, 24)}, mine)
     before = mine.read_bytes()
     config = words_config(tmp_path / "run", **apart, prevent_overwrites=True)
-    assert "exists already" in refusal(config)
+    assert "already exists" in refusal(config)
     started = [{"placeholder": WORD, "model_name": str(mine)}]
     config = words_config(tmp_path / "run", **apart, additional_embeddings=started)
     assert "in use" in refusal(config)

@@ -174,7 +174,7 @@ def test_saving_without_an_ending_never_replaces_a_file_that_nobody_named(
     (tmp_path / "other.json").write_text("{}")
     desktop.answers(tmp_path / "other")
     hands.keys("<Control-S>", to=hands.window)
-    hands.expect_dialog("other.json exists already")
+    hands.expect_dialog("other.json already exists")
     assert (tmp_path / "other.json").read_text() == "{}"
 
 

@@ -248,4 +248,4 @@ def test_prompts_and_a_workflow_go_to_the_project(
     drop(view, [tmp_path / "w.json"])
     hands.expect_dialog("begin a new project")
     drop(view, [DEMO_MODEL])
-    hands.expect_dialog("keeps its base model")
+    hands.expect_dialog("cannot be changed")

@@ -32,7 +32,7 @@ def test_values_come_back_as_they_were(values: dict[str, object]) -> None:
     ("row", "place", "said"),
     [
         (("a b", "number", "1"), "name", "letters, digits"),
-        (("1a", "number", "1"), "name", "does not begin with a digit"),
+        (("1a", "number", "1"), "name", "do not begin with a digit"),
         (("", "number", "1"), "name", "enter a name"),
         (("eps", "number", "1"), "name", "its own row"),
         (("first", "number", "1"), "name", "twice"),

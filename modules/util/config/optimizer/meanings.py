@@ -28,7 +28,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "beta2": _m("number", "Decay of the moving average of squared gradients.", _SHARE),
     "beta3": _m(
         "number",
-        "Decay of what the step size is found from; null is the root of beta 2.",
+        "Decay of the averages from which the step size is found; null means the square root of beta 2.",
         _SHARE,
         optional=True,
     ),
@@ -39,7 +39,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "nesterov": _m("switch", "Look ahead along the momentum before the step."),
     "amsgrad": _m("switch", "Divide by the largest average of squared gradients so far."),
     "ams_bound": _m("switch", "Divide by the largest average of squared gradients so far."),
-    "maximize": _m("switch", "Climb instead of descending: the loss grows. For experiments only."),
+    "maximize": _m("switch", "Increase the loss instead of decreasing it. For experiments only."),
     "foreach": _m(
         "switch",
         "Step all weights in one call: faster, with more memory; null lets the class decide.",
@@ -48,36 +48,44 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "fused": _m(
         "switch", "One kernel for the whole step: faster; null lets the class decide.", optional=True
     ),
-    "decoupled_weight_decay": _m("switch", "Decay weights apart from the gradient, as ADAMW does."),
-    "weight_decouple": _m("switch", "Decay weights apart from the gradient, as ADAMW does."),
+    "decoupled_weight_decay": _m("switch", "Decay weights separately from the gradient, as in ADAMW."),
+    "weight_decouple": _m("switch", "Decay weights separately from the gradient, as in ADAMW."),
     "fixed_decay": _m("switch", "Do not multiply the weight decay by the learning rate."),
     "rectify": _m("switch", "Warm up by the variance of the step size, as RAdam does."),
     "n_sma_threshold": _m(
-        "whole", "With rectify: number of averaged steps from which steps are adaptive.", Limits(ge=5)
+        "whole", "With rectify: number of averaged steps after which steps become adaptive.", Limits(ge=5)
     ),
     "degenerated_to_sgd": _m("switch", "With rectify: plain steps until there are enough averages."),
     "bias_correction": _m("switch", "Correct the averages for starting at 0."),
-    "min_8bit_size": _m("whole", "Weights with fewer numbers than this keep a state of 32 bits.", _FROM_0),
+    "min_8bit_size": _m(
+        "whole", "Weights with fewer numbers than this keep their state in 32 bits.", _FROM_0
+    ),
     "is_paged": _m("switch", "Move the state to main memory when the graphics card runs out of memory."),
     "max_unorm": _m("number", "Largest norm of an update in proportion to the norm of its weights.", _FROM_0),
     "d0": _m("number", "First guess of the step size.", _ABOVE_0),
-    "d_coef": _m("number", "Factor of the step size that is found: 2 is bolder, 0.5 more careful.", _ABOVE_0),
-    "growth_rate": _m(
-        "number", "Largest growth of the step size in one step. inf: no limit.", Limits(ge=1)
+    "d_coef": _m(
+        "number", "Factor on the step size that is found: 2 makes larger steps, 0.5 smaller ones.", _ABOVE_0
     ),
+    "growth_rate": _m("number", "Largest growth of the step size in one step. inf: no limit.", Limits(ge=1)),
     "safeguard_warmup": _m("switch", "Keep a warm-up of the learning rate from inflating the step size."),
     "r": _m("number", "Power of the step number in the weights of the average.", _FROM_0),
     "weight_lr_power": _m("number", "Power of the learning rate in the weights of the average.", _FROM_0),
-    "warmup_steps": _m("whole", "Steps in which its learning rate rises to the full one.", _FROM_0),
-    "decoupling_c": _m(
-        "number", "Length of the average apart from momentum; 0 is the plain method, 6 to 200 usual.", _FROM_0
+    "warmup_steps": _m(
+        "whole", "Steps over which the optimizer's learning rate rises to its full value.", _FROM_0
     ),
-    "eps2": _m("number", "Smallest size of weights that steps are scaled by.", _FROM_0),
+    "decoupling_c": _m(
+        "number",
+        "Length of the average, independent of the momentum; 0 is the plain method, 6 to 200 is usual.",
+        _FROM_0,
+    ),
+    "eps2": _m("number", "Smallest size of weights by which steps are scaled.", _FROM_0),
     "clip_threshold": _m(
         "number", "Largest root mean square of an update before the learning rate.", _ABOVE_0
     ),
     "decay_rate": _m("number", "Power of the step number in the memory of squared gradients.", Limits(lt=0)),
-    "scale_parameter": _m("switch", "Multiply steps by the size of the weights: adapters need false."),
+    "scale_parameter": _m(
+        "switch", "Multiply steps by the size of the weights. Set it to false for adapters."
+    ),
     "relative_step": _m("switch", "Take the learning rate from the step number instead of the config."),
     "warmup_init": _m("switch", "With relative_step: begin with 1e-6 times the step number."),
     "lr_decay": _m("number", "Shrinks the learning rate with the number of steps.", _FROM_0),
@@ -90,22 +98,30 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "xi": _m("number", "Keeps the projections from dividing by zero.", _FROM_0),
     "grad_averaging": _m("switch", "Give the new gradient the share that beta 1 leaves."),
     "max_grad_norm": _m("number", "Clip all gradients together to this norm. 0: no limit.", _FROM_0),
-    "adam": _m("switch", "Leave out the scaling by the size of the weights, as ADAM does."),
+    "adam": _m("switch", "Do not scale by the size of the weights, as in ADAM."),
     "pre_norm": _m("switch", "Divide the gradients by their norm first."),
     "eps1": _m("number", "Added to squared gradients.", _FROM_0),
     "t_alpha_beta3": _m(
         "whole",
-        "Steps over which the slow average gains its weight; null is at once.",
+        "Steps over which the slow average gains its weight; null means immediately.",
         _FROM_1,
         optional=True,
     ),
     "t_alpha": _m(
-        "whole", "Steps until the slow average has its full weight; null is at once.", _FROM_1, optional=True
+        "whole",
+        "Steps until the slow average has its full weight; null means immediately.",
+        _FROM_1,
+        optional=True,
     ),
     "t_beta3": _m(
-        "whole", "Steps until the slow average has its full length; null is at once.", _FROM_1, optional=True
+        "whole",
+        "Steps until the slow average has its full length; null means immediately.",
+        _FROM_1,
+        optional=True,
     ),
-    "muon_hidden_layers": _m("text", "Parts of layer names, with commas: their matrices are MUON's."),
+    "muon_hidden_layers": _m(
+        "text", "Parts of layer names, with commas. MUON updates the matrices of these layers."
+    ),
     "muon_adam_regex": _m("switch", "Read muon_hidden_layers as one regular expression."),
     "muon_adam_lr": _m("number", "Learning rate of everything that is left to ADAMW.", _FROM_0),
     "ns_steps": _m("whole", "Iterations that make an update orthogonal.", Limits(ge=1, le=100)),
@@ -118,15 +134,17 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "ns_method": _m(
         "text", "How updates are made orthogonal.", choices=("newton_schulz", "gram_newton_schulz")
     ),
-    "use_adjusted_lr": _m("switch", "Scale steps by the shape of the matrix, so that a rate of ADAMW fits."),
-    "adamw_lr": _m("number", "Learning rate of the class; muon_adam_lr decides.", _FROM_0),
-    "adamw_wd": _m("number", "Weight decay of what is left to ADAMW.", _FROM_0),
-    "adamw_eps": _m("number", "Epsilon of what is left to ADAMW.", _FROM_0),
+    "use_adjusted_lr": _m(
+        "switch", "Scale steps by the shape of the matrix, so that a learning rate for ADAMW fits."
+    ),
+    "adamw_lr": _m("number", "Learning rate of the class; muon_adam_lr overrides it.", _FROM_0),
+    "adamw_wd": _m("number", "Weight decay of everything that is left to ADAMW.", _FROM_0),
+    "adamw_eps": _m("number", "Epsilon of everything that is left to ADAMW.", _FROM_0),
 }
 _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "weight_decay_by_lr": _m("switch", "Multiply the weight decay by the learning rate."),
     "d_limiter": _m("switch", "Let the step size grow by at most a fifth in each step."),
-    "prodigy_steps": _m("whole", "Step after which the step size stays as it is; 0 is never.", _FROM_0),
+    "prodigy_steps": _m("whole", "Step after which the step size no longer changes; 0 means never.", _FROM_0),
     "schedulefree_c": _m(
         "number",
         "Length of the average: 6 to 12 for short noisy runs, 50 to 200 for long ones; 0 is the plain method.",
@@ -142,9 +160,11 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "use_stableadamw": _m("switch", "Scale large updates down by their root mean square."),
     "use_schedulefree": _m("switch", "Train an average of the weights instead of needing a schedule."),
     "use_speed": _m("switch", "Find the step size from progress in the direction of travel. Experimental."),
-    "use_cautious": _m("switch", "Leave out what points against the present gradient. Experimental."),
+    "use_cautious": _m(
+        "switch", "Leave out parts of a step that point against the current gradient. Experimental."
+    ),
     "use_grams": _m("switch", "Take signs from the gradient and sizes from its average. Experimental."),
-    "use_adopt": _m("switch", "Divide by the average of earlier steps alone. Experimental."),
+    "use_adopt": _m("switch", "Divide only by the average of earlier steps. Experimental."),
     "use_orthograd": _m("switch", "Leave out the part of the gradient along the weights. Experimental."),
     "use_focus": _m("switch", "Pull steps towards the average of the weights, against noise. Experimental."),
 }
@@ -156,9 +176,9 @@ _ADVANCED: Mapping[str, dict[str, Any]] = {
     "orthogonal_gradient": _m(
         "text", "Leave out the part of the gradient along the weights.", choices=_ORTHOGONAL
     ),
-    "nesterov_coef": _m("number", "Strength of the look ahead; null is beta 1.", _FROM_0, optional=True),
+    "nesterov_coef": _m("number", "Strength of the look-ahead; null means beta 1.", _FROM_0, optional=True),
     "normed_momentum": _m("switch", "Normalize the gradient before it is averaged."),
-    "centered_wd": _m("number", "Pulls the weights towards where they began.", _FROM_0),
+    "centered_wd": _m("number", "Pulls the weights towards their initial values.", _FROM_0),
     "centered_wd_mode": _m(
         "text",
         "With centered_wd: how the first weights are kept.",
@@ -178,18 +198,18 @@ _ADVANCED: Mapping[str, dict[str, Any]] = {
     "auto_projection": _m("switch", "Choose the norm of updates by the shape of the weights."),
     "snr_cond": _m("switch", "With normed_momentum: shrink steps where the gradients are mostly noise."),
     "slice_p": _m("whole", "Look at every n-th weight to find the step size: less memory.", _FROM_1),
-    "rms_rescaling": _m("switch", "Scale updates to the size ADAMW's have, so that its learning rates fit."),
+    "rms_rescaling": _m("switch", "Scale updates to their size with ADAMW, so that its learning rates fit."),
     "normuon_variant": _m("switch", "Divide updates by the average size of each row."),
     "beta2_normuon": _m("number", "With normuon_variant: decay of that average.", _SHARE),
     "normuon_eps": _m("number", "With normuon_variant: avoids division by zero.", _FROM_0),
     "accelerated_ns": _m("switch", "Find the coefficients of the iterations again in each step."),
     "cns_a_bound": _m(
         "number",
-        "With accelerated_ns: smallest singular value at the start; null is found.",
+        "With accelerated_ns: smallest singular value at the start; null means that it is found.",
         _ABOVE_0,
         optional=True,
     ),
-    "approx_mars": _m("switch", "Reduce noise by the difference to the last gradient."),
+    "approx_mars": _m("switch", "Reduce noise by the difference from the last gradient."),
     "mars_gamma": _m("number", "With approx_mars: strength.", _FROM_0),
 }
 MEANINGS: Mapping[str, dict[str, Any]] = {**_COMMON, **_SCHEDULE_FREE_PRODIGY, **_ADVANCED}
@@ -210,7 +230,7 @@ OTHERWISE: Mapping[tuple[str, str], dict[str, Any]] = {
         Limits(ge=1, le=2),
     ),
     ("SCHEDULE_FREE_SGD", "eps"): _m(
-        "number", "Read by the class, which does not use it.", Limits(ge=0, le=1)
+        "number", "Accepted by the class, which does not use it.", Limits(ge=0, le=1)
     ),
 }
 """Names that mean something else for one update rule."""

@@ -30,8 +30,8 @@ class BackupSection(BaseConfig):
         title="Backup at each tenth",
         group="Backups",
         tip=(
-            "Make an additional backup after each tenth of the steps, so that a killed run loses "
-            "no more than that. Turn it off if a backup takes long, as in full fine-tuning."
+            "Make an additional backup after each tenth of the steps, so that a killed run loses at most a "
+            "tenth. Turn it off if backups take long, as in full fine-tuning."
         ),
     )
     rolling_backup: bool = setting(
@@ -45,14 +45,14 @@ class BackupSection(BaseConfig):
         free=True,
         title="Backups kept",
         group="Backups",
-        tip="Number of newest backups that are kept.",
+        tip="Number of backups that are kept; the oldest are deleted first.",
     )
     backup_before_save: bool = setting(
         False,
         free=True,
         title="Back up before the final save",
         group="Backups",
-        tip="Make a last backup when training ends.",
+        tip="Make a final backup when training ends.",
     )
     save_every: int = setting(
         0,

@@ -37,8 +37,8 @@ class DataSection(BaseConfig):
         title="Resolution",
         group="Images",
         tip=(
-            "Images are scaled to about this many pixels squared. A list such as 512, 768 trains on all of "
-            "them."
+            "Images are scaled to about this many pixels squared. With a list such as 512, 768, every "
+            "image is trained at each of these sizes."
         ),
     )
     source_resolution: int | None = setting(
@@ -62,7 +62,8 @@ class DataSection(BaseConfig):
         title="Aspect ratio bucketing",
         group="Images",
         tip=(
-            "Keep the shape of the images and batch equal shapes, instead of cropping everything to a square."
+            "Keep the shape of the images and batch images of equal shape, instead of cropping everything "
+            "to a square."
         ),
     )
     latent_caching: bool = setting(
@@ -72,8 +73,8 @@ class DataSection(BaseConfig):
         title="Latent caching",
         group="Cache",
         tip=(
-            "Encode every image and prompt once and keep the result on disk. Without it every batch is encoded, and "
-            "text encoders and VAE stay on the device."
+            "Encode every image and prompt once and keep the result on disk. Off: every batch is encoded "
+            "again, and text encoders and VAE stay on the device."
         ),
     )
     cache_batch_size: int | None = setting(
@@ -85,9 +86,9 @@ class DataSection(BaseConfig):
         title="Images read ahead",
         group="Cache",
         tip=(
-            "How many images are decoded in advance while the cache is filled. Each is encoded "
-            "separately, so that its latents do not depend on other images. Larger values need "
-            "more main memory. Empty: up to 8, as many as fit into a tenth of the free memory."
+            "Number of images decoded in advance while the cache is filled. Each image is encoded "
+            "separately, so that its latents do not depend on other images. Larger values need more main "
+            "memory. Empty: up to 8, limited to a tenth of the free memory."
         ),
     )
     dataloader_threads: int = setting(
@@ -131,8 +132,8 @@ class DataSection(BaseConfig):
         title="Weight outside",
         group="Masks",
         tip=(
-            "How much the black area of a mask still counts. A small weight keeps the rest of the "
-            "image in shape. 0: not at all."
+            "Weight of the black area of a mask. A small weight keeps the model from changing the rest of "
+            "the image. 0: the black area does not count."
         ),
     )
     unmasked_probability: Float = setting(
@@ -144,7 +145,7 @@ class DataSection(BaseConfig):
         title="Mask dropout",
         group="Masks",
         tip=(
-            "Chance that an image is used without its mask, so that all of it is learned. 0: "
+            "Probability that an image is used without its mask, so that the whole image is learned. 0: "
             "never, 1: always."
         ),
     )

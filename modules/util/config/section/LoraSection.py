@@ -23,7 +23,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Kind",
         group="Adapter",
-        tip="LORA files work in every program; the other kinds are variants of the same idea.",
+        tip="LORA files work in every program. The other kinds are variants that not every program reads.",
     )
     lora_model_name: PathText = setting(
         "",
@@ -63,8 +63,8 @@ class LoraSection(BaseConfig):
         title="Ranks by layer",
         group="Adapter",
         tip=(
-            "Different ranks for some layers, as pattern=rank, separated by commas. A pattern is "
-            "part of a layer's name, such as attn or text_encoder. The first match counts."
+            "Different ranks for some layers, as pattern=rank, separated by commas. A pattern is part of a "
+            "layer's name, such as attn or text_encoder. The first matching pattern counts."
         ),
     )
     lora_alpha_pattern: str = setting(
@@ -99,7 +99,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Adapter weights",
         group="Adapter",
-        tip="Number format of the adapter's weights. Small steps get lost in 16 bits: keep FLOAT_32.",
+        tip="Number format of the adapter's weights. Keep FLOAT_32: in 16 bits small steps are lost.",
     )
     dropout_probability: Float = setting(
         0.0,
@@ -123,8 +123,8 @@ class LoraSection(BaseConfig):
         title="Layers",
         group="Layers",
         tip=(
-            "Which layers of the denoiser are trained: a preset of the model family, full for all, or custom "
-            "for your own filter."
+            "The layers of the denoiser that are trained: a preset of the model family, full for all "
+            "layers, or custom for your own filter."
         ),
     )
     layer_filter: str = setting(

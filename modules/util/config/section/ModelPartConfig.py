@@ -44,8 +44,9 @@ class TrainingAdapterConfig(BaseConfig):
         free=True,
         title="Training adapter",
         tip=(
-            "A LoRA that undoes the distillation of a model made for few steps. It is on while training, and off in "
-            "samples and in the saved file. A .safetensors file, owner/name/file.safetensors on Hugging Face, or "
+            "A LoRA that undoes the distillation of a model made for few steps. It is on during training, "
+            "and off in samples and in the saved file. A .safetensors file, owner/name/file.safetensors on "
+            "Hugging Face, or "
             "owner/name with one such file. Empty: none."
         ),
     )
@@ -69,9 +70,8 @@ class ModelPartConfig(SourcedPartConfig):
         free=False,
         title="Weights",
         tip=(
-            "Number format of this part's own weights. 16 bits halve their memory. 8 and 4 bits "
-            "are for parts that are not fine-tuned (adapters on them can be trained) and need a "
-            "GPU to be fast."
+            "Number format of this part's own weights. 16 bits halve their memory. 8 and 4 bits are for "
+            "parts that are not fine-tuned (adapters on them can be trained), and are only fast on a GPU."
         ),
     )
     train: bool = setting(
@@ -99,8 +99,8 @@ class ModelPartConfig(SourcedPartConfig):
         free=False,
         title="Stop training after",
         tip=(
-            "How long this part is trained, in the unit next to it; it keeps its weights from then on. Text encoders "
-            "learn faster than the denoiser, so a few epochs are often enough for them."
+            "Training time of this part, in the unit next to it. After that the part keeps its weights. "
+            "Text encoders learn faster than the denoiser, so a few epochs are often enough for them."
         ),
     )
     stop_training_after_unit: StopUnit = setting(
@@ -111,8 +111,8 @@ class ModelPartConfig(SourcedPartConfig):
         title="Stop training (unit)",
         tip=(
             "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it "
-            "to the end. Once an epoch begins with no text encoder in training, prompts are cached "
-            "again, unless a reference or a prior needs them as well."
+            "to the end. Once no text encoder is trained any longer, prompts are cached again from the "
+            "next epoch on, unless a reference or a prior also needs the text encoders."
         ),
     )
     gradient_checkpointing: bool = setting(
@@ -132,8 +132,9 @@ class ModelPartConfig(SourcedPartConfig):
         visible=".gradient_checkpointing",
         title="Activations in main memory",
         tip=(
-            "Keep what gradient checkpointing stores of each block in main memory until the backward pass, instead of "
-            "on the GPU. Saves more the larger the images and batches are. The copies take time; results stay the same."
+            "Keep what gradient checkpointing stores for each block in main memory until the backward "
+            "pass, instead of on the GPU. The larger the images and batches, the more this saves. The "
+            "copies take time; results stay the same."
         ),
     )
 
@@ -149,9 +150,9 @@ class DenoiserConfig(ModelPartConfig):
         free=False,
         title="Keep in main memory",
         tip=(
-            "Share of the block layers whose weights stay in main memory and are copied to the GPU in every pass: "
-            "slower, for models that do not fit. Weights that are fine-tuned are trained there. Needs gradient "
-            "checkpointing."
+            "Share of the block layers whose weights stay in main memory and are copied to the GPU in "
+            "every pass. Slower; use it for models that do not fit. Fine-tuned weights stay in main memory "
+            "too. Needs gradient checkpointing."
         ),
     )
 
@@ -165,11 +166,11 @@ class QuantizationConfig(BaseConfig):
         widget="layers",
         cost="value",
         free=False,
-        title="Layers in few bits",
+        title="Low-bit layers",
         tip=(
-            "Which linear layers of the denoiser are kept in 8 or 4 bits, where its weights are: blocks (all in its "
-            "blocks), another preset of the model family, full for all, or custom for your own filter. Fewer layers "
-            "are more exact and take more memory."
+            "The linear layers of the denoiser that are kept in 8 or 4 bits, if its weights have this "
+            "format: blocks (all in its blocks), another preset of the model family, full for all, or "
+            "custom for your own filter. Fewer layers are more exact and take more memory."
         ),
     )
     layer_filter: str = setting(
@@ -177,15 +178,18 @@ class QuantizationConfig(BaseConfig):
         visible=".layer_filter_preset=custom",
         cost="value",
         free=False,
-        title="Filter of few bits",
-        tip="Parts of layer names, separated by commas; a linear layer with any of them is kept in few bits.",
+        title="Low-bit filter",
+        tip=(
+            "Parts of layer names, separated by commas; a linear layer whose name contains any of them is kept "
+            "in 8 or 4 bits."
+        ),
     )
     layer_filter_regex: bool = setting(
         False,
         visible=".layer_filter_preset=custom",
         cost="value",
         free=False,
-        title="Filter of few bits is a pattern",
+        title="Low-bit filter is a pattern",
         tip="Read the parts of this filter as regular expressions.",
     )
 
@@ -207,8 +211,8 @@ class TransformerConfig(DenoiserConfig):
         free=False,
         title="Guidance",
         tip=(
-            "The guidance scale that a guidance-distilled model gets as input during training. With 1 the result "
-            "works at every scale."
+            "The guidance scale that a guidance-distilled model gets as input during training. With 1, the "
+            "trained model works at every scale."
         ),
     )
     attention_mask: PaddingMask = setting(
@@ -217,9 +221,9 @@ class TransformerConfig(DenoiserConfig):
         free=False,
         title="Padding of prompts",
         tip=(
-            "Whether the transformer sees the padding behind short prompts. FAMILY does what the model was made with. "
-            "MASKED hides it; where a model takes no mask (FLUX, Stable Diffusion 3), its text states become zeros. "
-            "Use the trained model with the same choice."
+            "Whether the transformer sees the padding after short prompts. FAMILY follows the published "
+            "model. MASKED hides the padding; if a model takes no mask (FLUX, Stable Diffusion 3), the "
+            "text states of the padding become zeros. Use the trained model with the same choice."
         ),
     )
 
@@ -241,8 +245,9 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         free=False,
         title="Keep in main memory",
         tip=(
-            "Share of this text encoder's block layers whose weights stay in main memory and are copied to the GPU "
-            "in every pass, for encoders that do not fit. Slower. Its own weights cannot be trained then."
+            "Share of this text encoder's block layers whose weights stay in main memory and are copied to "
+            "the GPU in every pass. Slower; use it for encoders that do not fit. The encoder's own weights "
+            "then cannot be trained."
         ),
     )
     sequence_length: int | None = setting(
@@ -254,8 +259,8 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         free=False,
         title="Tokens of a prompt",
         tip=(
-            "How many tokens of a prompt are read, including those of the family's template. Fewer tokens save "
-            "memory and time if prompts are short. Empty: the family's default, usually 512."
+            "Number of tokens of a prompt that are read, including those of the family's template. Fewer "
+            "tokens save memory and time if prompts are short. Empty: the family's default, usually 512."
         ),
     )
 
@@ -269,8 +274,8 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
         free=False,
         title="Train embeddings",
         tip=(
-            "Train the vectors that embeddings have in this text encoder. Off: they stay what they begin with. "
-            "It has no effect without embeddings."
+            "Train the vectors that embeddings have in this text encoder. Off: the vectors keep their "
+            "initial values. No effect without embeddings."
         ),
     )
 
@@ -284,9 +289,9 @@ class OptionalTextEncoderConfig(WordTextEncoderConfig):
         free=False,
         title="Use",
         tip=(
-            "Read prompts with this text encoder too. Off: it is not loaded, and its states are zeros, in training and "
-            "in samples. That saves much memory (T5-XXL), and prompts are understood less well. Use the trained model "
-            "without it as well."
+            "Read prompts with this text encoder too. Off: it is not loaded, and its states are zeros in "
+            "training and in samples. This saves much memory (T5-XXL), but prompts are understood less "
+            "well. Then use the trained model without this encoder as well."
         ),
     )
 
@@ -302,7 +307,7 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
         free=False,
         title="Layer skip",
         tip=(
-            "Take the text states this many layers before the usual layer. Clip skip n of other "
+            "Take the text states this many layers before the usual layer. A clip skip of n in other "
             "programs is n - 1 here. Use the trained model with the same value."
         ),
     )
@@ -318,7 +323,7 @@ class TextEncoderConfig(ClipTextEncoderConfig):
         free=False,
         title="Caption dropout",
         tip=(
-            "Chance that an image is trained with an empty prompt, which keeps guidance working. Never "
-            "applied to preference pairs."
+            "Probability that an image is trained with an empty prompt, which keeps guidance working. "
+            "Never applied to preference pairs."
         ),
     )

@@ -49,7 +49,7 @@ class ModelSection(BaseConfig):
         visible="training_method=LORA",
         free=False,
         title="Training adapter",
-        tip="Keeps a distilled model distilled while it is trained.",
+        tip="An additional LoRA that lets a distilled model be trained without losing its distillation.",
     )
     output_model_destination: PathText = setting(
         "models/model.safetensors",
@@ -69,7 +69,7 @@ class ModelSection(BaseConfig):
             "AUTO: adapters become a kohya LoRA file. Whole models become a .safetensors file if "
             "one file can hold the whole model (Stable Diffusion 1.5 and XL), otherwise a folder. "
             "SAFETENSORS: for other families it holds only the denoiser, as ComfyUI loads it. "
-            "COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other formats fuse are kept apart."
+            "COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other formats fuse stay separate."
         ),
     )
     output_dtype: DataType = setting(
@@ -99,8 +99,8 @@ class ModelSection(BaseConfig):
     quantization: QuantizationConfig = setting(
         factory=QuantizationConfig,
         free=False,
-        title="Layers in few bits",
-        tip="Which layers of the denoiser are kept in 8 or 4 bits, where its weights are.",
+        title="Low-bit layers",
+        tip="The layers of the denoiser that are kept in 8 or 4 bits, if its weights have this format.",
     )
     text_encoder: TextEncoderConfig = setting(
         factory=TextEncoderConfig, free=False, title="Text encoder", tip="Turns prompts into vectors."
@@ -124,7 +124,10 @@ class ModelSection(BaseConfig):
         visible=families_with("text_encoder_4"),
         free=False,
         title="Text encoder 4",
-        tip="The fourth text encoder of models with several. HiDream-I1 is published without it: name its source here.",
+        tip=(
+            "The fourth text encoder of models with several. HiDream-I1 is published without its fourth encoder: "
+            "name a source for it here."
+        ),
     )
     vae: FrozenPartConfig = setting(
         factory=FrozenPartConfig, free=False, title="VAE", tip="Turns images into latents and back."
@@ -159,8 +162,8 @@ class ModelSection(BaseConfig):
         title="Wrap edges around",
         group="Tiles",
         tip=(
-            "Train for images that can be tiled: at each edge, the convolutions of UNet and VAE see the opposite edge. "
-            "Use the trained model in a program that does the same."
+            "Train for images that can be tiled: at each edge, the convolutions of UNet and VAE see the "
+            "opposite edge. Use the trained model in a program that also wraps edges around."
         ),
     )
     force_v_prediction: bool = setting(

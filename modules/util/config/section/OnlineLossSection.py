@@ -36,8 +36,8 @@ class OnlineLossSection(BaseConfig):
         title="Clip below",
         group="Policy loss",
         tip=(
-            "How far the ratio of new to old probability may fall before it stops counting. Tiny, because"
-            " log-probabilities are means over all latent numbers."
+            "How far the ratio of new to old probability may fall below 1 before it is clipped. Usual values are "
+            "tiny, because log-probabilities are averaged over all numbers of a latent."
         ),
     )
     rlhf_clip_range_high: Float = setting(
@@ -48,7 +48,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Clip above",
         group="Policy loss",
-        tip="How far the ratio may rise.",
+        tip="How far the ratio of new to old probability may rise above 1 before it is clipped.",
     )
     rlhf_kl_beta: Float = setting(
         0.0,
@@ -60,7 +60,7 @@ class OnlineLossSection(BaseConfig):
         first=True,
         title="KL strength",
         group="Policy loss",
-        tip="How strongly the model is held to the reference; 0: not at all. 0.01 to 0.04 is usual with EXACT.",
+        tip="How strongly the model is held to the reference. 0: not at all. 0.01 to 0.04 is usual with EXACT.",
     )
     rlhf_kl_type: KlType = setting(
         KlType.EXACT,
@@ -69,8 +69,8 @@ class OnlineLossSection(BaseConfig):
         title="KL",
         group="Policy loss",
         tip=(
-            "EXACT is the divergence of the steps; FLOW_GRPO leaves out the step size; X and V compare "
-            "next latents and predictions. Decoupled modes support V only."
+            "EXACT is the divergence of the denoising steps, and FLOW_GRPO the same without the step size. "
+            "X compares the next latents, V the predictions. Decoupled modes support V only."
         ),
     )
     rlhf_grpo_guard: bool = setting(
@@ -89,8 +89,8 @@ class OnlineLossSection(BaseConfig):
         title="Aggregation",
         group="Policy loss",
         tip=(
-            "How the losses of steps and images are averaged. The choices differ only if images have different "
-            "numbers of trained steps, as with rlhf_count_skipped."
+            "How the losses of denoising steps and images are averaged. The choices differ only if images "
+            "have different numbers of trained steps, as with rlhf_count_skipped."
         ),
     )
     rlhf_count_skipped: bool = setting(
@@ -121,7 +121,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Log-probability",
         group="Policy loss",
-        tip="Mean or sum over the latent numbers. SUM needs a clip range larger by their count.",
+        tip="Mean or sum over the numbers of a latent. SUM needs a clip range that is larger by this number of values.",
     )
     rlhf_logprob_form: LogProbForm = setting(
         LogProbForm.GAUSSIAN,
@@ -130,8 +130,8 @@ class OnlineLossSection(BaseConfig):
         title="Form",
         group="Policy loss",
         tip=(
-            "SQUARED_ERROR leaves out the standard deviation, as some programs do for CPS; ratios are then on "
-            "another scale."
+            "SQUARED_ERROR leaves out the standard deviation, as some programs do for CPS. Ratios are then "
+            "on another scale."
         ),
     )
     rlhf_old_logprob_source: OldLogProbSource = setting(
@@ -142,8 +142,8 @@ class OnlineLossSection(BaseConfig):
         title="Old probabilities",
         group="Policy loss",
         tip=(
-            "RECOMPUTE computes them again in the training batches, which makes the first ratio exactly 1 in any "
-            "setup."
+            "ROLLOUT uses the probabilities computed when the images were made. RECOMPUTE computes them "
+            "again in the training batches, which makes the first ratio exactly 1 in any setup."
         ),
     )
     rlhf_ratio_check: RatioCheck = setting(
@@ -176,7 +176,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Weight of an image",
         group="Policy loss",
-        tip="LENGTH counts each image by its trained steps, DOCUMENT weights all images equally.",
+        tip="LENGTH weights each image by its number of trained steps, DOCUMENT weights all images equally.",
     )
     rlhf_normalize_by_documents: bool = setting(
         False,
@@ -185,8 +185,8 @@ class OnlineLossSection(BaseConfig):
         title="Divide by images",
         group="Policy loss",
         tip=(
-            "Divide by the images of the step instead of their steps: with T steps each the loss is T "
-            "times as large."
+            "Divide by the number of images of an optimizer step instead of the number of their denoising "
+            "steps. With T denoising steps each, the loss is T times as large."
         ),
     )
     rlhf_gspo_strategy: GroupStrategy = setting(
@@ -197,8 +197,8 @@ class OnlineLossSection(BaseConfig):
         title="Whole trajectories",
         group="Policy loss",
         tip=(
-            "EXACT keeps the graphs of all steps, STASH adds up gradients, TWO_PASS runs the model twice. All give "
-            "the same gradient."
+            "EXACT keeps the graphs of all denoising steps, STASH adds up gradients, TWO_PASS runs the "
+            "model twice. All give the same gradient."
         ),
     )
     rlhf_dgpo_beta: Float = setting(
@@ -211,11 +211,12 @@ class OnlineLossSection(BaseConfig):
         title="Beta",
         group="Group loss",
         tip=(
-            "How soon a group stops to count. Its weight is sigmoid(s), where s is beta times the mean of advantage x "
+            "How soon a group stops counting. Its weight is sigmoid(s), where s is beta times the mean of "
+            "advantage x "
             "(error - error of the reference) over its images. The weight begins at 0.5 and is 0.27 at s = -1: with "
             "100, once the errors of an image with advantage 1 have fallen by 0.01 on average. Errors of "
-            "flow-matching models are near 1, so that is 1 % of them. Use less to move further from the reference. "
-            "Other programs may weigh by another mean, so their values do not fit here."
+            "flow-matching models are near 1, so this is 1 % of them. Use a lower value to move further "
+            "from the reference. Other programs may use another mean, so their values cannot be copied."
         ),
     )
     rlhf_dgpo_group_strategy: GroupStrategy = setting(
@@ -237,7 +238,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Clip",
         group="Group loss",
-        tip="Images that have moved far enough from the old policy no longer count.",
+        tip="Ignore images that have moved far enough from the old policy.",
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
@@ -246,7 +247,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Clip KL",
         group="Group loss",
-        tip="Images that no longer count are not pulled back to the reference either.",
+        tip="Images that are ignored by the clip are not pulled back to the reference either.",
     )
     rlhf_dgpo_use_ema_ref: bool = setting(
         False,
@@ -274,7 +275,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Noise",
         group="Group loss",
-        tip=("One noise for all images of a prompt, one for each of its timesteps, or one for each image."),
+        tip="Draw one noise for all images of a prompt, one for each of its timesteps, or one for each image.",
     )
     rlhf_num_train_timesteps: int = setting(
         0,
@@ -296,7 +297,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Range from",
         group="Group loss",
-        tip="Where the trained range of denoising begins: 0 is pure noise.",
+        tip="Beginning of the trained range of denoising: 0 is pure noise.",
     )
     rlhf_timestep_range_high: Float = setting(
         0.6,
@@ -307,7 +308,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Range to",
         group="Group loss",
-        tip="Where the trained range of denoising ends: 1 is the finished image.",
+        tip="End of the trained range of denoising: 1 is the finished image.",
     )
     rlhf_timestep_sampler: TimestepSampler = setting(
         TimestepSampler.DISCRETE,
@@ -366,7 +367,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Decay ramp",
         group="Old policy",
-        tip="How much that share rises with each optimizer step, starting at 0.",
+        tip="How much the kept share of the old policy rises with each optimizer step, starting at 0.",
     )
     rlhf_ema_ref_device: EMAMode = setting(
         EMAMode.GPU,
@@ -409,12 +410,12 @@ class OnlineLossSection(BaseConfig):
         first=True,
         title="Beta",
         group="Pair loss",
-        tip="How far the implicit good and bad models lie from the old policy.",
+        tip="Distance of the implicit good and bad models from the old policy.",
     )
     acceleration: AccelerationConfig = setting(
         factory=AccelerationConfig,
         free=False,
         title="Acceleration",
         group="Acceleration",
-        tip="What makes the denoiser faster, in training and while images are made.",
+        tip="Accelerators that make the denoiser faster, in training and while images are made.",
     )

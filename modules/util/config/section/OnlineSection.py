@@ -48,7 +48,7 @@ class OnlineSection(BaseConfig):
         first=True,
         title="Prompts per epoch",
         group="Prompts",
-        tip="Number of different prompts that images are made of in each epoch.",
+        tip="Number of different prompts for which images are made in each epoch.",
     )
     rlhf_group_size: int = setting(
         8,
@@ -61,7 +61,7 @@ class OnlineSection(BaseConfig):
         title="Images per prompt",
         group="Prompts",
         tip=(
-            "Images made of each prompt and compared with each other. More images give better "
+            "Number of images made for each prompt and compared with each other. More images give better "
             "advantages but take longer."
         ),
     )
@@ -73,8 +73,8 @@ class OnlineSection(BaseConfig):
         title="Split over GPUs",
         group="Prompts",
         tip=(
-            "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all, "
-            "GROUP_CONTIGUOUS keeps them together, DISTRIBUTED_K_REPEAT mixes them."
+            "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all processes, "
+            "GROUP_CONTIGUOUS keeps them in one, DISTRIBUTED_K_REPEAT mixes them."
         ),
     )
     rlhf_inner_epochs: int = setting(
@@ -86,7 +86,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Passes",
         group="Prompts",
-        tip="How often the images of an epoch are trained on.",
+        tip="Number of times the images of an epoch are trained on.",
     )
     rlhf_docs_per_step: int = setting(
         0,
@@ -98,8 +98,8 @@ class OnlineSection(BaseConfig):
         title="Images per step",
         group="Prompts",
         tip=(
-            "Images in an optimizer step over all processes, not counting skipped ones. 0: "
-            "determined by batch size and accumulation steps."
+            "Number of images in an optimizer step over all processes, not counting skipped ones. 0: "
+            "follows from batch size and accumulation."
         ),
     )
     rlhf_docs_per_step_multiple: int = setting(
@@ -113,8 +113,8 @@ class OnlineSection(BaseConfig):
         group="Prompts",
         tip=(
             "The number of micro-batches in an optimizer step must be a multiple of this, or the "
-            "run does not start. If images are skipped, a step continues to the next multiple. The "
-            "last step of an epoch takes what is left."
+            "run does not start. If images are skipped, a step continues to the next multiple. The last "
+            "step of an epoch takes the remaining images."
         ),
     )
     rlhf_short_step: ShortStep = setting(
@@ -155,8 +155,8 @@ class OnlineSection(BaseConfig):
         title="Image size",
         group="Rollout",
         tip=(
-            "Width x height in pixels, such as 512x768, or one number for a square. Empty: the first "
-            "resolution of the data."
+            "Width x height in pixels, such as 512x768, or one number for a square. Empty: the first value "
+            "of Resolution."
         ),
     )
     rlhf_rollout_cfg_scale: Float = setting(
@@ -199,7 +199,8 @@ class OnlineSection(BaseConfig):
         title="Guided steps",
         group="Rollout",
         tip=(
-            "SPLIT runs the model twice and keeps gradients of one half; JOINT runs it once with twice the batch."
+            "SPLIT runs the model twice and keeps the gradients of one pass. JOINT runs it once with twice "
+            "the batch."
         ),
     )
     rlhf_shared_start_noise: bool = setting(
@@ -220,8 +221,8 @@ class OnlineSection(BaseConfig):
         title="Transition",
         group="Rollout",
         tip=(
-            "The random step that is trained. DDIM for noise and v-prediction models, the others for flow"
-            " matching."
+            "The kind of random denoising step that is trained. DDIM is for noise- and v-prediction "
+            "models, the others are for flow matching."
         ),
     )
     rlhf_rollout_noise_level: Float | None = setting(
@@ -243,8 +244,8 @@ class OnlineSection(BaseConfig):
         title="Temperature",
         group="Rollout",
         tip=(
-            "Multiplies the standard deviation of the noise, in rollout and training alike. Values "
-            "other than 1 change what images look like; the noise level does not."
+            "Multiplies the standard deviation of the noise, in rollout and training alike. Values other "
+            "than 1 change the look of the images; the noise level does not."
         ),
     )
     rlhf_sde_window: str = setting(
@@ -269,8 +270,8 @@ class OnlineSection(BaseConfig):
         title="Trained steps per image",
         group="Rollout",
         tip=(
-            "Denoising steps trained in an epoch, drawn again for each epoch; the others add no "
-            "noise. 0: all steps."
+            "Number of denoising steps trained in an epoch. They are drawn again for each epoch; the "
+            "others add no noise. 0: all steps."
         ),
     )
     rlhf_sde_choice: SdeChoice = setting(
@@ -288,8 +289,8 @@ class OnlineSection(BaseConfig):
         title="Precision of kept latents",
         group="Rollout",
         tip=(
-            "Number format of the stored latents of each denoising step. Probabilities are computed from the rounded "
-            "numbers."
+            "Number format in which the latents of each denoising step are stored. Probabilities are "
+            "computed from these rounded numbers."
         ),
     )
     rlhf_off_policy: bool = setting(
@@ -308,7 +309,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Old policy from step",
         group="Rollout",
-        tip="After this many optimizer steps the old policy makes the images, if the mode has one.",
+        tip="After this many optimizer steps the old policy makes the images, if the mode has an old policy.",
     )
     rlhf_keep_images: int = setting(
         16,
@@ -318,7 +319,7 @@ class OnlineSection(BaseConfig):
         free=True,
         title="Images kept",
         group="Rollout",
-        tip=("Images of each epoch that are kept in the run's folder, with prompt and reward. 0: none."),
+        tip="Number of images of each epoch that are kept in the run's folder, with prompt and reward. 0: none.",
     )
     rlhf_keep_image_epochs: int = setting(
         20,
@@ -358,8 +359,8 @@ class OnlineSection(BaseConfig):
         title="Several rewards",
         group="Reward",
         tip=(
-            "SUM adds the rewards as they are. GDPO first brings each to the same scale within a prompt, so that "
-            "weights are comparable between rewards of different scales."
+            "SUM adds the rewards as they are. GDPO first brings them to the same scale within a prompt, "
+            "so that the weights of rewards with different scales are comparable."
         ),
     )
     rlhf_reward_on_error: RewardFailure = setting(
@@ -400,8 +401,8 @@ class OnlineSection(BaseConfig):
         title="Vote timeout",
         group="Reward",
         tip=(
-            "With the reward person: after this many seconds without a vote, prompts without votes "
-            "are left out. 0: wait forever."
+            "With the reward person: after this many seconds without a vote, prompts without votes are "
+            "left out. 0: no limit."
         ),
     )
     rlhf_person_share: Float = setting(
@@ -414,7 +415,7 @@ class OnlineSection(BaseConfig):
         group="Reward",
         tip=(
             "With the reward person: the share of prompts that are shown to you. A taste head learns from your votes "
-            "and votes on the rest, as soon as it has 20 comparisons. 1 shows you all of them; 0.25 is usual."
+            "and votes on the rest, as soon as it has 20 comparisons. 1 shows you all prompts; 0.25 is usual."
         ),
     )
     rlhf_advantage_ranked: bool = setting(
@@ -425,8 +426,8 @@ class OnlineSection(BaseConfig):
         group="Advantage",
         tip=(
             "Learn only from the order of a prompt's images: each reward is replaced by its rank among them, from 0 "
-            "(worst) to 1 (best). Turn it on if single very high or low scores dominate, or if a reward has no "
-            "meaningful scale."
+            "(worst) to 1 (best). Turn it on if a few very high or low scores dominate, or if the scale of "
+            "a reward means little."
         ),
     )
     rlhf_advantage_scale: AdvantageScale = setting(
@@ -436,8 +437,8 @@ class OnlineSection(BaseConfig):
         title="Scale",
         group="Advantage",
         tip=(
-            "Rewards are compared with the mean of their prompt and divided by the standard deviation of the whole"
-            " epoch, of their prompt, or not at all."
+            "Rewards are compared with the mean of their prompt. The difference is divided by the "
+            "standard deviation of the whole epoch, by that of the prompt, or not at all."
         ),
     )
     rlhf_advantage_eps: Float = setting(
@@ -458,7 +459,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Limit",
         group="Advantage",
-        tip="Advantages are clipped to this size in both directions.",
+        tip="Advantages are clipped to the range from minus this value to this value.",
     )
     rlhf_skip_zero_advantage: bool = setting(
         False,
@@ -468,7 +469,7 @@ class OnlineSection(BaseConfig):
         title="Skip images with zero advantage",
         group="Advantage",
         tip=(
-            "Do not train on images whose advantage is 0, such as prompts whose images all got the same "
-            "reward."
+            "Do not train on images whose advantage is 0, for example if all images of a prompt got the "
+            "same reward."
         ),
     )

@@ -21,10 +21,10 @@ class OptimizerConfig(BaseConfig):
         title="Optimizer",
         group="Optimizer",
         tip=(
-            "The update rule. ADAMW is the safe choice; PRODIGY and DADAPT find their own step "
-            "size from a learning rate of 1. MUON updates the matrices inside blocks and leaves "
+            "The update rule. ADAMW is the safe choice. PRODIGY and DADAPT find their own step size; set "
+            "the learning rate to 1 for them. MUON updates the matrices inside blocks and leaves "
             "the rest to ADAMW (at 3e-4). The 8BIT variants need less memory. The ADV variants and "
-            "PRODIGY_PLUS_SCHEDULE_FREE need packages of their own (requirements-optimizers.txt)."
+            "PRODIGY_PLUS_SCHEDULE_FREE need additional packages (requirements-optimizers.txt)."
         ),
     )
     beta1: Float | None = setting(
@@ -61,7 +61,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Weight decay",
         group="Optimizer",
-        tip="Pulls the weights towards zero.",
+        tip="How strongly the weights are pulled towards zero.",
     )
     momentum: Float | None = setting(
         None,
@@ -71,8 +71,8 @@ class OptimizerConfig(BaseConfig):
         title="Momentum",
         group="Optimizer",
         tip=(
-            "Momentum of SGD, RMSPROP, LARS and MUON. SGD_8BIT and LARS_8BIT need one and use 0.9 "
-            "if this is empty."
+            "Momentum of SGD, RMSPROP, LARS and MUON. SGD_8BIT and LARS_8BIT need momentum and use 0.9 if "
+            "this is empty."
         ),
     )
     fused_back_pass: bool = setting(
@@ -94,9 +94,9 @@ class OptimizerConfig(BaseConfig):
         title="Stochastic rounding",
         group="Optimizer",
         tip=(
-            "For trained weights in BFLOAT_16: round each step up or down by chance, so that small steps are not lost. "
-            "The state of the optimizer then has 32 bits. Switch it on when fine-tuning a model in BFLOAT_16. With "
-            "ADAMW, ADAM, ADAFACTOR, CAME, LION and SGD."
+            "For trained weights in BFLOAT_16: round each step up or down at random, so that small steps "
+            "are not lost. The state of the optimizer then has 32 bits. Switch it on when fine-tuning a "
+            "model in BFLOAT_16. Works with ADAMW, ADAM, ADAFACTOR, CAME, LION and SGD."
         ),
     )
     params: dict[str, Scalar] = setting(

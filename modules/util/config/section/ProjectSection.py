@@ -66,7 +66,10 @@ class ProjectSection(BaseConfig):
         free=True,
         title="Cache",
         group="Folders",
-        tip="Folder for encoded images and prompts. Its entries are found by content, so runs can share it.",
+        tip=(
+            "Folder for encoded images and prompts. Entries are found by content, so several runs can share the "
+            "folder."
+        ),
     )
     train_device: str = setting(
         "auto",
@@ -77,8 +80,8 @@ class ProjectSection(BaseConfig):
         group="Hardware",
         tip=(
             "auto: the first GPU, or the CPU if there is none. Otherwise cpu, cuda, or cuda:1 for the second GPU. "
-            "With several GPUs, such as cuda:0,cuda:1, each trains its own batch, so that a step learns from the "
-            "batches of all of them."
+            "If several GPUs are listed, such as cuda:0,cuda:1, each trains its own batch, and a step "
+            "learns from all of these batches."
         ),
     )
     train_dtype: DataType = setting(
@@ -117,7 +120,7 @@ class ProjectSection(BaseConfig):
         free=True,
         title="TensorBoard port",
         group="Logging",
-        tip="Local port the TensorBoard button opens.",
+        tip="The local port that the TensorBoard button opens.",
     )
 
     @field_validator("train_device")

@@ -23,15 +23,15 @@ class RewardConfig(BaseConfig):
         title="Reward",
         tip="The key of a built-in reward or of a reward model.",
     )
-    name: str = setting("", title="Name", tip="Name in the logs. Empty: the key. Names must differ.")
+    name: str = setting("", title="Name", tip="Name in the logs. Empty: the reward's key. Each name must be different.")
     weight: Float = setting(
-        1.0, title="Weight", tip="Factor in the sum of all rewards. Below 0: lower values are better."
+        1.0, title="Weight", tip="Factor of this reward in the sum of all rewards. Below 0: lower values are better."
     )
     clip_low: Float | None = setting(
-        None, widget="bound", title="Lowest", tip="Smaller values are raised to this one."
+        None, widget="bound", title="Lowest", tip="Smaller values are raised to this value. Empty: no limit."
     )
     clip_high: Float | None = setting(
-        None, widget="bound", title="Highest", tip="Larger values are lowered to this one."
+        None, widget="bound", title="Highest", tip="Larger values are lowered to this value. Empty: no limit."
     )
     threshold: Float | None = setting(
         None, widget="bound", title="Threshold", tip="Values below it count as 0. Empty: no threshold."
@@ -40,8 +40,8 @@ class RewardConfig(BaseConfig):
         False,
         title="Normalise",
         tip=(
-            "Divide by a moving average of the reward's size, so that weights have the same "
-            "meaning for all rewards."
+            "Divide by a moving average of the reward's standard deviation within prompts, so that a "
+            "weight means the same for all rewards."
         ),
     )
     params: dict[str, Any] = setting(
@@ -52,7 +52,7 @@ class RewardConfig(BaseConfig):
 class AcceleratorConfig(BaseConfig):
     """An accelerator by name."""
 
-    name: str = setting("", min_length=1, widget="accelerator", title="Name", tip="Which one.")
+    name: str = setting("", min_length=1, widget="accelerator", title="Name", tip="The accelerator to use.")
     params: dict[str, Any] = setting(
         factory=dict, hidden=True, title="Parameters", tip="Arguments of the accelerator, by name."
     )

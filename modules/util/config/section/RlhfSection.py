@@ -70,7 +70,7 @@ class RlhfSection(BaseConfig):
         group="Loss",
         tip=(
             "SIGMOID is DPO as published. IPO aims at a fixed margin and resists overfitting; HINGE stops at "
-            "a margin of 1. KTO learns from liked and disliked images one by one, so they need no partners."
+            "a margin of 1. KTO learns from single liked and disliked images, which need no partners."
         ),
     )
     rlhf_dpo_beta: Float = setting(
@@ -97,7 +97,7 @@ class RlhfSection(BaseConfig):
         first=True,
         title="Label smoothing",
         group="Loss",
-        tip="Share of your picks that are assumed to be mistakes.",
+        tip="Share of your picks that is assumed to be mistaken.",
     )
     rlhf_dpo_confidence: DPOConfidence = setting(
         DPOConfidence.OFF,
@@ -106,7 +106,7 @@ class RlhfSection(BaseConfig):
         title="Confidence",
         group="Loss",
         tip=(
-            "Takes into account how certain the ranking was of each pair. SMOOTHING assumes "
+            "Take into account how certain the ranking was of each pair. SMOOTHING assumes "
             "mistakes more often in uncertain pairs. MARGIN requires a larger margin for certain "
             "pairs. Pairs that were chosen without comparisons count as usual."
         ),
@@ -140,8 +140,8 @@ class RlhfSection(BaseConfig):
         title="Supervised mix",
         group="Loss",
         tip=(
-            "Adds the ordinary loss on the chosen images with this weight, which keeps them likely. 0.25 suits "
-            "flow-matching models."
+            "Weight of the ordinary loss on the chosen images, which keeps these images likely. 0.25 suits "
+            "flow-matching models. 0: off."
         ),
     )
     rlhf_dpo_safeguard: DPOSafeguard = setting(
@@ -152,8 +152,9 @@ class RlhfSection(BaseConfig):
         title="Safeguard",
         group="Loss",
         tip=(
-            "OUTPUT weakens the push away from a rejected image where it would make the chosen image less likely too, "
-            "measured on the model's predictions. It protects fidelity with a small beta or many steps."
+            "OUTPUT weakens the push away from a rejected image if this push would also make the chosen "
+            "image less likely, measured on the model's predictions. It protects fidelity with a small "
+            "beta or many steps."
         ),
     )
     rlhf_dpo_safeguard_mu: Float = setting(
@@ -164,7 +165,7 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Safeguard mu",
         group="Loss",
-        tip="How much of the chosen image's own progress is kept in any case. Higher protects more.",
+        tip="Share of the chosen image's own progress that is always kept. Higher values protect more.",
     )
     rlhf_norm_guard: Float = setting(
         0.0,
@@ -176,9 +177,9 @@ class RlhfSection(BaseConfig):
         title="Norm guard",
         group="Loss",
         tip=(
-            "Keeps the model's predictions from growing larger than those of the reference. Signs "
-            "of this are overly strong colours and ignored prompts. It is the weight of max(0, "
-            "norm / norm of the reference - 1)^2 in the loss."
+            "Keeps the model's predictions from growing larger than those of the reference. Signs of such "
+            "growth are overly strong colours and ignored prompts. The value is the weight of max(0, norm "
+            "/ norm of the reference - 1)^2 in the loss. 0: off."
         ),
     )
     rlhf_dpo_mask: PairMasks = setting(
@@ -188,8 +189,8 @@ class RlhfSection(BaseConfig):
         title="Masks of pairs",
         group="Masks",
         tip=(
-            "Which part of a pair counts. FILE: the white parts of the masks of its two images. "
-            "DIFFERENCE: where the images differ, for pairs in which one image is an edited "
+            "The part of a pair that counts. FILE: the white parts of the masks of both images. "
+            "DIFFERENCE: the area in which the images differ, for pairs in which one image is an edited "
             "version of the other."
         ),
     )
@@ -210,8 +211,8 @@ class RlhfSection(BaseConfig):
         title="Mean over",
         group="Masks",
         tip=(
-            "MASKED_MEAN averages over the mask, so that beta means the same as without masks. MEAN averages over the "
-            "image: small masks then count little."
+            "MASKED_MEAN averages over the mask, so that beta means the same as without masks. MEAN "
+            "averages over the whole image, so small masks count little."
         ),
     )
     rlhf_dpo_anchor_weight: Float = setting(
@@ -224,8 +225,8 @@ class RlhfSection(BaseConfig):
         title="Anchor",
         group="Masks",
         tip=(
-            "Weight of the squared distance between the predictions of model and reference over "
-            "the whole of both images. It keeps the area outside a mask as it is. 0: off."
+            "Weight of the squared distance between the predictions of model and reference, over both "
+            "images in full. It keeps the area outside a mask as it is. 0: off."
         ),
     )
     rlhf_dpo_ref_mode: DPORefMode = setting(
@@ -236,8 +237,8 @@ class RlhfSection(BaseConfig):
         title="Reference",
         group="Reference",
         tip=(
-            "Follows from the adapter: a new one is compared with the base model, a loaded one with its own initial "
-            "weights."
+            "Follows from the adapter: a new adapter is compared with the base model, a loaded adapter "
+            "with its own initial weights."
         ),
     )
 
@@ -259,8 +260,8 @@ class RlhfSection(BaseConfig):
         title="Timesteps of a pair",
         group="Noise",
         tip=(
-            "STRATIFIED spreads the timesteps of a pair evenly over its visits. UNIFORM draws each "
-            "one independently."
+            "STRATIFIED spreads the timesteps of a pair evenly over the times it is used. UNIFORM draws "
+            "each timestep independently."
         ),
     )
     rlhf_dpo_timestep_strata: int = setting(
@@ -272,8 +273,8 @@ class RlhfSection(BaseConfig):
         title="Strata",
         group="Noise",
         tip=(
-            "Number of parts into which the timesteps are split. A pair visits every part before "
-            "any is repeated."
+            "Number of parts into which the range of timesteps is split. A pair is trained once in every "
+            "part before any part is repeated."
         ),
     )
 
@@ -308,8 +309,8 @@ class RlhfSection(BaseConfig):
         title="Cache reference scores",
         group="Memory",
         tip=(
-            "Compute the reference's scores once for a fixed set of draws and keep them. Training "
-            "is then about a third faster."
+            "Compute the reference's scores once, for a fixed set of draws, and keep them. Training is "
+            "then about a third faster."
         ),
     )
     rlhf_dpo_reference_cache_draws: int = setting(
@@ -322,7 +323,7 @@ class RlhfSection(BaseConfig):
         title="Draws per pair",
         group="Memory",
         tip=(
-            "Number of draws (timestep and noise) cached for each pair. More are better for the "
+            "Number of draws (timestep and noise) cached for each pair. More draws are better for the "
             "model but take longer to compute."
         ),
     )
@@ -345,7 +346,8 @@ class RlhfSection(BaseConfig):
         title="Percentage held back",
         group="Validation",
         tip=(
-            "Share of the pairs held back when there are no validation concepts; whole prompts stay together."
+            "Share of the pairs held back for validation if there are no validation concepts. All pairs of "
+            "a prompt stay together."
         ),
     )
     rlhf_dpo_validation_draws: int = setting(
@@ -356,7 +358,7 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Draws per pair",
         group="Validation",
-        tip="Number of timesteps at which each validation pair is measured. They are always the same.",
+        tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
     )
     rlhf_dpo_timestep_margin_logging: bool = setting(
         False,
@@ -400,9 +402,9 @@ class RlhfSection(BaseConfig):
         title="Stalled metrics needed",
         group="Validation",
         tip=(
-            "How many of the watched metrics must stall for a validation to count as one without "
-            "progress. EITHER: one is enough, whatever the others do. BOTH: all of them. A metric "
-            "stalls if it is not better than its best so far; an accuracy of 1.0 can only stall."
+            "How many of the watched metrics must stall for a validation to count as one without progress. "
+            "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it "
+            "does not exceed its best value so far; an accuracy of 1.0 can only stall."
         ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(

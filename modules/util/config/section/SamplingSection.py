@@ -35,8 +35,8 @@ class SamplingSection(BaseConfig):
         title="Sample with",
         group="Samples",
         tip="Make the samples with another denoiser, usually the distilled version of the base model: a folder, a file "
-        "or a Hugging Face name. What is trained is applied to it while a sample is made. Samples without their "
-        "own steps and CFG use the defaults of this model. Empty: the base model.",
+        "or a Hugging Face name. The trained adapter or embedding is applied to it while a sample is made. "
+        "Samples without their own steps and CFG use the defaults of this model. Empty: the base model.",
     )
     sample_after: int = setting(
         0,
@@ -70,7 +70,7 @@ class SamplingSection(BaseConfig):
         free=True,
         title="Sample before training",
         group="When",
-        tip="Make the samples once before the first step, to compare with.",
+        tip="Make the samples once before the first step, for comparison.",
     )
     sample_image_format: ImageFormat = setting(
         ImageFormat.JPG, free=True, title="Image format", group="Files", tip="PNG is exact, JPG is small."

@@ -78,8 +78,8 @@ class TrainingSection(BaseConfig):
         title="Clip each weight",
         group="Steps",
         tip=(
-            "Apply the limit to the gradient of each weight instead of all gradients together. "
-            "Required if the optimizer steps in the backward pass, where OneTrainer does the same."
+            "Apply the limit to the gradient of each weight instead of to all gradients together. "
+            "Required if the optimizer steps in the backward pass. OneTrainer does the same there."
         ),
     )
     nan_patience: int = setting(
@@ -115,8 +115,8 @@ class TrainingSection(BaseConfig):
         title="Schedule",
         group="Learning rate",
         tip=(
-            "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer of that "
-            "name sets it, with relative_step. CUSTOM: a class that you name."
+            "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer of this name sets "
+            "the rate, with relative_step. CUSTOM: a class that you name."
         ),
     )
     custom_learning_rate_scheduler: str = setting(
@@ -134,12 +134,12 @@ class TrainingSection(BaseConfig):
         "",
         visible="learning_rate_scheduler=CUSTOM",
         free=False,
-        title="Its arguments",
+        title="Arguments of the class",
         group="Learning rate",
         tip=(
-            "name=value, separated by semicolons, such as max_lr=%LR%; total_steps=%SCHEDULER_STEPS%. %LR% is the "
-            "learning rate, %TOTAL_STEPS% the steps of the run, %SCHEDULER_STEPS% those after the warm-up; also "
-            "%EPOCHS% and %STEPS_PER_EPOCH%."
+            "name=value, separated by semicolons, such as max_lr=%LR%; total_steps=%SCHEDULER_STEPS%. "
+            "These words are replaced: %LR% by the learning rate, %TOTAL_STEPS% by the steps of the run, "
+            "%SCHEDULER_STEPS% by those after the warm-up, %EPOCHS% and %STEPS_PER_EPOCH% by these numbers."
         ),
     )
     learning_rate_warmup_steps: Float = setting(
@@ -151,8 +151,8 @@ class TrainingSection(BaseConfig):
         title="Warm-up",
         group="Learning rate",
         tip=(
-            "The learning rate rises from 0 over this many steps. A value up to 1 is a share of "
-            "the whole run."
+            "The learning rate rises from 0 over this many steps. A value of up to 1 is a share of the "
+            "whole run."
         ),
     )
     learning_rate_cycles: Float = setting(
@@ -195,8 +195,8 @@ class TrainingSection(BaseConfig):
         title="End high",
         group="Learning rate",
         tip=(
-            "COSINE_WITH_RESTARTS makes whole waves and ends at the full learning rate, as in "
-            "OneTrainer. Off: it ends low."
+            "COSINE_WITH_RESTARTS makes whole waves and ends at the full learning rate, as in OneTrainer. "
+            "Off: it ends at the lowest rate."
         ),
     )
     learning_rate_scaler: Scaler = setting(
@@ -205,8 +205,8 @@ class TrainingSection(BaseConfig):
         title="Scale with batch",
         group="Learning rate",
         tip=(
-            "Multiplies the learning rate of every part by the square root of the batch size, the accumulated batches "
-            "or both. GLOBAL counts the batches of all processes."
+            "Multiplies the learning rate of every part by the square root of the batch size, of the "
+            "number of accumulated batches, or of both. GLOBAL counts the batches of all processes."
         ),
     )
 
@@ -291,7 +291,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Huber delta",
         group="Loss",
-        tip="Distance at which the Huber loss turns from squared to absolute.",
+        tip="Distance at which the Huber loss changes from squared to absolute.",
     )
     vb_loss_strength: Float = setting(
         0.0,
@@ -302,8 +302,9 @@ class TrainingSection(BaseConfig):
         title="Variance strength",
         group="Loss",
         tip=(
-            "Weight of the variational bound in supervised training. It trains the variance that PixArt predicts, "
-            "which the samplers of this program do not use. 1 is usual for other programs; 0 leaves it alone."
+            "Weight of the variational bound in supervised training. It trains the variance that PixArt "
+            "predicts, which the samplers of this program do not use. 1 is usual if you use the model in "
+            "other programs. 0: the variance is not trained."
         ),
     )
     loss_weight_fn: LossWeight = setting(
@@ -329,8 +330,8 @@ class TrainingSection(BaseConfig):
         title="Loss scale",
         group="Loss",
         tip=(
-            "Multiplies the loss by the batch size, the accumulated batches or both. It has no "
-            "effect on optimizers such as ADAMW, except through clipping."
+            "Multiplies the loss by the batch size, the number of accumulated batches, or both. With "
+            "optimizers such as ADAMW this has no effect, except through clipping."
         ),
     )
 
@@ -341,8 +342,8 @@ class TrainingSection(BaseConfig):
         title="Timestep distribution",
         group="Noise",
         tip=(
-            "How timesteps are drawn: UNIFORM evenly, LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP more in the middle, "
-            "HEAVY_TAIL more at both ends, SIGMOID, BETA and POWER towards one end."
+            "How timesteps are drawn. UNIFORM: evenly. LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP: more "
+            "in the middle. HEAVY_TAIL: more at both ends. SIGMOID, BETA and POWER: towards one end."
         ),
     )
     noising_weight: Float = setting(
@@ -388,8 +389,8 @@ class TrainingSection(BaseConfig):
         title="Shift by size",
         group="Noise",
         tip=(
-            "Shift timesteps by the size of each image, as the model does when it makes images: larger ones get more "
-            "noise. Replaces the timestep shift."
+            "Shift timesteps by the size of each image, as the model does when it makes images: larger "
+            "images get more noise. Replaces the timestep shift."
         ),
     )
     min_noising_strength: Float = setting(
@@ -416,8 +417,8 @@ class TrainingSection(BaseConfig):
         title="Range before shift",
         group="Noise",
         tip=(
-            "Apply the lowest and highest timestep before the shift, as OneTrainer does. Shifted "
-            "timesteps may then lie outside this range. Off: apply them after the shift."
+            "Apply the lowest and highest timestep before the shift, as OneTrainer does. Shifted timesteps "
+            "may then be outside this range. Off: apply the limits after the shift."
         ),
     )
     offset_noise_weight: Float = setting(
@@ -428,8 +429,8 @@ class TrainingSection(BaseConfig):
         title="Offset noise",
         group="Noise",
         tip=(
-            "Adds noise that is constant over each channel, so that the model learns very dark and bright "
-            "images."
+            "Strength of additional noise that is constant over each channel, so that the model learns "
+            "very dark and bright images. 0: off."
         ),
     )
     generalized_offset_noise: bool = setting(
@@ -450,7 +451,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Perturbation noise",
         group="Noise",
-        tip="Adds noise to the model's input only, to reduce overfitting to the exact noise.",
+        tip="Strength of additional noise in the model's input only, to reduce overfitting to the exact noise. 0: off.",
     )
     perturbation_on_target: bool = setting(
         False,

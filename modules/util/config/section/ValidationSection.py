@@ -41,5 +41,5 @@ class ValidationSection(BaseConfig):
         free=True,
         title="Draws per image",
         group="Validation",
-        tip="Number of timesteps at which each validation image is measured. They are always the same.",
+        tip="Number of timesteps at which each validation image is measured. The timesteps are always the same.",
     )
