@@ -17,6 +17,7 @@ from torch import nn
 from modules.model.activations import keep_inputs_in_main_memory
 from modules.model.batch import Conditioning
 from modules.model.memory import give_back
+from modules.model.noising.sampling import with_shift
 from modules.model.noising.schedule import Schedule
 from modules.model.offloaded import left_behind, staying
 from modules.model.text.LearnedWords import LearnedWords
@@ -53,6 +54,7 @@ class Model:
         denoiser_source: source of the denoiser, if it has a different one.
         weight_files: part -> the first of its files of weights, for parts that were read from folders.
         hub_name: hub name of ``source``, if it was requested by that name.
+        shift: that of the noise levels of samples, if the scheduler config is not that of the denoiser; 0 otherwise.
         guidance: guidance scale in training, for models that embed it.
         prompt_weighting: whether brackets in prompts are emphasis.
         prompt_chunks: maximum number of chunks encoded of a prompt, if the family uses chunks.
@@ -80,6 +82,7 @@ class Model:
     denoiser_source: str = ""
     weight_files: dict[str, Path] = field(default_factory=dict)
     hub_name: str = ""
+    shift: float = 0.0
     guidance: float = 1.0
     prompt_weighting: bool = False
     prompt_chunks: int = 1
@@ -313,6 +316,11 @@ class Model:
         for name in self.parts:
             self.fingerprint(name)
         return {p.name: self._fingerprints[p.name] for p in self.spec.parts if p.name in self._fingerprints}
+
+    @property
+    def sample_config(self) -> dict[str, Any]:
+        """The scheduler config that images are made with."""
+        return with_shift(self.parts.get("scheduler") or {}, self.shift)
 
     @property
     def source_name(self) -> str:

@@ -28,6 +28,7 @@ from modules.weights.part_sources import (
     load_from,
     load_overrides,
     scheduler_from_denoiser,
+    shift_of_samples,
 )
 
 
@@ -171,6 +172,7 @@ class ModelFamily(ABC):
             source=str(path),
             denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
             hub_name=repository(source) if is_hub_name(source) else "",
+            shift=shift_of_samples(sources, self.spec),
             parts=loaded,
             weight_files={n: part.read_from for n, part in loaded.items() if hasattr(part, "read_from")},
             schedule=self._schedule(scheduler, options),
@@ -198,9 +200,7 @@ class ModelFamily(ABC):
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
         """A sampler with its timesteps set, for images of ``size`` (height, width); see ``sampling.make_sampler``."""
         tokens = self.image_tokens(model, size)
-        return make_sampler(
-            model.schedule, name, steps, model.parts.get("scheduler"), tokens, self.spec.even_steps
-        )
+        return make_sampler(model.schedule, name, steps, model.sample_config, tokens, self.spec.even_steps)
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
         """The guided prediction, from those for the prompt and for the negative prompt; ``cfg`` 1 gives the first."""

@@ -118,7 +118,7 @@ class SampleDenoiser:
                 layer.base_layer = base
 
 
-_PLACES = ("schedule", "source", "denoiser_source", "hub_name")
+_PLACES = ("schedule", "source", "denoiser_source", "hub_name", "shift")
 
 
 def find_sample_model(name: str, spec: FamilySpec) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,6 +17,7 @@ from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.util.config.resolution import parse_resolutions
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.jsonio import read_json
+from modules.util.published_models import shift_of
 from modules.util.rng import generator
 from modules.weights.part_files import shipped
 
@@ -53,7 +52,8 @@ class LevelCurves:
 def level_curves(config: TrainConfig) -> LevelCurves:
     """The noise levels of a run at its first resolution.
 
-    The model's own shift is that of the published models of its family; a model of one's own may have another.
+    The model's own shift is that of the published model that its name tells, or else that of the family's base; a model
+    of one's own may have another.
 
     Raises:
         ConfigError: a distribution that does not exist.
@@ -63,7 +63,7 @@ def level_curves(config: TrainConfig) -> LevelCurves:
     setup, model = create_model_setup(config.model_type), _outline(config)
     uniform_B = torch.rand(DRAWS, generator=generator("curves", 0), dtype=torch.float64)
     drawn = _shift_of(setup, model, size, options)
-    scheduler: Mapping[str, Any] = model.parts["scheduler"]
+    scheduler = model.sample_config
     usual = NoiseOptions(
         shift=float(scheduler.get("shift") or scheduler.get("flow_shift") or 1.0)
         if family.flow_matching
@@ -80,11 +80,12 @@ def level_curves(config: TrainConfig) -> LevelCurves:
 
 
 def _outline(config: TrainConfig) -> Model:
-    """What the shift is found from: the published scheduler and the size of a latent."""
+    """What the shift is found from: the published scheduler, the model's name, and the size of a latent."""
     spec = config.model_type.spec
     places = shipped(spec.key, "scheduler")
     found = read_json(places[0], "scheduler config") if places else {}
-    return Model(spec, "", {"scheduler": found}, FlowSchedule())
+    name = getattr(config, spec.denoiser).model_name or config.base_model_name
+    return Model(spec, "", {"scheduler": found}, FlowSchedule(), shift=shift_of(spec.key, name))
 
 
 def _shift_of(setup: BaseModelSetup, model: Model, size: int, options: NoiseOptions) -> float | None:

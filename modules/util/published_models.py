@@ -42,6 +42,7 @@ class PublishedModel:
         distilled: whether it was distilled to these steps.
         base: the undistilled model to train instead.
         adapter: a training adapter for it.
+        shift: factor by which the noise levels of its images are shifted; 0 if it is that of its family, or none.
         words: words that all names of its copies contain.
         not_words: words that none of these names contain.
         guessed: whether it was recognised only by such words.
@@ -54,6 +55,7 @@ class PublishedModel:
     distilled: bool = False
     base: str = ""
     adapter: str = ""
+    shift: float = 0.0
     words: tuple[str, ...] = ()
     not_words: tuple[str, ...] = ()
     guessed: bool = False
@@ -114,6 +116,16 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         if found is not None:
             return replace(found, guessed=True)
     return None
+
+
+def shift_of(family: str, source: str) -> float:
+    """The shift of noise levels that images of a model are made with, as far as its name tells; that of the family's
+    base for an unknown model. 0 for the one in the family's scheduler config.
+    """
+    row = find_published(family, source)
+    bases = (one for one in published_models() if one.family == family and not one.distilled)
+    row = row or next(bases, None)
+    return 0.0 if row is None else row.shift
 
 
 def sample_levels(source: str) -> list[float]:

@@ -18,6 +18,7 @@ from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, list_offenders
 from modules.util.files.model_index import index_file
 from modules.util.jsonio import read_json
+from modules.util.published_models import find_published, shift_of
 from modules.weights.loading import (
     FIELD,
     MOST_LAYERS,
@@ -152,6 +153,18 @@ def scheduler_from_denoiser(
     field = field_of(spec.denoiser)
     with _blamed(field):
         return _marked(open_weights(path, field), scheduler)
+
+
+def shift_of_samples(sources: Sources, spec: FamilySpec) -> float:
+    """The shift of noise levels that images of a denoiser are made with, if the scheduler config is another one's:
+    that of the folder with the rest of the model, or the usual one of the family. 0 to use that config.
+    """
+    path = sources.parts.get(spec.denoiser)
+    found = None if path is None else find_published(spec.key, str(path))
+    if found is not None:
+        return found.shift
+    own = sources.base.is_dir() or _scheduler_beside(sources.base).is_file()
+    return 0.0 if own else shift_of(spec.key, str(sources.base))
 
 
 def _load_alone(
@@ -336,8 +349,12 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
     return "; ".join(words)
 
 
+def _scheduler_beside(file: Path) -> Path:
+    return beside_file(file) / "scheduler" / "scheduler_config.json"
+
+
 def _scheduler(file: WeightFile, spec: FamilySpec) -> dict[str, Any] | None:
-    given = beside_file(file.path) / "scheduler" / "scheduler_config.json"
+    given = _scheduler_beside(file.path)
     places = [given] if given.is_file() else shipped(spec.key, "scheduler")
     config = read_json(places[0], "scheduler config") if places else None
     if not isinstance(config, dict):

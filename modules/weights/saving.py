@@ -186,8 +186,8 @@ def _copy_rules(source: Path, place: Path) -> None:
 
 
 def scheduler_config(model: Model) -> dict[str, Any]:
-    """The scheduler config the model was loaded with, updated with what training changed."""
-    config = dict(model.parts["scheduler"])
+    """The scheduler config that samples were made with, updated with what training changed."""
+    config = model.sample_config
     if model.schedule.prediction != "flow":
         config["prediction_type"] = model.schedule.prediction
         if _ends_in_noise(model):

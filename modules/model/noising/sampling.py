@@ -62,6 +62,11 @@ FLOW_CONFIG = (
 )  # fmt: skip
 # the same for the one sampler that knows them itself; the others' noise levels are respaced here
 EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas", "stochastic_sampling")
+# fields that a fixed shift replaces
+_SHIFTED = frozenset({
+    "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len", "time_shift_type",
+    "shift_terminal",
+})  # fmt: skip
 RESPACED = ("shift_terminal", "use_karras_sigmas", "use_exponential_sigmas")
 KARRAS_RHO = 7.0
 """Curvature of the noise levels of Karras et al. 2022 (arXiv 2206.00364, equation 5)."""
@@ -123,6 +128,18 @@ def make_sampler(
         sampler.set_timesteps(steps, sigmas=levels, mu=mu)
         return sampler
     return _discrete_sampler(schedule, key, steps, config or {})
+
+
+def with_shift(config: Mapping[str, Any], shift: float) -> dict[str, Any]:
+    """A flow model's scheduler config whose noise levels are shifted by a fixed factor, whatever the image's size.
+
+    Args:
+        shift: 0 leaves the config as it is.
+    """
+    if not shift:
+        return dict(config)
+    kept = {name: value for name, value in config.items() if name not in _SHIFTED}
+    return kept | {"flow_shift" if "flow_shift" in config else "shift": shift}
 
 
 def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:

@@ -91,7 +91,7 @@ class HiDreamSetup(BaseModelSetup):
         """Make a sampler. If noise levels are shifted by size, its pipeline uses the largest shift for every
         image.
         """
-        config = {name: value for name, value in model.parts["scheduler"].items() if name not in SHIFT_CONFIG}
+        config = {name: value for name, value in model.sample_config.items() if name not in SHIFT_CONFIG}
         largest: Any = model.denoiser.max_seq
         return make_sampler(model.schedule, name, steps, config, largest, self.spec.even_steps)
 
