@@ -22,6 +22,7 @@ class AdapterFile:
         metadata: metadata of the file.
         notes: what was ignored in the file, one sentence each.
         embeddings: placeholder -> vectors (tokens, E) by the text encoders' names in files.
+        decompose_outputs: whether its magnitudes (DoRA) are those of outputs, or else of inputs.
     """
 
     source: str
@@ -30,6 +31,7 @@ class AdapterFile:
     metadata: dict[str, str]
     notes: tuple[str, ...] = ()
     embeddings: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    decompose_outputs: bool = True
 
     def left_out(self) -> tuple[str, ...]:
         """A sentence about its embeddings, for users of its layers alone."""
@@ -66,6 +68,7 @@ class AdapterFile:
             rank=rank,
             alpha=alpha,
             decompose=self.decomposed,
+            decompose_outputs=self.decompose_outputs if self.decomposed else options.decompose_outputs,
             rank_stabilized=False,
             parts=self.parts(),
         )
@@ -80,6 +83,8 @@ class AdapterFile:
                 ("parts", "parts"),
             )
         ]
+        old, new = (f"those of {'out' if o.decompose_outputs else 'in'}puts" for o in (options, adopted))
+        changes.append(("magnitudes", old, new))
         return adopted, [*self.notes] + [
             f"the adapter {self.source} decides the {what}: {new} instead of {old}"
             for what, old, new in changes

@@ -23,6 +23,7 @@ class AdapterOptions:
         rank_pattern, alpha_pattern: other values for the layers whose names (``part.path``) contain a
             pattern, or with ``regex`` match it somewhere; the first match counts. Not for OFT_2.
         decompose: DoRA, a trained magnitude next to the direction; LORA only.
+        decompose_outputs: whether the magnitudes are those of a layer's outputs, or else of its inputs.
         rank_stabilized: rsLoRA scaling (Kalajdzievski 2023, arXiv 2312.03732); LORA only.
         dropout: dropout of the adapter's input in supervised training; never active in preference steps.
         dtype: type of the adapter's weights.
@@ -38,6 +39,7 @@ class AdapterOptions:
     rank_pattern: Mapping[str, int] = field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     decompose: bool = False
+    decompose_outputs: bool = True
     rank_stabilized: bool = False
     dropout: float = 0.0
     dtype: torch.dtype = torch.float32

@@ -16,6 +16,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
+from modules.adapter.magnitudes import measure_inputs
 from modules.model.libraries import BITSANDBYTES, unseen
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
@@ -188,6 +189,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
             raise RuntimeError(f"peft adapted {len(found)} layers of {part} instead of {len(paths)}")
         for path, layer in found.items():
             layers[f"{part}.{path}"] = layer
+            if options.decompose and not options.decompose_outputs:
+                measure_inputs(layer, NAME)
             if source is not None and options.kind == "LOKR":
                 take_factors(f"{part}.{path}", layer, source.layers[part, path].tensors, NAME)
     handle = AdapterHandle(model, options, layers, notes)

@@ -13,6 +13,7 @@ from modules.adapter.PeftAdapter import targets
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, UserError, UserErrors, list_offenders
 
+AXIS = "lora_decompose_output_axis"
 _SHOWN = 5
 
 
@@ -63,6 +64,14 @@ def _of_kind(options: AdapterOptions, source: AdapterFile, given: Collection[str
             f"the adapter {source.source} has no magnitudes (DoRA)",
             field="lora_decompose",
             hint="switch it off, or train a new adapter",
+        )
+    asked = options.decompose or AXIS in given
+    if asked and source.decomposed and options.decompose_outputs != source.decompose_outputs:
+        has, lacks = ("outputs", "inputs") if source.decompose_outputs else ("inputs", "outputs")
+        yield ConfigError(
+            f"the adapter {source.source} has magnitudes (DoRA) of {has}, not of {lacks}",
+            field=AXIS,
+            hint=f"set it to {str(source.decompose_outputs).lower()}, or train a new adapter",
         )
 
 

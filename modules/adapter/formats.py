@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import DIFFUSERS_METADATA, digests
 from modules.adapter.embedding_files import bundle_tensors
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
+from modules.adapter.magnitudes import of_inputs
 from modules.adapter.names import (
     Place,
     checkpoint_original,
@@ -42,6 +43,8 @@ DIFFUSERS = "DIFFUSERS_LORA"
 COMFY = "COMFY_LORA"
 LEGACY = "LEGACY_LORA"
 FIELD = "output_model_format"
+Magnitudes = Literal["", "outputs", "inputs"]
+"""What an adapter has magnitudes of (DoRA)."""
 METADATA_PREFIX = "tastemaker."
 IMPLEMENTATION = "https://github.com/huggingface/diffusers"
 _DOWN_UP = {"lora_A": "lora_down.weight", "lora_B": "lora_up.weight", "oft_R": "oft_R.weight"}
@@ -91,18 +94,20 @@ def get_layout(name: object) -> Layout:
     return LAYOUTS[name]
 
 
-def check_layout(kind: str, name: str) -> None:
+def check_layout(kind: str, magnitudes: Magnitudes, name: str) -> None:
     """Raise ``UnsupportedError`` if a layout does not support an adapter type, whatever the model."""
-    if kind not in get_layout(name).kinds:
-        raise UnsupportedError(
-            f"the diffusers layout holds LORA only, not {kind}", field=FIELD, hint=f"use {KOHYA}"
-        )
+    layout = get_layout(name)
+    fault = f"LORA only, not {kind}" if kind not in layout.kinds else ""
+    if magnitudes == "inputs" and not layout.alpha:
+        fault = "magnitudes (DoRA) of outputs only, not of inputs"
+    if fault:
+        raise UnsupportedError(f"the diffusers layout holds {fault}", field=FIELD, hint=f"use {KOHYA}")
 
 
-def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place], name: str) -> None:
+def check_writable(model: Model, kind: str, magnitudes: Magnitudes, places: list[Place], name: str) -> None:
     """Raise ``UnsupportedError`` if an adapter on these layers cannot be written in a layout."""
     layout = get_layout(name)
-    check_layout(kind, name)
+    check_layout(kind, magnitudes, name)
     own = set(places)
     for part, path in places:
         original = layout.original(model, part, path)
@@ -112,22 +117,26 @@ def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place
             fault = (
                 f"{path} is part of {original.name} there, and {kind} adapters of its pieces cannot be joined"
             )
-        elif original.fused and decomposed and not whole:
+        elif original.fused and magnitudes == "inputs":
+            fault = (
+                f"{path} is part of {original.name} there, and magnitudes (DoRA) of inputs cannot be joined"
+            )
+        elif original.fused and magnitudes and not whole:
             fault = f"{path} is part of {original.name} there, of which other pieces have no magnitude"
         else:
             continue
+        instead = "magnitudes of outputs" if magnitudes == "inputs" else "LORA"
         raise UnsupportedError(
             f"{name} cannot hold this adapter: {fault}",
             field=FIELD,
-            hint=f"use {LEGACY}, which keeps the layers apart, or LORA",
+            hint=f"use {LEGACY}, which keeps the layers apart, or {instead}",
         )
 
 
 def fitting_layout(handle: AdapterHandle) -> str:
     """The most widely supported layout for an adapter: kohya's, with separate layers if necessary."""
-    options = handle.options
     try:
-        check_writable(handle.model, options.kind, options.decompose, _places(handle), KOHYA)
+        check_writable(handle.model, handle.options.kind, _magnitudes(handle), _places(handle), KOHYA)
     except UnsupportedError:
         return LEGACY
     return KOHYA
@@ -135,7 +144,13 @@ def fitting_layout(handle: AdapterHandle) -> str:
 
 def check_handle(handle: AdapterHandle, name: str) -> None:
     """Raise ``UnsupportedError`` if an attached adapter cannot be written in a layout."""
-    check_writable(handle.model, handle.options.kind, handle.options.decompose, _places(handle), name)
+    check_writable(handle.model, handle.options.kind, _magnitudes(handle), _places(handle), name)
+
+
+def _magnitudes(handle: AdapterHandle) -> Magnitudes:
+    if not handle.options.decompose:
+        return ""
+    return "outputs" if handle.options.decompose_outputs else "inputs"
 
 
 def _places(handle: AdapterHandle) -> list[Place]:
@@ -172,8 +187,9 @@ def layout_tensors(
     """
     shape = get_layout(layout)
     name = str(getattr(layout, "value", layout))
-    decomposed = any("dora_scale" in layer.tensors for layer in layers.values())
-    check_writable(model, kind, decomposed, list(layers), name)
+    scales = [layer.tensors["dora_scale"] for layer in layers.values() if "dora_scale" in layer.tensors]
+    of_them: Magnitudes = "inputs" if any(map(of_inputs, scales)) else "outputs"
+    check_writable(model, kind, of_them if scales else "", list(layers), name)
     written: dict[str, torch.Tensor] = {}
     done: set[Place] = set()
     for place in layers:
@@ -214,10 +230,12 @@ def _keys(
     for short, tensor in tensors.items():
         if short == "dora_scale":
             ones = [1] * (tensors["lora_A"].dim() - 1)
-            out = tensor.numel()
+            count = tensor.numel()
+            in_a_row = (1, count, *ones[1:])
             # a library writes them as it stores them: along the second axis of convolutions
-            peft = (out,) if len(ones) == 1 else (1, out, *ones[1:])
-            tensor = tensor.reshape((out, *ones) if layout.alpha else peft)
+            peft = (count,) if len(ones) == 1 else in_a_row
+            usual = in_a_row if of_inputs(tensor) else (count, *ones)
+            tensor = tensor.reshape(usual if layout.alpha else peft)
         written[f"{name}.{layout.suffixes.get(short, short)}"] = (
             tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
         )
@@ -235,6 +253,9 @@ def _layer_tensors(handle: AdapterHandle, place: str) -> dict[str, torch.Tensor]
             short = "dora_scale" if attribute == "lora_magnitude_vector" else attribute
             if isinstance(value, torch.nn.Module):
                 value = value.weight
+            if short == "dora_scale" and handle.options.decompose_outputs:
+                # peft has them in a row
+                value = value.reshape(-1)
             found[short] = value
     return found
 
@@ -256,6 +277,7 @@ def model_metadata(handle: AdapterHandle, title: str, extra: Mapping[str, object
         "rank_pattern": dict(options.rank_pattern) or None,
         "alpha_pattern": dict(options.alpha_pattern) or None,
         "decompose": options.decompose,
+        "decompose_output_axis": False if _magnitudes(handle) == "inputs" else None,
         "rank_stabilized": options.rank_stabilized,
         "base_model": model.source_name,
         "base_model_hash": model.source_hash() or None,

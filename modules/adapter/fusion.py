@@ -34,7 +34,10 @@ class LayerAdapter:
 
 
 def swap_halves(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """The adapter of the same layer with the two halves of its outputs swapped."""
+    """The adapter of the same layer with the two halves of its outputs swapped.
+
+    Magnitudes of inputs are a single row, which has no halves and stays as it is.
+    """
     return {
         name: torch.cat(tensor.chunk(2, dim=0)[::-1], dim=0) if name in ROWS else tensor
         for name, tensor in tensors.items()
@@ -48,6 +51,7 @@ def split_rows(kind: str, layer: LayerAdapter, sizes: Sequence[int]) -> list[Lay
     layer its whole input side.
 
     Args:
+        layer: its magnitudes, if any, are those of outputs.
         sizes: output rows of each layer; they add up to those of the tensors.
     """
     ranks = block_ranks(layer.tensors["lora_B"], sizes) if kind == "LORA" else []
@@ -116,7 +120,7 @@ def join_rows(pieces: Sequence[LayerAdapter | None], sizes: Sequence[int]) -> La
     the sum of their ranks, or with their own rank if all have the same input side.
 
     Args:
-        pieces: at least one of them; the rows of missing ones are zero.
+        pieces: at least one of them; the rows of missing ones are zero. Magnitudes are those of outputs.
         sizes: output rows of each piece.
     """
     present = [piece for piece in pieces if piece is not None]

@@ -14,6 +14,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import DIFFUSERS_METADATA, FIELD, check_digests
 from modules.adapter.embedding_files import BUNDLE, bundled
 from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
+from modules.adapter.magnitudes import of_inputs
 from modules.adapter.names import Place, Spelled, spellings, split_key
 from modules.model.Model import Model
 from modules.util.errors import DataError, UnsupportedError, list_offenders
@@ -83,17 +84,15 @@ def match_adapter(
         if split is None or split[0] not in known:
             strangers.append(key)
         else:
-            if split[1] == "dora_scale" and _of_inputs(key, tensor):
-                raise UnsupportedError(
-                    f"{source} has a magnitude for each input of {split[0]}; only magnitudes of outputs can be read",
-                    field=FIELD,
-                    hint="train it with decomposition of the outputs, or without DoRA",
-                )
+            if "lora_magnitude_vector" in key and tensor.dim() > 1:
+                # peft writes those of outputs in one row too
+                tensor = tensor.reshape(-1)
             found.setdefault(split[0], {})[split[1]] = tensor
     _refuse_strangers(source, strangers, len(tensors), known, model)
     if not found:
         raise DataError(f"{source} holds no adapter", field=FIELD)
     kind = _kind(source, found, known)
+    along_outputs = _along_outputs(source, found)
     for name, values in found.items():
         _check_values(source, kind, name, values)
     layers: dict[Place, LayerAdapter] = {}
@@ -115,6 +114,7 @@ def match_adapter(
         metadata,
         (*notes, *left_out),
         embeddings,
+        along_outputs,
     )
 
 
@@ -161,12 +161,28 @@ def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
     return ""
 
 
-def _of_inputs(key: str, tensor: torch.Tensor) -> bool:
-    """Whether DoRA's magnitudes run along the inputs. peft writes those of outputs in the same way, under
-    another name.
+def _along_outputs(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> bool:
+    """Whether the magnitudes of a file (DoRA) are those of outputs, which they are if there are none.
+
+    Raises:
+        UnsupportedError: they are those of outputs in some layers, and of inputs in others.
     """
-    along = tensor.dim() > 1 and tensor.shape[0] == 1 and tensor.numel() > 1
-    return along and "lora_magnitude_vector" not in key
+    # a single number does not tell
+    told = {
+        name: of_inputs(found["dora_scale"])
+        for name, found in layers.items()
+        if "dora_scale" in found and found["dora_scale"].numel() > 1
+    }
+    if len(set(told.values())) > 1:
+        first, second = (
+            next(name for name, inputs in told.items() if inputs is axis) for axis in (True, False)
+        )
+        raise UnsupportedError(
+            f"{source} has magnitudes (DoRA) of inputs, as of {first}, and of outputs, as of {second}",
+            field=FIELD,
+            hint="use an adapter that has one of the two in all layers",
+        )
+    return not any(told.values())
 
 
 def _unread(key: str, known: Mapping[str, Spelled]) -> str | None:
@@ -225,6 +241,13 @@ def _placed(
         return
     if kind not in SPLITTABLE:
         raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
+    if "dora_scale" in layer.tensors and of_inputs(layer.tensors["dora_scale"]):
+        raise UnsupportedError(
+            f"{source} has magnitudes (DoRA) of the inputs of {name}, which is several layers here, "
+            "and these magnitudes cannot be taken apart",
+            field=FIELD,
+            hint="save it with separate layers (LEGACY_LORA), or train magnitudes of outputs",
+        )
     for place, piece in zip(spelled.places, split_rows(kind, layer, sizes), strict=True):
         if piece is not None:
             yield place, piece

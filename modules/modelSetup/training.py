@@ -390,6 +390,7 @@ def adapter_options(config: TrainConfig, spec: FamilySpec) -> AdapterOptions:
         rank_pattern=config.rank_patterns(),
         alpha_pattern=config.alpha_patterns(),
         decompose=config.lora_decompose,
+        decompose_outputs=config.lora_decompose_output_axis,
         rank_stabilized=config.lora_rs,
         dropout=config.dropout_probability,
         dtype=torch_dtype(config.lora_weight_dtype, "lora_weight_dtype"),
@@ -485,7 +486,7 @@ def _check_edges(handle: AdapterHandle) -> None:
     options = handle.options
     if options.kind in ("LOHA", "LOKR"):
         what, way_out = f"{options.kind} adapters", "train a LORA adapter"
-    elif options.kind == "LORA" and options.decompose and options.dropout:
+    elif options.decompose and options.decompose_outputs and options.dropout:
         what, way_out = "DoRA with dropout", "set dropout_probability to 0"
     else:
         return

@@ -111,17 +111,17 @@ def test_products_of_another_shape_are_refused(
     assert caught.value.field == "lora_model_name"
 
 
-def test_magnitudes_of_inputs_are_refused(tmp_path: Path) -> None:
-    tensors = made(decompose=True)
+def test_the_shape_of_magnitudes_says_what_they_are_of(tmp_path: Path) -> None:
     name = f"{ATTENTION}.dora_scale"
-    assert tensors[name].shape == (16, 1)
-    tensors[name] = tensors[name].T.contiguous()
-    with pytest.raises(UnsupportedError, match=f"each input of {ATTENTION}") as caught:
-        read(tmp_path, tensors)
-    assert caught.value.field == "lora_model_name"
+    for outputs, shape in ((True, (16, 1)), (False, (1, 16))):
+        tensors = made(decompose=True, decompose_outputs=outputs)
+        assert tensors[name].shape == shape
+        file = read(tmp_path, tensors)
+        assert file.decomposed and file.decompose_outputs == outputs
     # in a library's own layout, convolutions have those of outputs in the same shape
     handle = attach(tiny_model(), AdapterOptions(rank=4, decompose=True))
-    assert read(tmp_path, adapter_tensors(handle, DIFFUSERS)).decomposed
+    file = read(tmp_path, adapter_tensors(handle, DIFFUSERS))
+    assert file.decomposed and file.decompose_outputs
 
 
 @pytest.mark.parametrize(

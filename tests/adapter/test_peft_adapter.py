@@ -16,12 +16,13 @@ from tests.tiny.batches import images
 KINDS = [
     AdapterOptions(rank=4, alpha=2.0),
     AdapterOptions(rank=4, alpha=2.0, decompose=True),
+    AdapterOptions(rank=4, alpha=2.0, decompose=True, decompose_outputs=False),
     AdapterOptions(rank=4, alpha=2.0, rank_stabilized=True),
     AdapterOptions(rank=4, alpha=2.0, kind="LOHA"),
     AdapterOptions(rank=4, alpha=2.0, kind="LOKR"),
     AdapterOptions(rank=4, kind="OFT_2"),
 ]
-NAMES = ["lora", "dora", "rslora", "loha", "lokr", "oft"]
+NAMES = ["lora", "dora", "dora-of-inputs", "rslora", "loha", "lokr", "oft"]
 
 
 def image(model: Model) -> torch.Tensor:

@@ -17,6 +17,9 @@ from tests.tiny import tiny_model
 MODES = [NEW_ADAPTER, EXISTING_ADAPTER]
 
 
+INPUTS = {"decompose": True, "decompose_outputs": False}
+
+
 def make(**options: object) -> AdapterHandle:
     handle = attach(tiny_model(), AdapterOptions(rank=2, **options))  # type: ignore[arg-type]
     move(handle, 0.1)
@@ -28,7 +31,7 @@ def move(handle: AdapterHandle, amount: float) -> None:
         parameter.data += amount
 
 
-@pytest.mark.parametrize("options", [{}, {"decompose": True}, {"kind": "LOKR"}, {"kind": "OFT_2"}])
+@pytest.mark.parametrize("options", [{}, {"decompose": True}, INPUTS, {"kind": "LOKR"}, {"kind": "OFT_2"}])
 def test_the_snapshot_has_every_tensor_and_never_changes(options: dict[str, object]) -> None:
     handle = make(**options)
     start = {name: tensor.clone() for name, tensor in handle.state_dict().items()}

@@ -396,6 +396,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "loha": {"kind": "LOHA"},
     "lokr": {"kind": "LOKR"},
     "oft": {"kind": "OFT_2", "rank": 4},
+    "dora of inputs": {"decompose": True, "decompose_outputs": False},
 }
 
 

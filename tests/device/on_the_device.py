@@ -45,6 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "offloaded": {"unet": {"offload_fraction": 0.5, "gradient_checkpointing": True}},
     "weights decomposed": {"lora_decompose": True},
+    "weights decomposed by inputs": {"lora_decompose": True, "lora_decompose_output_axis": False},
     "supervised": {"rlhf_enabled": False, "loss_weight_fn": "MIN_SNR_GAMMA"},
     "samples": {"samples": [SAMPLE], "sample_after": 1, "sample_after_unit": "STEP"},
     "held out": {"rlhf_dpo_validation": True, "rlhf_dpo_validation_percentage": 34.0},

@@ -29,6 +29,7 @@ CALLED_BY_NAME = (
     ("scripts/demo/judge_server.py", r"do_(GET|POST)|log_message"),
     ("modules/ui/MainWindow.py", "_set_scaling"),
     ("modules/trainer/control/LocalMeeting.py", "get_backend"),
+    ("modules/adapter/magnitudes.py", "merge_safe"),
     ("modules/remote/Connection.py", r"validate_host_public_key|password_auth_requested|kbdint_\w+"),
 )
 ALLOWED = {

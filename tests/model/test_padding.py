@@ -62,6 +62,10 @@ def test_the_denoiser_the_vae_and_an_adapter_see_the_other_edge() -> None:
         ({"peft_type": "LOHA", "layer_filter_preset": "attn-only"}, False),
         ({"lora_decompose": True, "dropout_probability": 0.1}, True),
         ({"lora_decompose": True}, False),
+        (
+            {"lora_decompose": True, "lora_decompose_output_axis": False, "dropout_probability": 0.1},
+            False,
+        ),
     ],
 )
 def test_adapters_that_pad_with_zeros_themselves_are_refused(changed: dict[str, Any], refused: bool) -> None:

@@ -40,6 +40,17 @@ def trained(folder: Path, **values: Any) -> str:
         ({}, "lora_alpha_pattern", {"lora_alpha_pattern": "attn1=8"}),
         ({}, "peft_type", {"peft_type": "LOHA"}),
         ({}, "lora_decompose", {"lora_decompose": True}),
+        (
+            {"lora_decompose": True},
+            "lora_decompose_output_axis",
+            {"lora_decompose": True, "lora_decompose_output_axis": False},
+        ),
+        (
+            {"lora_decompose": True, "lora_decompose_output_axis": False},
+            "lora_decompose_output_axis",
+            {"lora_decompose": True},
+        ),
+        ({"lora_decompose": True}, "lora_decompose_output_axis", {"lora_decompose_output_axis": False}),
         ({}, "text_encoder.train", {"text_encoder": {"train": True}}),
         ({"text_encoder": {"train": True}, "unet": {"train": False}}, "unet.train", {}),
     ],
@@ -63,6 +74,7 @@ def test_what_the_file_decides_otherwise_is_refused(
         {"lora_alpha_pattern": "attn2=3", "lora_rank_pattern": "attn2=9", "lora_rs": True},
         {"lora_rank_pattern": "ff=8", "peft_type": "LOKR"},
         {"lora_decompose": True, "text_encoder": {"train": True}},
+        {"lora_decompose": True, "lora_decompose_output_axis": False, "text_encoder": {"train": True}},
     ],
 )
 def test_the_settings_it_was_made_with_are_kept(tmp_path: Path, settings: dict[str, Any]) -> None:

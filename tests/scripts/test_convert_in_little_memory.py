@@ -53,6 +53,7 @@ def merged_in_memory(key: str, adapter: Path, strength: float) -> Model:
 KINDS: list[dict[str, Any]] = [
     {},
     {"decompose": True},
+    {"decompose": True, "decompose_outputs": False},
     {"kind": "LOHA"},
     {"kind": "LOKR"},
     {"kind": "OFT_2"},

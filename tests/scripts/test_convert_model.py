@@ -149,7 +149,15 @@ def test_a_base_of_another_size_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"decompose": True}, {"kind": "LOHA"}, {"kind": "LOKR"}, {"kind": "OFT_2"}]
+    "options",
+    [
+        {},
+        {"decompose": True},
+        {"decompose": True, "decompose_outputs": False},
+        {"kind": "LOHA"},
+        {"kind": "LOKR"},
+        {"kind": "OFT_2"},
+    ],
 )
 def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[str, Any]) -> None:
     handle = trained(SD, **options)

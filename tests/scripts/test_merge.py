@@ -117,7 +117,9 @@ def test_models_that_are_equal_or_unlike_are_refused(
     assert not target.exists()
 
 
-@pytest.mark.parametrize("options", [{"kind": "LOHA"}, {"decompose": True}])
+@pytest.mark.parametrize(
+    "options", [{"kind": "LOHA"}, {"decompose": True}, {"decompose": True, "decompose_outputs": False}]
+)
 def test_only_plain_loras_are_added(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
 ) -> None:

@@ -35,6 +35,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (KEY, {}, {}),
     (KEY, {}, {"transformer": {"weight_dtype": "FLOAT_8", "offload_fraction": 0.5}}),
     (SD, {"decompose": True}, {}),
+    (SD, {"decompose": True, "decompose_outputs": False}, {}),
     (SD, {"kind": "LOHA"}, {}),
     (SD, {}, {"force_circular_padding": True}),
 ]

@@ -26,6 +26,7 @@ KEPT = (
     "tastemaker.rank_pattern",
     "tastemaker.alpha_pattern",
     "tastemaker.decompose",
+    "tastemaker.decompose_output_axis",
     "tastemaker.rank_stabilized",
     "tastemaker.base_model_hash",
     "lora_adapter_metadata",

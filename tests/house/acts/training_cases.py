@@ -113,6 +113,7 @@ ADAPTER = [
     Case("lora_rank_pattern", pictures, "attn2=4", see.weights),
     Case("lora_alpha_pattern", pictures, "attn2=4", see.weights),
     Case("lora_decompose", pictures, True, see.names),
+    Case("lora_decompose_output_axis", pictures, False, see.weights, {"lora_decompose": True}),
     Case("lora_rs", pictures, True, see.weights),
     Case("lora_weight_dtype", pictures, "BFLOAT_16", see.weights),
     Case("dropout_probability", pictures, 0.5, see.weights),

@@ -105,6 +105,7 @@ CASES: dict[str, dict[str, Any]] = {
     "prodigy": {"optimizer": {"optimizer": "PRODIGY"}, "learning_rate": 1.0},
     "schedule_free": {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}},
     "text_encoder": {"text_encoder": {"train": True}},
+    "magnitudes_of_inputs": {"lora_decompose": True, "lora_decompose_output_axis": False},
     "text_encoder_that_stops": {
         "rlhf_enabled": False,
         "text_encoder": {
@@ -138,7 +139,7 @@ CASES: dict[str, dict[str, Any]] = {
     usual(
         CASES,
         *("accumulated", "everything", "cached_reference", "text_encoder", "text_encoder_that_stops"),
-        *("schedule_free", "rounded", "kto"),
+        *("schedule_free", "rounded", "kto", "magnitudes_of_inputs"),
     ),
 )
 @pytest.mark.parametrize("stop", usual([1, 3], 3))

@@ -64,7 +64,6 @@ ACTS_ONLY: Mapping[str, Acts] = {
 _ELSEWHERE = (
     "attention_mechanism",
     "compile",
-    "lora_decompose_output_axis",
     "quantization",
     "cloud",
     "oft_block_size",

@@ -73,10 +73,12 @@ _WITH_BACKENDS = (
 )
 """Families whose denoiser supports other attention kernels."""
 _LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}
+_AXIS = "lora_decompose_output_axis"
 _EMBEDDINGS = {"embedding", "additional_embeddings"}
 _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
 _SPECIAL = {
     *("optimizer", "output_model_format", "concepts", "samples", "train_device", "lora_rank"),
+    _AXIS,
     *_LAYERS,
     "quantization",
     *_EMBEDDINGS,
@@ -147,7 +149,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
             made[part] |= chosen[part]
         if "learning_rate" in chosen:
             made[part]["learning_rate"] = None
-    made |= {"lora_rank": _adapter(full, notes), **import_layers(full, family, notes)}
+    made |= _adapter(full, notes) | import_layers(full, family, notes)
     made |= import_rounded_layers(full, made[family.denoiser], family, defaults["quantization"], notes)
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes) | import_remote(given, full, notes) | import_intervals(full, notes)
@@ -211,6 +213,9 @@ def _output_format(full: Data, notes: Notes) -> str:
     name = str(full["output_model_format"])
     if name == "SAFETENSORS":
         return "AUTO"
+    if name == "DIFFUSERS_LORA" and _decomposes(full) and full[_AXIS] is False:
+        notes.add("output_model_format", name, "diffusers reads no DoRA of inputs; AUTO instead", ours="AUTO")
+        return "AUTO"
     ours = _FORMATS.get(name, "AUTO")
     if name not in _FORMATS:
         notes.add("output_model_format", name, "not supported; the training method decides", ours=ours)
@@ -221,24 +226,16 @@ def _output_format(full: Data, notes: Notes) -> str:
     return ours
 
 
-def _adapter(full: Data, notes: Notes) -> Any:
-    """The rank of an adapter. OFT calls it the block size, and LoKr has a setting of its own."""
-    _decomposition(full, notes)
+def _adapter(full: Data, notes: Notes) -> Data:
+    """The size of an adapter, which has other names for OFT and LoKr, and the axis of DoRA where it acts."""
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "the size of every kind of adapter")
-    return full[name]
+    return {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
 
 
-def _decomposition(full: Data, notes: Notes) -> None:
-    """DoRA's magnitudes. There those of a layer's inputs are the default, here they are those of its outputs."""
-    if (full["training_method"], full["peft_type"]) != ("LORA", "LORA") or full["lora_decompose"] is not True:
-        return
-    name = "lora_decompose_output_axis"
-    if full[name] is True:
-        notes.moved(name, True, "lora_decompose", "its magnitudes are always those of outputs")
-    else:
-        notes.add(name, full[name], "DoRA has magnitudes of inputs there, of outputs here", ours=True)
+def _decomposes(full: Data) -> bool:
+    return (full["training_method"], full["peft_type"], full["lora_decompose"]) == ("LORA", "LORA", True)
 
 
 def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:

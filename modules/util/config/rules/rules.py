@@ -249,11 +249,26 @@ def _lora_only(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("training_method", "peft_type", "lora_model_name", "output_model_format")
+@rule(
+    "training_method",
+    "peft_type",
+    "lora_decompose",
+    "lora_decompose_output_axis",
+    "lora_model_name",
+    "output_model_format",
+)
 def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
     # an adapter that is trained further determines its own type
     new = c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
-    if new and c.output_model_format is ModelFormat.DIFFUSERS_LORA and c.peft_type is not PeftType.LORA:
+    if not new or c.output_model_format is not ModelFormat.DIFFUSERS_LORA:
+        return
+    if c.peft_type is PeftType.LORA and c.lora_decompose and not c.lora_decompose_output_axis:
+        yield UnsupportedError(
+            "the diffusers layout holds magnitudes (DoRA) of outputs only, not of inputs",
+            "output_model_format",
+            "set it to AUTO or KOHYA_LORA, or set lora_decompose_output_axis to true",
+        )
+    if c.peft_type is not PeftType.LORA:
         yield UnsupportedError(
             f"the diffusers layout holds LORA only, not {c.peft_type}",
             "output_model_format",

@@ -84,6 +84,18 @@ class LoraSection(BaseConfig):
         group="Adapter",
         tip="Train the magnitude and the direction of the weights separately (weight-decomposed LoRA).",
     )
+    lora_decompose_output_axis: bool = setting(
+        True,
+        visible=f"{_LORA},peft_type=LORA,lora_decompose",
+        cost="value",
+        free=False,
+        title="DoRA of outputs",
+        group="Adapter",
+        tip=(
+            "On: a magnitude for each output of a layer, which diffusers can read. Off: one for each input, "
+            "OneTrainer's default."
+        ),
+    )
     lora_rs: bool = setting(
         False,
         visible=f"{_LORA},peft_type=LORA",

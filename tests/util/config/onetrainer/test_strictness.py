@@ -539,13 +539,27 @@ def test_samples_painted_into_an_image(tmp_path: Path) -> None:
     assert not any(note.changes_weights for note in notes if "samples" in note)
 
 
-def test_dora_along_the_inputs_is_noted(tmp_path: Path) -> None:
+def test_the_axis_of_dora_is_theirs_where_it_acts(tmp_path: Path) -> None:
     given = {"training_method": "LORA", "peft_type": "LORA", "lora_decompose": True}
+    for changes, wanted in (
+        ({}, False),
+        ({"lora_decompose_output_axis": False}, False),
+        ({"lora_decompose_output_axis": True, "lora_decompose_norm_epsilon": True}, True),
+        ({"lora_decompose": False}, True),
+        ({"lora_decompose": False, "lora_decompose_output_axis": False}, True),
+        ({"training_method": "FINE_TUNE"}, True),
+    ):
+        config, notes = load(tmp_path, **{**given, **changes})
+        assert config.lora_decompose_output_axis == wanted, changes
+        assert not [note for note in notes if "lora_decompose" in note]
+
+
+def test_a_dora_of_inputs_gets_a_layout_that_holds_it(tmp_path: Path) -> None:
+    given = {"training_method": "LORA", "lora_decompose": True, "output_model_format": "DIFFUSERS_LORA"}
     config, notes = load(tmp_path, **given)
-    assert config.lora_decompose
-    (note,) = [note for note in notes if "lora_decompose" in note]
-    assert note.changes_weights and "magnitudes of inputs there, of outputs here" in note
-    _, notes = load(tmp_path, **given, lora_decompose_output_axis=True, lora_decompose_norm_epsilon=True)
-    assert not [note for note in notes if "lora_decompose" in note]
-    _, notes = load(tmp_path, **{**given, "lora_decompose": False})
-    assert not [note for note in notes if "lora_decompose" in note]
+    assert config.output_model_format.value == "AUTO" and not find_problems(config).errors
+    (note,) = [note for note in notes if "output_model_format" in note]
+    assert "diffusers reads no DoRA of inputs" in note and not note.changes_weights
+    config, notes = load(tmp_path, **given, lora_decompose_output_axis=True)
+    assert config.output_model_format.value == "DIFFUSERS_LORA"
+    assert not [note for note in notes if "output_model_format" in note]

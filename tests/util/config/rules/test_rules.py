@@ -57,6 +57,15 @@ DPO = {"rlhf_enabled": True}
         ({"__version": 1, "output_model_format": "SAFETENSORS"}, "output_model_format", ConfigError),
         ({"peft_type": "LOKR", "lora_decompose": True}, "lora_decompose", UnsupportedError),
         ({"peft_type": "OFT_2", "lora_rs": True}, "lora_rs", UnsupportedError),
+        (
+            {
+                "lora_decompose": True,
+                "lora_decompose_output_axis": False,
+                "output_model_format": "DIFFUSERS_LORA",
+            },
+            "output_model_format",
+            UnsupportedError,
+        ),
         ({"layer_filter_preset": "custom"}, "layer_filter", ConfigError),
         (
             {"layer_filter_preset": "custom", "layer_filter": "a,(", "layer_filter_regex": True},
@@ -100,6 +109,8 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
         {**DPO, "rlhf_dpo_validation": True, "rlhf_dpo_patience_enabled": True},
         {"rlhf_dpo_objective": "IPO", "rlhf_dpo_label_smoothing": 0.1},
         {"training_method": "FINE_TUNE", "peft_type": "LOHA", "lora_decompose": True},
+        {"lora_decompose_output_axis": False, "output_model_format": "DIFFUSERS_LORA"},
+        {"lora_decompose": True, "output_model_format": "DIFFUSERS_LORA"},
         {"layer_filter_preset": "custom", "layer_filter": "attn1, attn2"},
         {"unet": {"train": False}, "text_encoder": {"train": True}},
         {"backup_after": 0, "backup_after_unit": "NEVER"},
