@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from modules.model.weight_files import open_weights
+from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
 from modules.util.jsonio import read_json
 
@@ -58,25 +59,56 @@ def choose_files(place: Path, half: bool = False, before: str = "", tell: bool =
             hint="restore the file, or start a new run",
         )
     if tell and files:
-        _tell_which(place, files[0], bool(before))
+        _tell_which(place, files[0], half, bool(before))
     return files
 
 
-def _tell_which(place: Path, file: Path, resumed: bool) -> None:
-    """Log which weights of a part are read if its folder has full ones and ``fp16`` ones."""
+def _tell_which(place: Path, file: Path, half: bool, resumed: bool) -> None:
+    """Log which weights of a part are read if its folder has several."""
+    names = [path.name for path in place.glob("*.safetensors")]
     halves = [path for path in _files_of(place, HALF) if _stem(path.name) in WEIGHT_STEMS]
-    if not halves or not any(_is_plain(path.name) for path in place.glob("*.safetensors")):
+    if not any(map(_is_plain, names)):
+        if not resumed:
+            _tell_variant(file, sorted({v for v in map(variant_of, names) if v}))
+        return
+    if not halves:
         return
     if resumed:
         why = "the run began with it"
     elif variant_of(file.name) == HALF:
         why = "it is frozen and kept in this type"
-    elif not _is_half_there(place):
-        _log.warning("%s has fp16 files, but not all of them: %s is read", place, file.name)
+    elif half and not _is_half_there(place):
+        _log.warning(
+            "%s lacks %s of its fp16 weights. %s is read instead: it is larger, and its numbers may differ. Download "
+            "the missing file again, or delete the fp16 files",
+            place,
+            _gap(place, halves[0]),
+            file.name,
+        )
         return
     else:
         why = "it is trained, or kept in another type"
     _log.info("%s has full weights and fp16 ones: %s is read, because %s", place, file.name, why)
+
+
+def _tell_variant(file: Path, variants: Sequence[str]) -> None:
+    if len(variants) > 1:
+        _log.warning(
+            "%s has no weights under the plain name, but several variants: %s. %s is read. To read another one, move "
+            "this file to another folder",
+            file.parent,
+            ", ".join(variants),
+            file.name,
+        )
+
+
+def _gap(place: Path, half: Path) -> str:
+    """What is missing of ``fp16`` weights in several files: some of these, or their index."""
+    match = SHARD.fullmatch(half.name)
+    lost = _lost(place, match) if match else []
+    if not match or not lost:
+        return "the index"
+    return lost[0] if len(lost) == 1 else f"{counted(len(lost), 'file')}, such as {lost[0]},"
 
 
 def remedy(file: Path) -> str:

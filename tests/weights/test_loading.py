@@ -218,7 +218,9 @@ def test_of_two_files_frozen_parts_in_16_bits_are_read_from_the_small_one(
     assert marked_parts(load(folder)) == set()
 
 
-def test_the_small_file_changes_no_weight_and_its_loss_breaks_nothing(folder: Path) -> None:
+def test_the_small_file_changes_no_weight_and_its_loss_breaks_nothing(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     small = {"vae": "FLOAT_16", "text_encoder": "FLOAT_16"}
     before = run_of(folder, **small).fingerprints()
     add_halves(folder, marked=False)
@@ -227,7 +229,28 @@ def test_the_small_file_changes_no_weight_and_its_loss_breaks_nothing(folder: Pa
     for part, stem in STEMS.items():
         place = folder / part
         (place / f"{stem}.fp16.safetensors").rename(place / f"{stem}.fp16-00001-of-00002.safetensors")
+    caplog.clear()
     assert run_of(folder, **small).fingerprints() == before
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    # of the denoiser, which is trained, the full weights would be read anyway
+    assert len(said) == 2
+    for part, line in zip(("text_encoder", "vae"), sorted(said), strict=True):
+        missing = f"{STEMS[part]}.fp16-00002-of-00002.safetensors"
+        assert (
+            f"{folder / part} lacks {missing} of its fp16 weights. {STEMS[part]}.safetensors is read" in line
+        )
+        assert line.endswith("Download the missing file again, or delete the fp16 files")
+
+
+def test_of_variants_alone_the_log_says_which_is_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    add_halves(folder, marked=True)
+    full = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    full.rename(full.with_name("diffusion_pytorch_model.non_ema.safetensors"))
+    assert marked_parts(load(folder)) == {"vae"}
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1
+    assert "several variants: fp16, non_ema. diffusion_pytorch_model.fp16.safetensors is read" in said[0]
+    assert str(folder / "vae") in said[0]
 
 
 def test_number_types_of_parts() -> None:

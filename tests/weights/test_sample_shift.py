@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,9 @@ def test_a_config_next_to_the_file_is_followed(tmp_path: Path) -> None:
 def test_a_denoiser_of_its_own_in_the_folder_of_another_model(
     name: str, shift: float | None, tmp_path: Path
 ) -> None:
-    folder = tiny_folder(KEY)
-    own = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())["shift"]
+    folder, own = Path(shutil.copytree(tiny_folder(KEY), tmp_path / "model")), 5.0
+    place = folder / "scheduler" / "scheduler_config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"shift": own}))
     path = denoiser_file(KEY, tmp_path / f"{name}.safetensors")
     setup = tiny_setup(KEY)
     model = setup.load(str(folder), part_sources={"transformer": str(path)})
