@@ -56,7 +56,7 @@ def run_rewrite(options: Options, progress: ProgressLine) -> None:
     )  # fmt: skip
     wanted.check()
     if wanted == rewriting.Wanted(enlarge=options.enlarge, quality=options.quality):
-        raise ConfigError("nothing to do", "--edge, --area, --to, --turn, --strip", "say what you want")
+        raise ConfigError("nothing to do", "--edge, --area, --to, --turn, --strip", "give one or more of these")
     images = find_images(options.folder, options.subfolders)
     plan = []
     for files in rewriting.plan_rewriting(options.folder, images, wanted):

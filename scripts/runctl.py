@@ -68,7 +68,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--wait", action="store_true", help="wait until the command is done")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="maximum wait (600 seconds)"
+        "--timeout", type=float, default=600.0, metavar="S", help="maximum waiting time in seconds (600)"
     )
     parser.add_argument("--all", action="store_true", help="follow: also print earlier events")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -200,7 +200,7 @@ def vote(run: RunDirectory, options: argparse.Namespace) -> int:
         votes = [(options.question, Vote(tuple(options.like), tuple(options.dislike), options.best, True))]
     elif options.like or options.dislike or options.best is not None:
         raise UserError(
-            "nothing says which question this answers", "--question", "list them: runctl.py RUN votes"
+            "no question is named", "--question", "list them: runctl.py RUN votes"
         )
     else:
         for one in book.open_questions():

@@ -81,12 +81,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--batch-size",
         type=int,
         default=1,
-        help="images made at once that differ in prompt and seed alone (1)",
+        help="number of images made at once, if they differ only in prompt and seed (1)",
     )
     parser.add_argument(
         "--negative-prompt",
         default="",
-        help="has an effect with models that are not distilled, at scales above 1",
+        help="negative prompt; it has an effect with models that are not distilled, at scales above 1",
     )
     add_reading(parser)
     add_sources(parser)
@@ -133,7 +133,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace images of the same names; else new ones get a number",
+        help="replace images of the same names; otherwise new images get a number",
     )
 
 
@@ -159,7 +159,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             help=f"{where} of a grid: checkpoint=FILE;RUN;none (a run's folder stands for all its saves), "
             "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
         )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would be made, load no model")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be made, load no model")
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +192,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--max-prompt-chunks",
         type=int,
         default=TrainConfig.model_fields["max_prompt_chunks"].default,
-        help="like the setting of this name, for families with chunks",
+        help="maximum number of chunks of a prompt, for families with chunks",
     )
     parser.add_argument(
         "--layer-skip", action="append", default=[], metavar="PART=N",
@@ -209,15 +209,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attention-mask",
         type=str.upper,
-        help="MASKED hides the padding behind prompts from the transformer, SEEN shows it, as "
-        "transformer.attention_mask in a config; what the family does by default",
+        help=(
+            "MASKED hides the padding after prompts from the transformer, SEEN shows it, as "
+            "transformer.attention_mask in a config; by default as the family does"
+        ),
     )
 
 
 def add_strengths(parser: argparse.ArgumentParser) -> None:
     """How much of an adapter."""
     parser.add_argument(
-        "--strength", type=float, default=1.0, help="multiplies those of all adapters, 1 by default"
+        "--strength", type=float, default=1.0, help="multiplies the strengths of all adapters, 1 by default"
     )
     parser.add_argument(
         "--strengths",
@@ -374,7 +376,7 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
 
     if options.prompt_weighting and not setup.spec.prompt_weighting:
         raise UnsupportedError(
-            f"emphasis in prompts has no meaning to the text encoder of {setup.spec.label}",
+            f"the text encoder of {setup.spec.label} does not understand emphasis in prompts",
             "--prompt-weighting",
             "leave it out; this model reads prompts as plain language",
         )

@@ -162,7 +162,8 @@ def move(options: Options, generator: Json) -> Json:
         raise UserError(
             f"{options.dir} is a project already",
             "DIR",
-            "choose a new folder; of this one only --base-model, --device, --url, --remote and --lora-folder change",
+            "choose a new folder; in an existing project only --base-model, --device, --url, --remote and "
+            "--lora-folder can change",
         )
     project = Project(options.dir)
     project.move_base(options.base_model, generator)
@@ -454,8 +455,8 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--images", type=Path, metavar="FOLDER",
         help=(
-            "existing images: base model, resolution, sampler and prompts are taken from their metadata, "
-            "unless given here"
+            "folder of existing images; their metadata supply base model, resolution, sampler and prompts, "
+            "unless these are given here"
         ),
     )  # fmt: skip
     add_edits(command)
@@ -464,7 +465,8 @@ def add_new(command: argparse.ArgumentParser) -> None:
     )
     add_given(command)
     command.add_argument(
-        "--generator", choices=list(GENERATORS), help="what makes the images (own, or what made --images)"
+        "--generator", choices=list(GENERATORS), help="the program that makes the images (own, or the program "
+        "that made --images)"
     )
     command.add_argument("--adapter", type=Path, metavar="FILE", help="adapter to start from")
     command.add_argument(

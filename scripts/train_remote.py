@@ -59,7 +59,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
     begin = verbs.add_parser("start", help="copy what is missing there and start a run")
     _add_config(begin)
-    begin.add_argument("--run", metavar="NAME", help="start this run again, in its folder there")
+    begin.add_argument("--run", metavar="NAME", help="resume this run, in its folder there")
     begin.add_argument(
         "--there", metavar="NAME=PATH", action="append", default=[],
         help="the file of this setting is there already, e.g. --there base_model_name=/models/sdxl.safetensors",
@@ -68,23 +68,23 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--to", type=Path, metavar="DIR", help="folder here that gets the run's events and files"
     )
     begin.add_argument(
-        "--alongside", action="store_true", help="even while another run uses the device there"
+        "--alongside", action="store_true", help="start even while another run uses the device there"
     )
-    begin.add_argument("--follow", action="store_true", help="then follow the run")
+    begin.add_argument("--follow", action="store_true", help="follow the run after the start")
     follow = verbs.add_parser(
-        "follow", help="print what happens as it happens; Ctrl+C stops looking, not the run"
+        "follow", help="print events as they happen; Ctrl+C ends the output, not the run"
     )
     follow.add_argument("--all", action="store_true", help="also print what was followed before")
     fetch = verbs.add_parser("fetch", help="copy samples, saved models and logs here")
     fetch.add_argument("--backups", action="store_true", help="backups too")
-    fetch.add_argument("--watch", action="store_true", help="again and again until the run has ended")
+    fetch.add_argument("--watch", action="store_true", help="repeat until the run has ended")
     fetch.add_argument("--overwrite", action="store_true", help="also replace files that were changed here")
     send = verbs.add_parser("send", help="send a command to the run")
-    send.add_argument("command", choices=COMMANDS, help="what it is to do")
+    send.add_argument("command", choices=COMMANDS, help="the command")
     send.add_argument("--wait", action="store_true", help="wait until it is done")
-    status = verbs.add_parser("status", help="how the run is doing")
+    status = verbs.add_parser("status", help="show the state of the run")
     status.add_argument("--json", action="store_true", help="print JSON")
-    clean = verbs.add_parser("clean", help="remove a run there that has ended; what was not fetched stays")
+    clean = verbs.add_parser("clean", help="remove a run there that has ended; files that were not fetched stay")
     clean.add_argument("--yes", action="store_true", help="do not ask")
     for verb in (follow, fetch, send, status, clean):
         verb.add_argument("run", nargs="?", metavar="RUN", help="name of the run; the newest by default")

@@ -419,11 +419,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
     parser.add_argument("--block", default=usual_features.block, help="denoiser: block whose output is read")
     parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: 0 to 999")
-    parser.add_argument("--cache", type=Path, help="folder that keeps features of images for the next time")
+    parser.add_argument("--cache", type=Path, help="folder that keeps features of images for later calls")
     parser.add_argument(
-        "--size", type=int, default=0, help="denoiser, vae: side of the square images are scaled to"
+        "--size", type=int, default=0, help="denoiser, vae: side of the square to which images are scaled"
     )
-    parser.add_argument("--grid", type=int, default=8, help="vae: cells a side")
+    parser.add_argument("--grid", type=int, default=8, help="vae: cells per side")
     parser.add_argument(
         "--hidden", type=int, default=usual.hidden, help="width of a hidden layer, 0 for none"
     )
@@ -444,7 +444,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(
-        "--measure-only", action="store_true", help="print how well it predicts the taste; write no file"
+        "--measure-only", action="store_true", help="print how well the head predicts the taste; write no file"
     )
     return parser.parse_args(argv)
 

@@ -97,7 +97,7 @@ class Checkout:
             raise SetupError(f"git does not read {self.root}: {self.ask('status').stderr.strip() or top}")
         for name in UNFINISHED:
             if Path(self.root, self.tell("rev-parse", "--git-path", name)).exists():
-                raise SetupError(f"git is in the middle of something ({name}): finish or abort it first")
+                raise SetupError(f"git has an unfinished operation ({name}): finish or abort it first")
         branch = self.ask("symbolic-ref", "--quiet", "--short", "HEAD").stdout.strip()
         if not branch:
             raise SetupError("no branch is checked out: choose one first, for example with  git switch main")
@@ -244,7 +244,7 @@ def update_program(root: Path, dry_run: bool) -> None:
         checkout.forward(update)
     refresh(root, dev)
     if update.commits:
-        say("updated. Start the program again; a training that is running should be stopped and resumed")
+        say("updated. Start the program again, and stop and resume any running training")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

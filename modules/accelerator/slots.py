@@ -99,7 +99,7 @@ def parse_slots(value: Mapping[str, Any] | None) -> Slots:
         raise ConfigError(f"{value!r} is not a mapping", SECTION, "write {shared: [...], rollout: [...]}")
     errors: list[UserError] = [
         ConfigError(
-            REMOVED.get(str(key), "there is no such slot"), f"{SECTION}.{key}", "slots: shared, rollout"
+            REMOVED.get(str(key), "there is no such list"), f"{SECTION}.{key}", "slots: shared, rollout"
         )
         for key in value
         if key not in SLOTS
@@ -217,4 +217,4 @@ def _remarks(slots: Slots, checked: Checked, paradigm: Paradigm) -> Iterator[str
     if {"attention_backend", "torch_compile"} <= set(names) and names.index("torch_compile") < names.index(
         "attention_backend"
     ):
-        yield "attention_backend is listed after torch_compile: put it first, or the compiled code is thrown away"
+        yield "attention_backend is listed after torch_compile: put it first, or the compiled code is discarded"

@@ -93,8 +93,8 @@ class Judged:
             f"Loss: images of {self.first} follow their prompts less than those of {self.second}: "
             f"{figures}, {between}."
             if loss
-            else f"Images of {self.first} follow their prompts no less than those of {self.second}, as far as "
-            f"{counted(len(change), 'image')} can tell: {figures}, {between}."
+            else f"Images of {self.first} follow their prompts no less than those of {self.second}, "
+            f"as far as {counted(len(change), 'image')} can show: {figures}, {between}."
         )
         between_ = [mean - half, mean + half] if math.isfinite(half) else None
         return {"change": mean, "interval": between_, "loss": loss, "sentence": said}

@@ -82,5 +82,5 @@ def _background_of(labels: Any) -> int:
     """
     found = [int(number) for number, name in dict(labels).items() if str(name).casefold() == BACKGROUND]
     if not found:
-        raise ValueError(f"none of the {len(labels)} things it tells apart is called {BACKGROUND}")
+        raise ValueError(f"none of its {len(labels)} labels is {BACKGROUND}")
     return found[0]

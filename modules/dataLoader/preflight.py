@@ -246,7 +246,7 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
         elif name != "cache_dir" and free_bytes(folder) < _OUTPUT_BYTES:
             faults.append(
                 DataError(
-                    f"there are only {_readable(free_bytes(folder))} free on the disk of {folder}",
+                    f"only {_readable(free_bytes(folder))} are free on the disk of {folder}",
                     field=name,
                     hint=f"make room: results and backups need {_readable(_OUTPUT_BYTES)} and more",
                 )

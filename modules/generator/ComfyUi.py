@@ -88,7 +88,7 @@ class ComfyUi(Remote):
         for count in {len(request.sources) for request in requests} - {0, len(self._pictures)}:
             self.refuse_sources()
             raise DataError(
-                f"the workflow edits {counted(len(self._pictures), 'image')} at once, and a prompt has {count}",
+                f"the workflow edits {counted(len(self._pictures), 'image')} at once, but a prompt has {count}",
                 "--workflow",
                 "use a workflow with as many images, or name the input of each with --slot source=NODE.INPUT, source2 "
                 "and source3: nodes that load the same file count as one image",

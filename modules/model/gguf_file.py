@@ -150,7 +150,7 @@ def read_gguf(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
 
 def _read_header(header: _Header) -> tuple[dict[str, _Entry], dict[str, Any]]:
     if header.take(4) != MAGIC:
-        raise _Damaged("it does not begin as a GGUF file does")
+        raise _Damaged("it does not begin like a GGUF file")
     version = header.number("I")
     if version not in VERSIONS:
         raise _Damaged(

@@ -71,8 +71,8 @@ def wrap_model(model: Model) -> None:
     counts = {name: wrap_edges(model.module(name)) for name in parts}
     if sum(counts.values()) and not counts.get(model.spec.denoiser, 1):
         _log.warning(
-            "force_circular_padding: only the VAE wraps its edges. The %s of %s has no convolution that does, so its "
-            "images may not fit together",
+            "force_circular_padding: only the VAE wraps its edges. The %s of %s has no convolution whose edges "
+            "can be wrapped, so images may not tile",
             model.spec.denoiser,
             model.spec.label,
         )

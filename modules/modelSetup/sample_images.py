@@ -142,8 +142,8 @@ def unguided(model: Model, cfg: float) -> str:
     if cfg <= 1.0 or not guide or guide in model.parts:
         return ""
     return (
-        f"samples are made without guidance, because {guide} is not loaded: a cfg_scale above 1 has no effect, and "
-        "they look worse than the model can do"
+        f"samples are made without guidance, because {guide} is not loaded: a cfg_scale above 1 has no effect, "
+        "and the samples look worse than the model's best"
     )
 
 

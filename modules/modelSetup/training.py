@@ -284,7 +284,7 @@ def check_rounding(module: nn.Module, part: str, kind: str) -> None:
         raise UnsupportedError(
             f"weights of a GGUF file stay in their blocks and are not rounded to {kind}",
             f"{part}.weight_dtype",
-            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
+            "choose BFLOAT_16, which applies to the few weights outside the blocks",
         )
 
 
@@ -411,7 +411,7 @@ def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
     trained = trained_parts(config, spec)
     if config.prompt_weighting and not spec.prompt_weighting:
         raise UnsupportedError(
-            f"emphasis in prompts has no meaning to the text encoder of {spec.label}",
+            f"the text encoder of {spec.label} does not understand emphasis in prompts",
             field="prompt_weighting",
             hint="switch it off; this model reads prompts as plain language",
         )

@@ -62,7 +62,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
 
 
 def _no_preset(file: ProjectFile, taste: bool) -> UserError:
-    hint = "name one of training_presets"
+    hint = "choose one of training_presets"
     if taste:
         found = (_of_own_images(path) for path in PRESETS.glob("*/*.json"))
         known = sorted({config.model_type.label for config in found if config is not None})

@@ -187,7 +187,7 @@ def _prepare_taste(
         low, high = head.guesses
         say(
             f"warning: the learned taste may be no better than guessing: it is right in {low:.0%} to {high:.0%} of "
-            "comparisons, and the adapter follows it where it is wrong. Pick some more images before you train on it"
+            "comparisons, and the adapter learns its mistakes too. Pick some more images before you train on it"
         )
     return config
 
@@ -200,7 +200,7 @@ def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> I
     begin: TrainConfig = load_layered(preset, None, (), check=False)
     usual = begin.epochs
     why = (
-        "; its adapter follows a taste already, so fewer are enough"
+        "; its adapter was already trained on a taste, so fewer are enough"
         if again and config.epochs < usual
         else ""
     )
@@ -209,7 +209,7 @@ def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> I
         said = counted(config.rlhf_prompts_per_epoch, "prompt")
         yield f"{said} in each epoch (preset: {begin.rlhf_prompts_per_epoch}), because the project has few"
     if head.no_fit:
-        yield f"images that do not show their prompt are not marked down: {head.no_fit}"
+        yield f"the score of images that do not show their prompt is not lowered: {head.no_fit}"
 
 
 def _begun_rewards(one: Round) -> list[dict[str, Any]]:
@@ -299,7 +299,7 @@ def follow(process: TrainerProcess, progress: Progress) -> Outcome:
                 raise
             asked = True
             process.run.post("stop")
-            progress("stopping with a backup; press Ctrl+C again to end it at once")
+            progress("stopping with a backup; press Ctrl+C again to end it immediately")
 
 
 def _said(follower: StatusFollower) -> str:

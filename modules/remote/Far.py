@@ -132,8 +132,8 @@ class Far:
 
     def _strange(self) -> UserError:
         return UserError(
-            f"{self.remote.address()} answered with something else than was asked for",
-            hint="start again; if it stays like this, do not trust that computer",
+            f"{self.remote.address()} sent an unexpected answer",
+            hint="start again; if this happens again, do not trust that computer",
         )
 
     async def send(self, data: bytes) -> None:

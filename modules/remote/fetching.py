@@ -230,7 +230,7 @@ class Fetch:
         await self._pieces(far, name, partial, there, size)
         if await digest(place) != sha256:
             self.owned.remove(partial)
-            raise UserError(f"{shown(name)} arrived with another content than announced", hint="fetch again")
+            raise UserError(f"{shown(name)} arrived with unexpected content", hint="fetch again")
         self.owned.move(partial, name, replace=True)
 
     async def compare(self, far: Far) -> tuple[dict[str, str], list[str]]:

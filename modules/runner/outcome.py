@@ -77,7 +77,8 @@ _LOG_PATTERNS = (
         Outcome(
             "setup",
             "the graphics card or its driver refused to work",
-            "update the driver; if that does not help, set train_device to cpu to see whether the rest works",
+            "update the driver; if that does not help, set train_device to cpu to check whether everything else "
+            "works",
         ),
     ),
 )

@@ -11,24 +11,31 @@ from modules.util.enum.choices import DataType, ModelFormat
 from modules.util.enum.ModelType import ModelType
 
 _FOLDER = ToolField("folder", "Folder", "The folder with the images.", Kind.FOLDER, needed=True)
-_SUBFOLDERS = ToolField("--subfolders", "Folders in it", "Images of folders in the folder too.", Kind.SWITCH)
+_SUBFOLDERS = ToolField("--subfolders", "Subfolders", "Include the images in subfolders.", Kind.SWITCH)
 _OVERWRITE = ToolField(
     "--overwrite",
     "Replace files",
-    "Files whose names are needed may be taken out. Undo brings them back.",
+    "Move existing files of the same name out of the way. Undo restores them.",
     Kind.SWITCH,
 )
 
 RENAME = ToolSpec(
     "rename",
     "Rename images",
-    "New names for all images of a folder. Captions and masks get the same names.",
+    "Give all images of a folder new names. Captions and masks get the same names.",
     "dataset.py",
     "rename",
     (
         _FOLDER,
-        ToolField("--pattern", "Pattern", f"The new name without its ending, with {FIELDS}.", needed=True),
-        ToolField("--start", "First number", "Numbers are counted in each folder.", Kind.WHOLE, 1),
+        ToolField(
+            "--pattern",
+            "Pattern",
+            f"The new name without its extension. Possible fields: {FIELDS}.",
+            needed=True,
+        ),
+        ToolField(
+            "--start", "First number", "The first number. Each folder is counted separately.", Kind.WHOLE, 1
+        ),
         _SUBFOLDERS,
         _OVERWRITE,
     ),
@@ -42,23 +49,36 @@ REWRITE = ToolSpec(
     "rewrite",
     (
         _FOLDER,
-        ToolField("--edge", "Longer side", "Pixels of the longer side. Empty leaves the size.", Kind.WHOLE),
+        ToolField(
+            "--edge", "Longer side", "Length of the longer side in pixels. Empty: the size stays.", Kind.WHOLE
+        ),
         ToolField(
             "--area",
-            "Area as of",
-            "Side of a square in pixels; images get its area. 1024 is usual for SDXL.",
+            "Area",
+            "Images get the area of a square with this side in pixels. 1024 is usual for SDXL.",
             Kind.WHOLE,
         ),
-        ToolField("--enlarge", "Enlarge too", "Small images are made larger as well.", Kind.SWITCH),
-        ToolField("--to", "Format", "The new format. Empty leaves it.", Kind.CHOICE, choices=tuple(ENDINGS)),
+        ToolField("--enlarge", "Enlarge", "Also enlarge images that are smaller.", Kind.SWITCH),
         ToolField(
-            "--quality", "Quality", "Of JPEG and WebP, 1 to 100. 100 is lossless for WebP.", Kind.WHOLE, 95
+            "--to", "Format", "The new format. Empty: the format stays.", Kind.CHOICE, choices=tuple(ENDINGS)
         ),
-        ToolField("--turn", "Turn upright", "Turn the pixels as the camera noted.", Kind.SWITCH),
+        ToolField(
+            "--quality",
+            "Quality",
+            "Quality of JPEG and WebP, 1 to 100. 100 is lossless for WebP.",
+            Kind.WHOLE,
+            95,
+        ),
+        ToolField(
+            "--turn",
+            "Turn upright",
+            "Rotate the pixels by the orientation that the camera stored.",
+            Kind.SWITCH,
+        ),
         ToolField(
             "--strip",
             "Remove metadata",
-            "Prompts of generated images are lost too. Colour profiles stay.",
+            "Remove metadata, including the prompts of generated images. Colour profiles stay.",
             Kind.SWITCH,
         ),
         _SUBFOLDERS,
@@ -69,7 +89,7 @@ REWRITE = ToolSpec(
 DUPLICATES = ToolSpec(
     "duplicates",
     "Find duplicates",
-    "List images that equal an earlier one, byte for byte or to the eye.",
+    "List images that are identical to an earlier one, or look the same.",
     "dataset.py",
     "duplicates",
     (
@@ -77,12 +97,15 @@ DUPLICATES = ToolSpec(
         ToolField(
             "--distance",
             "Distance",
-            "How different near-duplicates may be: 0 the same to the eye, 4 usual, 10 loose.",
+            "How different near-duplicates may look. 0: identical. 4 is usual, 10 is tolerant.",
             Kind.WHOLE,
             4,
         ),
         ToolField(
-            "--remove", "Take them out", "With captions and masks. Undo brings them back.", Kind.SWITCH
+            "--remove",
+            "Take them out",
+            "Move duplicates out of the folder, with captions and masks. Undo restores them.",
+            Kind.SWITCH,
         ),
         _SUBFOLDERS,
     ),
@@ -91,20 +114,27 @@ DUPLICATES = ToolSpec(
 STATISTICS = ToolSpec(
     "statistics",
     "Statistics",
-    "Sizes, shapes, buckets, tags, and images without a caption.",
+    "Count sizes, shapes, buckets and tags, and list images without a caption.",
     "dataset.py",
     "stats",
     (
         _FOLDER,
-        ToolField("--resolution", "Resolution", "Of the training, for its buckets.", Kind.WHOLE, 1024),
+        ToolField(
+            "--resolution",
+            "Resolution",
+            "Resolution of the training, which determines the buckets.",
+            Kind.WHOLE,
+            1024,
+        ),
         _SUBFOLDERS,
     ),
     previews=False,
 )
 _MODE = ToolField(
     "--mode",
-    "Captions that exist",
-    "BLANK writes only missing and empty ones, REPLACE all, APPEND adds to them. Undo brings the old ones back.",
+    "Existing captions",
+    "BLANK keeps captions that have text. REPLACE writes all captions again. APPEND adds to existing captions. Undo "
+    "restores the old ones.",
     Kind.CHOICE,
     Mode.BLANK.value,
     tuple(Mode),
@@ -114,14 +144,20 @@ _AROUND = (
     ToolField("--suffix", "After", "Text after each new caption."),
 )
 _PROMPT = ToolField(
-    "--prompt", "Question", "What is asked about each image. Empty where the model needs none."
+    "--prompt", "Question", "The question about each image. Leave it empty if the model needs none."
 )
-_LENGTH = ToolField("--length", "Longest text", "In tokens; a word is about 1.3 tokens.", Kind.WHOLE, 120)
+_LENGTH = ToolField(
+    "--length",
+    "Maximum length",
+    "Maximum length of a caption in tokens. A word has about 1.3 tokens.",
+    Kind.WHOLE,
+    120,
+)
 
 DESCRIBE = ToolSpec(
     "describe",
     "Describe images",
-    "Captions by a model on this computer: BLIP, Qwen-VL, LLaVA and others of transformers.",
+    "Write captions with a model on this computer: BLIP, Qwen-VL, LLaVA or another of transformers.",
     "caption.py",
     "describe",
     (
@@ -133,16 +169,22 @@ DESCRIBE = ToolSpec(
         _MODE,
         *_AROUND,
         _LENGTH,
-        ToolField("--batch", "At once", "Images. More are faster and need more memory.", Kind.WHOLE, 1),
+        ToolField(
+            "--batch",
+            "At once",
+            "Number of images processed at once. More are faster but need more memory.",
+            Kind.WHOLE,
+            1,
+        ),
         ToolField(
             "--dtype",
             "Number format",
-            "BFLOAT_16 needs half the memory of FLOAT_32.",
+            "Number format of the model. BFLOAT_16 needs half the memory of FLOAT_32.",
             Kind.CHOICE,
             DataType.FLOAT_32.value,
             (DataType.FLOAT_32.value, DataType.FLOAT_16.value, DataType.BFLOAT_16.value),
         ),
-        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
         _SUBFOLDERS,
     ),
     undoes=True,
@@ -150,7 +192,7 @@ DESCRIBE = ToolSpec(
 TAG = ToolSpec(
     "tag",
     "Tag images",
-    "Lists of tags by a WD tagger on this computer.",
+    "Write lists of tags with a WD tagger on this computer.",
     "caption.py",
     "tag",
     (
@@ -158,17 +200,25 @@ TAG = ToolSpec(
         ToolField(
             "--model",
             "Tagger",
-            "Its folder, with model.onnx and selected_tags.csv.",
+            "The folder of the tagger, with model.onnx and selected_tags.csv.",
             Kind.FOLDER,
             needed=True,
         ),
-        ToolField("--threshold", "Least certainty", "Of a tag, 0 to 1.", Kind.NUMBER, 0.35),
-        ToolField("--character", "For characters", "The same for names of characters.", Kind.NUMBER, 0.85),
-        ToolField("--drop", "Never write", "Tags, separated by commas."),
-        ToolField("--underscores", "Keep underscores", "long_hair instead of long hair.", Kind.SWITCH),
+        ToolField(
+            "--threshold", "Minimum certainty", "Minimum probability of a tag, 0 to 1.", Kind.NUMBER, 0.35
+        ),
+        ToolField(
+            "--character",
+            "For characters",
+            "Minimum probability of a character's name, 0 to 1.",
+            Kind.NUMBER,
+            0.85,
+        ),
+        ToolField("--drop", "Never write", "Tags that are never written, separated by commas."),
+        ToolField("--underscores", "Keep underscores", "Write long_hair instead of long hair.", Kind.SWITCH),
         _MODE,
         *_AROUND,
-        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
         _SUBFOLDERS,
     ),
     undoes=True,
@@ -176,31 +226,35 @@ TAG = ToolSpec(
 ASK = ToolSpec(
     "ask",
     "Ask a server for captions",
-    "Captions by a program with the chat interface of OpenAI: LM Studio, llama.cpp, Ollama.",
+    "Get captions from a program with the chat interface of OpenAI: LM Studio, llama.cpp or Ollama.",
     "caption.py",
     "ask",
     (
         _FOLDER,
         ToolField(
-            "--url", "Address", "Of its interface, such as http://127.0.0.1:1234/v1.", Kind.TEXT, needed=True
+            "--url",
+            "Address",
+            "Address of the interface, such as http://127.0.0.1:1234/v1.",
+            Kind.TEXT,
+            needed=True,
         ),
-        ToolField("--model", "Model", "Its name there.", Kind.TEXT, needed=True),
+        ToolField("--model", "Model", "Name of the model in that program.", Kind.TEXT, needed=True),
         ToolField(
             "--prompt",
             "Question",
-            "What is asked about each image.",
+            "The question about each image.",
             Kind.TEXT,
             "Describe this image in one sentence.",
         ),
         _MODE,
         *_AROUND,
         _LENGTH,
-        ToolField("--parallel", "At once", "Images.", Kind.WHOLE, 4),
-        ToolField("--seconds", "Longest wait", "Seconds for one answer.", Kind.WHOLE, 300),
+        ToolField("--parallel", "At once", "Number of images sent at once.", Kind.WHOLE, 4),
+        ToolField("--seconds", "Maximum wait", "Maximum time for one answer, in seconds.", Kind.WHOLE, 300),
         ToolField(
             "--remote",
             "Outside this network",
-            "The images may be sent to an address outside this computer and its network.",
+            "Allow images to be sent to an address outside this computer and its network.",
             Kind.SWITCH,
         ),
         _SUBFOLDERS,
@@ -210,30 +264,45 @@ ASK = ToolSpec(
 _SHAPE = (
     ToolField(
         "--mode",
-        "Masks that exist",
-        "BLANK makes only missing masks. REPLACE makes all. ADD, SUBTRACT and BLEND change those that exist.",
+        "Existing masks",
+        "BLANK makes only missing masks. REPLACE makes all masks again. ADD, SUBTRACT and BLEND change existing masks.",
         Kind.CHOICE,
         MaskMode.BLANK.value,
         tuple(MaskMode),
     ),
-    ToolField("--alpha", "Share of the new", "Of the new mask with BLEND, 0 to 1.", Kind.NUMBER, 0.5),
+    ToolField("--alpha", "Blend share", "Share of the new mask with BLEND, 0 to 1.", Kind.NUMBER, 0.5),
     ToolField(
-        "--invert", "Turn round", "What is found is black, the rest is white and learned.", Kind.SWITCH
+        "--invert",
+        "Invert",
+        "Make what is found black, and the rest white, so that the rest is learned.",
+        Kind.SWITCH,
     ),
-    ToolField("--smooth", "Smooth", "Pixels. Specks and holes smaller than this go.", Kind.WHOLE, 0),
-    ToolField("--expand", "Expand", "Pixels by which white grows; below 0 it shrinks.", Kind.WHOLE, 0),
-    ToolField("--blur", "Blur", "Radius in pixels of soft edges.", Kind.NUMBER, 0.0),
+    ToolField(
+        "--smooth", "Smooth", "Remove specks and holes smaller than this, in pixels. 0: off.", Kind.WHOLE, 0
+    ),
+    ToolField(
+        "--expand", "Expand", "Grow white areas by this many pixels. Below 0: shrink them.", Kind.WHOLE, 0
+    ),
+    ToolField("--blur", "Blur", "Radius of soft edges, in pixels. 0: hard edges.", Kind.NUMBER, 0.0),
 )
 MASK_COLOR = ToolSpec(
     "mask_color",
     "Masks by colour",
-    "Masks that are white where an image has a colour, or everywhere else: for plain backgrounds.",
+    "Make masks that are white where an image has a colour, or everywhere else. Useful for plain backgrounds.",
     "mask.py",
     "color",
     (
         _FOLDER,
-        ToolField("--color", "Colour", "#rrggbb, a name such as white, or transparent.", Kind.TEXT, "white"),
-        ToolField("--tolerance", "Tolerance", "How far each channel may be off, 0 to 255.", Kind.WHOLE, 30),
+        ToolField(
+            "--color",
+            "Colour",
+            "The colour to find: #rrggbb, a name such as white, or transparent.",
+            Kind.TEXT,
+            "white",
+        ),
+        ToolField(
+            "--tolerance", "Tolerance", "How far each colour channel may differ, 0 to 255.", Kind.WHOLE, 30
+        ),
         *_SHAPE,
         _SUBFOLDERS,
     ),
@@ -242,18 +311,24 @@ MASK_COLOR = ToolSpec(
 MASK_PROMPT = ToolSpec(
     "mask_prompt",
     "Masks by words",
-    "Masks that are white where a CLIPSeg model finds what you name.",
+    "Make masks that are white where a CLIPSeg model finds what you name.",
     "mask.py",
     "prompt",
     (
         _FOLDER,
         ToolField(
-            "--model", "Model", "A folder of CLIPSeg, or its name on the hub.", Kind.FOLDER, needed=True
+            "--model",
+            "Model",
+            "The folder of a CLIPSeg model, or its name on the hub.",
+            Kind.FOLDER,
+            needed=True,
         ),
-        ToolField("--prompt", "Look for", "Such as: a face.", Kind.TEXT, needed=True),
-        ToolField("--threshold", "Least certainty", "Of a pixel, 0 to 1.", Kind.NUMBER, 0.3),
+        ToolField("--prompt", "Look for", "What to find, such as a face.", Kind.TEXT, needed=True),
+        ToolField(
+            "--threshold", "Minimum certainty", "Minimum probability of a pixel, 0 to 1.", Kind.NUMBER, 0.3
+        ),
         *_SHAPE,
-        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
         _SUBFOLDERS,
     ),
     undoes=True,
@@ -261,7 +336,7 @@ MASK_PROMPT = ToolSpec(
 MASK_BACKGROUND = ToolSpec(
     "mask_background",
     "Masks without background",
-    "Masks that are white where a segmentation model sees a thing, and black where it sees background.",
+    "Make masks that are white where a segmentation model sees an object, and black where it sees background.",
     "mask.py",
     "background",
     (
@@ -269,24 +344,24 @@ MASK_BACKGROUND = ToolSpec(
         ToolField(
             "--model",
             "Model",
-            "A folder of a segmentation model, or its name on the hub. One of its labels is background.",
+            "The folder of a segmentation model, or its name on the hub. One of its labels must be background.",
             Kind.FOLDER,
             needed=True,
         ),
         ToolField(
             "--threshold",
             "Threshold",
-            "Minimum probability, 0 to 1, that a pixel is not background; 0.5 is usual.",
+            "Minimum probability that a pixel is not background, 0 to 1. 0.5 is usual.",
             Kind.NUMBER,
             0.5,
         ),
         *_SHAPE,
-        ToolField("--device", "Device", "auto, cpu or cuda.", Kind.TEXT, "auto"),
+        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
         _SUBFOLDERS,
     ),
     undoes=True,
 )
-_ONLY = ToolField("--only", "Only where", "Only captions that contain this text. Empty for all.")
+_ONLY = ToolField("--only", "Only where", "Change only captions that contain this text. Empty: all captions.")
 REPLACE_TEXT = ToolSpec(
     "replace_text",
     "Replace words",
@@ -295,9 +370,9 @@ REPLACE_TEXT = ToolSpec(
     "replace",
     (
         _FOLDER,
-        ToolField("--find", "Find", "Upper and lower case must match.", needed=True),
-        ToolField("--by", "Replace with", "Empty removes it."),
-        ToolField("--tags", "Whole tags", "Only tags that are exactly this.", Kind.SWITCH),
+        ToolField("--find", "Find", "The text to find. Upper and lower case must match.", needed=True),
+        ToolField("--by", "Replace with", "The new text. Empty: the text is removed."),
+        ToolField("--tags", "Whole tags", "Replace only whole tags that are equal to the text.", Kind.SWITCH),
         _ONLY,
         _SUBFOLDERS,
     ),
@@ -306,13 +381,13 @@ REPLACE_TEXT = ToolSpec(
 ADD_TAG = ToolSpec(
     "add_tag",
     "Add tags",
-    "Put tags, or a word for your subject, into all captions that do not have them.",
+    "Add tags, or a word for your subject, to all captions that do not have them.",
     "caption.py",
     "add",
     (
         _FOLDER,
-        ToolField("--tag", "Tags", "Separated by commas.", needed=True),
-        ToolField("--end", "At the end", "After the other tags instead of in front.", Kind.SWITCH),
+        ToolField("--tag", "Tags", "The tags to add, separated by commas.", needed=True),
+        ToolField("--end", "At the end", "Add them after the other tags instead of in front.", Kind.SWITCH),
         _ONLY,
         _SUBFOLDERS,
     ),
@@ -324,29 +399,44 @@ DELETE_TAG = ToolSpec(
     "Remove a tag from all captions.",
     "caption.py",
     "delete",
-    (_FOLDER, ToolField("--tag", "Tag", "Exactly as it is written.", needed=True), _ONLY, _SUBFOLDERS),
+    (
+        _FOLDER,
+        ToolField("--tag", "Tag", "The tag, exactly as it is written.", needed=True),
+        _ONLY,
+        _SUBFOLDERS,
+    ),
     undoes=True,
 )
 COUNT_TAGS = ToolSpec(
     "count_tags",
     "Count tags",
-    "How many captions have each tag, and which images have no caption.",
+    "Count how many captions have each tag, and list images without a caption.",
     "caption.py",
     "count",
     (_FOLDER, _SUBFOLDERS),
     previews=False,
 )
-_REPLACE = ToolField("--overwrite", "Replace the file", "The target may exist already.", Kind.SWITCH)
+_REPLACE = ToolField(
+    "--overwrite", "Replace the file", "Replace the target if it already exists.", Kind.SWITCH
+)
 _FAMILY = ToolField(
-    "--family", "Model type", "Of the base model.", Kind.CHOICE, choices=tuple(ModelType), needed=True
+    "--family",
+    "Model type",
+    "Model type of the base model.",
+    Kind.CHOICE,
+    choices=tuple(ModelType),
+    needed=True,
 )
 _ADAPTERS = ToolField(
-    "--adapters", "LoRAs", "Files, separated by ;, each with =STRENGTH if that is not 1.", needed=True
+    "--adapters",
+    "LoRAs",
+    "LoRA files, separated by semicolons. Add =STRENGTH to a file if its strength is not 1.",
+    needed=True,
 )
 _LAYOUT = ToolField(
     "--to",
     "Layout",
-    "Of the file. KOHYA_LORA is read by most programs.",
+    "Layout of the new file. Most programs read KOHYA_LORA.",
     Kind.CHOICE,
     ModelFormat.KOHYA_LORA.value,
     tuple(name.value for name in ModelFormat if name.for_adapters),
@@ -354,7 +444,7 @@ _LAYOUT = ToolField(
 _NUMBERS = ToolField(
     "--dtype",
     "Number format",
-    "FLOAT_16 halves the file.",
+    "Number format of the new file. FLOAT_16 halves its size.",
     Kind.CHOICE,
     DataType.FLOAT_32.value,
     tuple(DataType),
@@ -364,16 +454,29 @@ _TARGET = ToolField("target", "Write to", "The new file.", Kind.TARGET, needed=T
 LOSSES = ToolSpec(
     "losses",
     "Loss of each image",
-    "How hard each image is for a model. Wrong captions and images that do not belong come first.",
+    "Measure how hard each image is for a model. Images with wrong captions, or that do not belong to the set, usually "
+    "come first.",
     "calculate_loss.py",
     "",
     (
         ToolField(
-            "config", "Config", "Of the training: its model and its resolution.", Kind.FILE, needed=True
+            "config",
+            "Config",
+            "Config of the training. Its model and resolution are used.",
+            Kind.FILE,
+            needed=True,
         ),
-        ToolField("--images", "Images", "A folder; empty for the images of the config.", Kind.FOLDER),
-        ToolField("--adapter", "LoRA", "Measured with the model. Empty for the base model.", Kind.FILE),
-        ToolField("--levels", "Noise levels", "More are slower and more exact.", Kind.WHOLE, 8),
+        ToolField("--images", "Images", "A folder of images. Empty: the images of the config.", Kind.FOLDER),
+        ToolField(
+            "--adapter", "LoRA", "Measure the model with this LoRA. Empty: the base model alone.", Kind.FILE
+        ),
+        ToolField(
+            "--levels",
+            "Noise levels",
+            "Number of noise levels. More are slower but more exact.",
+            Kind.WHOLE,
+            8,
+        ),
         ToolField("target", "Table", "The CSV file to write.", Kind.TARGET, needed=True),
         _REPLACE,
     ),
@@ -385,19 +488,23 @@ MERGE_MODEL = ToolSpec(
     "merge.py",
     "model",
     (
-        ToolField("base", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        ToolField("base", "Base model", "A file, a folder or a name on the hub.", Kind.MODEL, needed=True),
         _FAMILY,
         _ADAPTERS,
         ToolField(
             "--to",
             "Layout",
-            "One file, or a folder of diffusers.",
+            "Write one file, or a diffusers folder.",
             Kind.CHOICE,
             ModelFormat.SAFETENSORS.value,
             (ModelFormat.SAFETENSORS.value, ModelFormat.DIFFUSERS.value),
         ),
         ToolField(
-            "--dtype", "Number format", "Empty keeps that of the model.", Kind.CHOICE, choices=tuple(DataType)
+            "--dtype",
+            "Number format",
+            "Number format of the new model. Empty: that of the base model.",
+            Kind.CHOICE,
+            choices=tuple(DataType),
         ),
         ToolField("target", "Write to", "The new file or folder.", Kind.TARGET, needed=True),
         _REPLACE,
@@ -414,13 +521,18 @@ MERGE_ADAPTERS = ToolSpec(
         ToolField(
             "--family",
             "Model type",
-            "Empty takes what the first file says.",
+            "Model type. Empty: as named in the first file.",
             Kind.CHOICE,
             choices=tuple(ModelType),
         ),
-        ToolField("--base", "Base model", "Only for its names; often not needed.", Kind.FILE),
         ToolField(
-            "--rank", "Rank", "Empty is exact: all ranks added. Smaller is nearly the same.", Kind.WHOLE
+            "--base", "Base model", "Needed only if the layer names cannot be found without it.", Kind.FILE
+        ),
+        ToolField(
+            "--rank",
+            "Rank",
+            "Rank of the result. Empty: all ranks added, which is exact. A smaller rank is an approximation.",
+            Kind.WHOLE,
         ),
         _LAYOUT,
         _NUMBERS,
@@ -431,14 +543,22 @@ MERGE_ADAPTERS = ToolSpec(
 EXTRACT = ToolSpec(
     "extract",
     "LoRA from two models",
-    "Write the difference of a model and its base as a LoRA.",
+    "Write the difference between a model and its base as a LoRA.",
     "merge.py",
     "extract",
     (
-        ToolField("base", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
-        ToolField("tuned", "Changed model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        ToolField("base", "Base model", "A file, a folder or a name on the hub.", Kind.MODEL, needed=True),
+        ToolField(
+            "tuned", "Changed model", "A file, a folder or a name on the hub.", Kind.MODEL, needed=True
+        ),
         _FAMILY,
-        ToolField("--rank", "Rank", "Larger is nearer to the difference.", Kind.WHOLE, 32),
+        ToolField(
+            "--rank",
+            "Rank",
+            "Rank of the LoRA. A higher rank comes closer to the difference.",
+            Kind.WHOLE,
+            32,
+        ),
         _LAYOUT,
         _NUMBERS,
         _TARGET,
@@ -454,38 +574,49 @@ SAMPLE = ToolSpec(
     "sample.py",
     "",
     (
-        ToolField("--model", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        ToolField("--model", "Base model", "A file, a folder or a name on the hub.", Kind.MODEL, needed=True),
         ToolField(
             "--model-type",
             "Model type",
-            "Of the base model.",
+            "Model type of the base model.",
             Kind.CHOICE,
             choices=tuple(ModelType),
             needed=True,
         ),
         ToolField("--out", "Write to", "The folder for the images.", Kind.FOLDER, needed=True),
-        ToolField("--prompt", "Prompt", "What to show. Empty where prompts are in the grid."),
+        ToolField(
+            "--prompt",
+            "Prompt",
+            "What the image should show. Leave it empty if prompts are an axis of the grid.",
+        ),
         ToolField(
             "--adapter",
             "LoRAs",
-            "Files, separated by ;, each with =STRENGTH if that is not 1. The folder of a run is its last save.",
+            "LoRA files, separated by semicolons. Add =STRENGTH to a file if its strength is not 1. The folder of a "
+            "run stands for its last save.",
         ),
         ToolField(
-            "--x", "Columns", f"What differs from left to right, such as strength=0,0.5,1. Possible: {_AXES}."
+            "--x", "Columns", f"What varies from left to right, such as strength=0,0.5,1. Possible: {_AXES}."
         ),
         ToolField(
             "--y",
             "Rows",
-            "What differs from top to bottom, such as prompt=a cat|a dog, or checkpoint=RUN for all saves of a run.",
+            "What varies from top to bottom, such as prompt=a cat|a dog, or checkpoint=RUN for all saves of a run.",
         ),
-        ToolField("--embedding", "Embeddings", "WORD=FILE, separated by ;."),
-        ToolField("--negative-prompt", "Negative prompt", "What not to show."),
+        ToolField("--embedding", "Embeddings", "Embeddings as WORD=FILE, separated by semicolons."),
+        ToolField("--negative-prompt", "Negative prompt", "What the image should not show."),
         ToolField("--seed", "Seed", "The same seed starts from the same noise.", Kind.WHOLE, 42),
-        ToolField("--steps", "Steps", "Empty takes the usual number.", Kind.WHOLE),
-        ToolField("--cfg-scale", "CFG scale", "Empty takes the usual scale.", Kind.NUMBER),
-        ToolField("--width", "Width", "Pixels. Empty takes the usual size.", Kind.WHOLE),
-        ToolField("--height", "Height", "Pixels. Empty takes the usual size.", Kind.WHOLE),
-        ToolField("--batch-size", "At once", "Images that differ in prompt or seed alone.", Kind.WHOLE, 1),
+        ToolField("--steps", "Steps", "Number of denoising steps. Empty: the usual number.", Kind.WHOLE),
+        ToolField("--cfg-scale", "CFG scale", "Guidance scale. Empty: the usual scale.", Kind.NUMBER),
+        ToolField("--width", "Width", "Width in pixels. Empty: the usual width.", Kind.WHOLE),
+        ToolField("--height", "Height", "Height in pixels. Empty: the usual height.", Kind.WHOLE),
+        ToolField(
+            "--batch-size",
+            "At once",
+            "Number of images made at once, if they differ only in prompt or seed.",
+            Kind.WHOLE,
+            1,
+        ),
     ),
     shows=True,
 )

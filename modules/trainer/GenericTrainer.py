@@ -250,8 +250,7 @@ class GenericTrainer:
         whole = self._resumed_from is None and self.progress.global_step > 0
         if self.config.trains_online and whole and not self._moved:
             raise DataError(
-                f"nothing was learned in {self.progress.global_step} steps: no gradient was greater than 0. Nothing "
-                "is saved",
+                f"nothing was learned in {self.progress.global_step} steps: all gradients were 0. Nothing is saved",
                 field="rlhf_reward",
                 hint="the images of a prompt probably got equal rewards: check the reward, or make images differ more "
                 "(rlhf_group_size, rlhf_rollout_noise_level)",

@@ -117,5 +117,5 @@ def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], fie
         raise UserError(
             f"{path} has {len(strays)} tensors that belong to no part of such a model:\n{list_offenders(strays)}",
             field=field,
-            hint="they could change what the model makes; use the file it was published as, or one without them",
+            hint="they could change the model's images; use the published file, or one without these tensors",
         )

@@ -227,7 +227,7 @@ def check_gradients(trainer: GenericTrainer, plain: PlainTrainer) -> float:
     ours, theirs = gradients
     distance = float((ours - theirs).norm() / theirs.norm()) if ours.shape == theirs.shape else float("inf")
     if not distance < TOLERANCE:
-        raise RuntimeError(f"the restated step has another gradient: off by {distance:.2e}")
+        raise RuntimeError(f"the gradient of {PLAIN} differs by {distance:.2e}")
     return distance
 
 
@@ -329,7 +329,7 @@ def rows(
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "diffusers", "peft"))
     said = [
         described("processor time of a step", processor[OURS], processor[PLAIN]),
-        described("time by the clock", wall[OURS], wall[PLAIN]),
+        described("wall time", wall[OURS], wall[PLAIN]),
         f"{PLAIN} restates the arithmetic in this repository and is not another program; {versions}; gradients equal "
         f"to {distance:.0e}",
     ]

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> list[Result]:
             extra={"seconds": found["find"], "cpu_seconds": found["find_cpu"]},
         ),
         Result(
-            model, f"find to redraw, by the clock as share of {KEY_SECONDS:g} s", found["find"] / KEY_SECONDS,
+            model, f"find to redraw, wall time as share of {KEY_SECONDS:g} s", found["find"] / KEY_SECONDS,
             extra={"seconds": found["find"]},
         ),
         Result(

@@ -20,8 +20,8 @@ disks, and signals to training."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=sorted(SIZES), default="usual", help="how much is tried")
-    parser.add_argument("--seed", type=int, default=1, help="which cases are drawn")
+    parser.add_argument("--size", choices=sorted(SIZES), default="usual", help="number of cases that are tried")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the cases")
 
 
 def run(options: argparse.Namespace) -> list[Result]:

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="GIB",
-        help="let CUDA have only as much as a card of this size",
+        help="limit CUDA's memory to that of a card of this size",
     )
 
 

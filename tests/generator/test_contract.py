@@ -241,7 +241,7 @@ class TestComfyUi:
             generator.refuse_sources()
             generator.check(requests)
             assert [seed_of(image.data) for image in generator.generate(requests)] == [5, 700, 9]
-            with pytest.raises(UserError, match="edits 1 image at once, and a prompt has 2"):
+            with pytest.raises(UserError, match="edits 1 image at once, but a prompt has 2"):
                 generator.check([replace(requests[0], sources=tuple(places))])
             for settings in ({"checkpoint": "sd15.safetensors"}, {"workflow": edit_graph(used=False)}):
                 with pytest.raises(UserError, match="loads no image that it edits"):

@@ -508,11 +508,11 @@ class TestALearnedTaste:
     def test_what_is_trained_and_on_what_is_said(self, picked, capsys, asked):
         assert taste.main(["train", str(picked), "--method", "taste"]) == 0
         said = capsys.readouterr().err
-        assert "epochs 6 (preset: 8)" in said and "marked down" not in said
+        assert "epochs 6 (preset: 8)" in said and "not lowered" not in said
         self.learner.also = {"no_fit": "the guard cannot read the denoiser of this model"}
         assert taste.main(["train", str(picked), "--method", "taste", "--again"]) == 0
         said = capsys.readouterr().err
-        assert "are not marked down: the guard cannot read the denoiser of this model" in said
+        assert "is not lowered: the guard cannot read the denoiser of this model" in said
         config = json.loads((picked / "round-1" / "config.json").read_text())
         assert "guard" not in config["rlhf_rewards"][0]["params"]
 

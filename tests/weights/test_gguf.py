@@ -184,7 +184,7 @@ def tensor(
 HUGE = 2**63
 BAD = {
     "empty": (b"", "ends within its header|more than there is room for"),
-    "another format": (header(magic=b"PK\3\4"), "does not begin as a GGUF file"),
+    "another format": (header(magic=b"PK\3\4"), "does not begin like a GGUF file"),
     "big endian": (b"GGUF" + pack(">IQQ", 3, 1, 0), "version 50331648 of the format"),
     "old version": (header(version=1), "version 1 of the format"),
     "countless tensors": (header(tensors=HUGE), f"promises {HUGE} tensors"),

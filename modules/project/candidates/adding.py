@@ -215,7 +215,8 @@ def use_workflow(project: Project, workflow: Mapping[str, Any]) -> None:
     with project.busy():
         if not can_change_generator(project):
             raise DataError(
-                "the images of this project were made in another way, and only images made alike can be compared",
+                "the images of this project were made in another way, and only images made in the same way can "
+                "be compared",
                 "workflow",
                 "begin a new project with the workflow",
             )

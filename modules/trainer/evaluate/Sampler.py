@@ -141,8 +141,10 @@ class Sampler:
                 f"{len(too_large)} of {len(self._samples)} samples were not made: the device's memory is too small "
                 f"for {', '.join(sizes)} during training",
                 field="samples",
-                hint="make them smaller, choose a weight_dtype with fewer bits for the frozen parts, or keep ema on "
-                "the CPU",
+                hint=(
+                    "make the samples smaller, choose a weight_dtype with fewer bits for the frozen parts, or "
+                    "keep ema on the CPU"
+                ),
             )
 
     def _image(

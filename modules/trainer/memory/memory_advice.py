@@ -201,7 +201,7 @@ def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = pl
     said = f"does not fit: {plan.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB free"
     saving = cheapest_saving(config, free, planner)
     if saving is None:
-        return [said, "no change of settings makes it fit: use a smaller model or resolution"]
+        return [said, "no change of settings makes the run fit: use a smaller model or resolution"]
     return [said, f"it would take {saving[1] / GIB:.1f} GiB with: {_settings(saving[0])}"]
 
 

@@ -42,7 +42,7 @@ def custom_factors(
     }
     kind = _class(config.custom_learning_rate_scheduler)
     if config.learning_rate <= 0:
-        raise ConfigError("the learning rate has to be above 0 for a schedule of a class", "learning_rate")
+        raise ConfigError("the learning rate must be above 0 for a CUSTOM schedule", "learning_rate")
     idle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=config.learning_rate, momentum=0.9)
     factors = []
     try:

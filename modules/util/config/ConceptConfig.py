@@ -28,7 +28,7 @@ class ConceptImageConfig(BaseConfig):
     """How the images of a concept are augmented. Everything is off for preference pairs."""
 
     enable_crop_jitter: bool = setting(
-        True, title="Crop jitter", tip="Move the crop a little on each variation."
+        True, title="Crop jitter", tip="Shift the crop a little in each variation."
     )
     enable_random_flip: bool = setting(False, title="Random flip", tip="Mirror half of the variations.")
     enable_fixed_flip: bool = setting(False, title="Fixed flip", tip="Mirror every image.")
@@ -39,7 +39,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed rotation", tip="Rotate every image by the maximum angle."
     )
     random_rotate_max_angle: Float = setting(
-        0.0, ge=-180, le=180, title="Maximum angle", tip="In degrees, counter-clockwise."
+        0.0, ge=-180, le=180, title="Maximum angle", tip="Maximum angle in degrees, counter-clockwise."
     )
     enable_random_brightness: bool = setting(
         False, title="Random brightness", tip="Change the brightness by a random amount up to the strength."
@@ -81,17 +81,17 @@ class ConceptImageConfig(BaseConfig):
         False,
         title="Random mask disc",
         tip=(
-            "In masked training, keep only a disc of the mask in each variation, around a random white point. Its "
-            "radius is 0.2 to 1 of the way to the farthest white point."
+            "In masked training, keep only a disc of the mask in each variation, around a random white point. "
+            "Its radius is 0.2 to 1 times the distance to the farthest white point."
         ),
     )
     enable_random_mask_rotate_crop: bool = setting(
         False,
         title="Random crop to mask",
         tip=(
-            "In masked training, rotate each variation by up to 20 degrees and crop it to the mask with 10 to 30 % "
-            "of room on each side. The crop keeps the aspect of the image and is never smaller than the smallest "
-            "resolution."
+            "In masked training, rotate each variation by up to 20 degrees and crop it to the mask with a margin "
+            "of 10 to 30 % on each side. The crop keeps the aspect ratio of the image and is never smaller than "
+            "the smallest resolution."
         ),
     )
     enable_resolution_override: bool = setting(
@@ -126,7 +126,7 @@ class ConceptTextConfig(BaseConfig):
         ".txt",
         visible=".prompt_source=sample",
         title="Caption extension",
-        tip="How the names of the text files next to the images end, such as .txt or .caption.",
+        tip="Extension of the text files next to the images, such as .txt or .caption.",
     )
     missing_caption: str = setting(
         "",
@@ -152,14 +152,14 @@ class ConceptTextConfig(BaseConfig):
         False, title="Shuffle tags", tip="Shuffle the tags of a prompt in each variation."
     )
     tag_delimiter: str = setting(
-        ",", min_length=1, title="Tag delimiter", tip="What separates the tags of a prompt."
+        ",", min_length=1, title="Tag delimiter", tip="The text that separates the tags of a prompt."
     )
     keep_tags_count: int = setting(
         1,
         ge=0,
         le=10000,
         title="Tags to keep",
-        tip="This many tags at the start are neither moved nor dropped.",
+        tip="Number of tags at the start that are neither moved nor dropped.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
     tag_dropout_mode: TagDropoutMode = setting(
@@ -177,20 +177,20 @@ class ConceptTextConfig(BaseConfig):
         le=1,
         visible=".tag_dropout_enable",
         title="Dropout probability",
-        tip="Chance that a tag (FULL: all tags) is dropped.",
+        tip="Probability that a tag (FULL: all tags) is dropped.",
     )
     tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = setting(
         TagDropoutSpecialTagsMode.NONE,
         visible=".tag_dropout_enable",
         title="Special tags",
-        tip="WHITELIST: the special tags are never dropped; BLACKLIST: only they are.",
+        tip="WHITELIST: special tags are never dropped. BLACKLIST: only special tags are dropped.",
     )
     tag_dropout_special_tags: str = setting(
         "",
         visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
         widget="file",
         title="List of special tags",
-        tip="The tags separated by the delimiter, or a .txt or .csv file with one per line.",
+        tip="The special tags, separated by the delimiter, or a .txt or .csv file with one tag per line.",
     )
     tag_dropout_special_tags_regex: bool = setting(
         False,
@@ -213,13 +213,13 @@ class ConceptTextConfig(BaseConfig):
         le=1,
         visible=".caps_randomize_enable",
         title="Capitals probability",
-        tip="Chance that the capitals of a tag are changed.",
+        tip="Probability that the capitals of a tag are changed.",
     )
     caps_randomize_lowercase: bool = setting(
         False,
         visible=".caps_randomize_enable",
         title="Lower case first",
-        tip="Write everything in lower case before changing capitals.",
+        tip="Change everything to lower case before changing capitals.",
     )
 
     @field_validator("caption_extension")
@@ -252,8 +252,8 @@ class ConceptConfig(BaseConfig):
         title="Source images",
         tip=(
             "For models that edit images: the folder with the images before the edit, each named "
-            "like its result. The caption is the instruction. The names of a second and third "
-            "source end in .2 and .3 before the extension. For pairs, set this only on the chosen "
+            "like its result. The caption is the instruction. A second and a third source have .2 and .3 before "
+            "the extension of their names. For pairs, set this only on the chosen "
             "concept."
         ),
     )
@@ -280,21 +280,21 @@ class ConceptConfig(BaseConfig):
         ge=-(2**53) + 1,
         le=2**53 - 1,
         title="Seed",
-        tip="A different number gives different variations and a different choice of samples.",
+        tip="Seed of the variations and of the choice of samples. Change it to get others.",
     )
     image_variations: int = setting(
         1,
         ge=1,
         le=10000,
         title="Image variations",
-        tip="How many differently augmented versions of each image are made and used in turn.",
+        tip="Number of differently augmented versions of each image. They are used in turn.",
     )
     text_variations: int = setting(
         1,
         ge=1,
         le=10000,
         title="Text variations",
-        tip="How many differently augmented versions of each prompt are made and used in turn.",
+        tip="Number of differently augmented versions of each prompt. They are used in turn.",
     )
     balancing: Float = setting(
         1.0,
@@ -302,27 +302,27 @@ class ConceptConfig(BaseConfig):
         le=1_000_000,
         title="Balancing",
         tip=(
-            "Repeats of the concept in each epoch (2.5 uses every image twice and half of them once more), "
-            "or its number of samples."
+            "Number of repeats of the concept in each epoch (2.5 uses every image twice and half of the images "
+            "once more), or number of images in an epoch."
         ),
     )
     balancing_strategy: BalancingStrategy = setting(
         BalancingStrategy.REPEATS,
         title="Balancing counts",
-        tip="REPEATS: how often the concept is used; SAMPLES: how many of its images an epoch has.",
+        tip="REPEATS: Balancing is the number of repeats. SAMPLES: Balancing is the number of images in an epoch.",
     )
     loss_weight: Float = setting(
         1.0,
         ge=0,
         le=1_000_000,
         title="Loss weight",
-        tip="The loss of this concept's images is multiplied by this.",
+        tip="Factor on the loss of this concept's images. 1: unchanged.",
     )
     image: ConceptImageConfig = setting(
-        factory=ConceptImageConfig, title="Image augmentation", tip="What is done to the images."
+        factory=ConceptImageConfig, title="Image augmentation", tip="How the images are augmented."
     )
     text: ConceptTextConfig = setting(
-        factory=ConceptTextConfig, title="Text", tip="Where prompts come from and what is done to them."
+        factory=ConceptTextConfig, title="Text", tip="Source of the prompts, and how they are varied."
     )
 
     @classmethod

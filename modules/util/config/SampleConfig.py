@@ -103,9 +103,8 @@ class SampleConfig(BaseConfig):
         widget="file",
         title="Source image",
         tip=(
-            "For models that edit images: the image to edit; the prompt is the instruction. Its "
-            "second and third source are the images next to it whose names end in .2 and .3 before "
-            "the extension."
+            "For models that edit images: the image to edit; the prompt is the instruction. A second and a third "
+            "source are next to it, with .2 and .3 before the extension of their names."
         ),
     )
     base_image_path: PathText = setting(
@@ -119,7 +118,7 @@ class SampleConfig(BaseConfig):
         "",
         widget="file",
         title="Mask",
-        tip="The mask of that image, of the same shape: white is painted, black is kept.",
+        tip="Mask of the image to paint into, of the same shape: white is painted, black is kept.",
     )
     width: int | None = setting(
         None,
@@ -148,7 +147,7 @@ class SampleConfig(BaseConfig):
     random_seed: bool = setting(
         False,
         title="New seed each time",
-        tip="Use a different seed at each sampling. It is derived from the step.",
+        tip="Use a different seed at each sampling. The seed follows from the step.",
     )
     diffusion_steps: int | None = setting(
         None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty: the model's usual number."
@@ -163,13 +162,13 @@ class SampleConfig(BaseConfig):
     noise_scheduler: NoiseScheduler = setting(
         NoiseScheduler.AUTO,
         title="Sampler",
-        tip="The method that turns noise into an image. AUTO takes the one the family is usually sampled with.",
+        tip="The method that turns noise into an image. AUTO: the usual sampler of the family.",
     )
     force_last_timestep: bool = setting(
         False,
         title="Start at the last timestep",
-        tip="Start at the noisiest timestep, which some samplers leave out. Use it if the model was trained on pure "
-        "noise (zero terminal SNR) and its files do not say so. Flow models always start there.",
+        tip="Start at the noisiest timestep, which some samplers skip. Use it if the model was trained on pure "
+        "noise (zero terminal SNR) and its files do not say so. Flow-matching models always start there.",
     )
     text_encoder_1_layer_skip: int | None = _skip(1)
     text_encoder_2_layer_skip: int | None = _skip(2)

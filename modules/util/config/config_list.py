@@ -71,7 +71,7 @@ def _refuse_foreign(kind: type[BaseConfig], data: Sequence[Any], field: str, wha
         version = item.get(VERSION_KEY, 0)
         if (isinstance(version, int) and version > kind.VERSION) or not _FOREIGN.isdisjoint(item):
             raise ConfigError(
-                f"the {what} was written by another program or a newer version of this one",
+                f"the {what} was written by another program or by a newer version of this program",
                 field,
                 "convert lists made by OneTrainer with scripts/import_config.py",
             )

@@ -25,8 +25,8 @@ is written `"inf"`.
 """
 
 
-_FIRST = """Everything else can keep its default in a first run on preference pairs. These ten determine what is
-trained, on what, and how strongly. They are listed again in their own chapters."""
+_FIRST = """These ten settings determine what is trained, on what, and how strongly. In a first run on preference pairs,
+everything else can keep its default. The ten are listed again in their own chapters."""
 
 _TABLE = "| Setting | Default | Values | |\n| --- | --- | --- | --- |"
 
@@ -161,14 +161,15 @@ _OPTIMIZERS = """# Optimizers
 
 Generated from `modules/util/config/optimizer` by `scripts/generate_docs.py`; do not edit by hand.
 
-What `optimizer.optimizer` can be, and the parameters of each update rule. `beta1`, `beta2`, `eps`, `weight_decay` and
-`momentum` are settings of their own (`optimizer.beta1`). The others are entries of `optimizer.params`. What is left
-out keeps the default. A name that the optimizer does not have is refused before a model is loaded, and so is a value
-outside its range. The button **Parameters** on the page Training shows the same tables and edits them.
+This page lists the choices of `optimizer.optimizer` and the parameters of each update rule. `beta1`, `beta2`, `eps`,
+`weight_decay` and `momentum` are separate settings (`optimizer.beta1`). The others are entries of `optimizer.params`.
+Parameters that are left out keep their default. Before a model is loaded, names that the optimizer does not have and
+values outside their range are refused. The button **Parameters** on the Training page shows the same tables and edits
+them.
 
-Those with 8BIT need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and those with
-ADV need packages of their own: `pip install -r requirements-optimizers.txt`. Of these, parameters are left out whose
-random numbers or memory a backup could not hold. Stochastic rounding in their classes is off.
+The 8BIT rules need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and the ADV rules
+need additional packages: `pip install -r requirements-optimizers.txt`. For these, parameters are left out if a backup
+could not hold their random numbers or their memory. Stochastic rounding in their classes is off.
 """
 
 

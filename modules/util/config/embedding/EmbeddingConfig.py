@@ -38,7 +38,8 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Placeholder",
         tip=(
-            "The word that stands for the embedding in captions and prompts, in capitals or not. Choose one that is "
+            "The word that stands for the embedding in captions and prompts. Capitals make no difference. Choose "
+            "one that is "
             "not in the vocabulary, such as <my-cat>."
         ),
     )
@@ -48,15 +49,15 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Start from file",
         tip=(
-            "An embedding file to start from: .safetensors, or .pt and .bin of other programs. It decides the number "
-            "of tokens. Empty: start from the initial text."
+            "An embedding file to start from: .safetensors, or .pt and .bin of other programs. The file "
+            "determines the number of tokens. Empty: start from the initial text."
         ),
     )
     train: bool = setting(
         True,
         free=False,
         title="Train",
-        tip="Train the embedding. Off: captions and prompts can use it, and it stays as it is.",
+        tip="Train the embedding. Off: captions and prompts can use it, but it does not change.",
     )
     is_output_embedding: bool = setting(
         False,
@@ -64,9 +65,9 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Output vectors",
         tip=(
-            "The vectors take the place of what the large text encoder puts out, instead of what it reads. Prompts "
-            "then stay cached, and the encoder need not be on the GPU while training. Qwen-Image, Z-Image and FLUX.2 "
-            "take no others; Stable Diffusion takes none of these. Off: the vectors are read like words."
+            "Let the vectors replace the output of the large text encoder, not its input. Prompts then stay "
+            "cached, and the encoder need not be on the GPU during training. Qwen-Image, Z-Image and FLUX.2 take "
+            "only output vectors; Stable Diffusion takes none. Off: the vectors are read like words."
         ),
     )
     token_count: int | None = setting(
@@ -78,8 +79,8 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Tokens",
         tip=(
-            "How many tokens the embedding has. More can learn more details and leave less room for the rest of the "
-            "prompt. Empty: as many as the initial text."
+            "Number of tokens of the embedding. More tokens can learn more details, but leave less room for the "
+            "rest of the prompt. Empty: as many as the initial text has."
         ),
     )
     initial_embedding_text: str = setting(
@@ -88,8 +89,8 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Initial text",
         tip=(
-            "The embedding starts as these words. Missing tokens are filled up with *. A word for the kind of thing "
-            "it stands for, such as cat, learns faster."
+            "The embedding starts with the meaning of these words. Missing tokens are filled with *. The general "
+            "word for the subject, such as cat, learns fastest."
         ),
     )
     stop_training_after: int = setting(
@@ -99,7 +100,7 @@ class EmbeddingConfig(BaseConfig):
         visible=".train,!.stop_training_after_unit=NEVER",
         free=False,
         title="Stop training after",
-        tip="How long the embedding is trained, in the unit next to it; it keeps its values from then on.",
+        tip="Training time of the embedding, in the unit next to it. After that its values no longer change.",
     )
     stop_training_after_unit: StopUnit = setting(
         StopUnit.NEVER,

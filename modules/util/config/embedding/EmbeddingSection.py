@@ -30,7 +30,7 @@ class EmbeddingSection(BaseConfig):
         title="Additional embeddings",
         tip=(
             "Embeddings that are trained along with the adapter or the model, or only used in captions and prompts. "
-            "Each has a placeholder of its own."
+            "Each needs its own placeholder."
         ),
     )
     embedding_learning_rate: Float | None = setting(
@@ -42,7 +42,8 @@ class EmbeddingSection(BaseConfig):
         title="Learning rate",
         group="Training of embeddings",
         tip=(
-            "Learning rate of all embeddings. They need a much higher one than an adapter: 1e-3 to 5e-3 is usual. "
+            "Learning rate of all embeddings. Embeddings need a much higher rate than an adapter: 1e-3 to 5e-3 "
+            "is usual. "
             "Empty: the run's learning rate."
         ),
     )
@@ -53,7 +54,7 @@ class EmbeddingSection(BaseConfig):
         free=False,
         title="Embedding weights",
         group="Training of embeddings",
-        tip="Number format of embeddings in training. Small steps get lost in 16 bits: keep FLOAT_32.",
+        tip="Number format of embeddings in training. Keep FLOAT_32: in 16 bits small steps are lost.",
     )
     preserve_embedding_norm: bool = setting(
         False,
@@ -62,8 +63,8 @@ class EmbeddingSection(BaseConfig):
         title="Keep the length",
         group="Training of embeddings",
         tip=(
-            "After each step, scale every vector to the median length of the text encoder's own. Switch it on when an "
-            "embedding takes over the image at high learning rates. Output vectors are left as they are."
+            "After each step, scale every vector to the median length of the text encoder's own vectors. Switch "
+            "it on if an embedding dominates the image at high learning rates. Output vectors are not scaled."
         ),
     )
     bundle_additional_embeddings: bool = setting(
@@ -73,8 +74,8 @@ class EmbeddingSection(BaseConfig):
         title="Save in the adapter's file",
         group="Training of embeddings",
         tip=(
-            "Write additional embeddings into the file of the adapter. Off: files in a folder next to it. Diffusers "
-            "refuses adapter files that hold embeddings: switch it off if you use the file there. Embeddings trained "
-            "with a whole model are always files of their own."
+            "Write additional embeddings into the file of the adapter. Off: write them as files in a folder next "
+            "to it. Switch it off if you use the adapter in diffusers, which refuses adapter files that hold "
+            "embeddings. Embeddings trained with a whole model are always separate files."
         ),
     )

@@ -134,7 +134,7 @@ def _refuse(notes: Sequence[Note]) -> None:
     if refused:
         listed = "\n".join(f"    {note}" for note in refused)
         raise UserError(
-            f"not carried over unchanged:\n{listed}",
+            f"changed or lost:\n{listed}",
             hint="change these settings in the other program and export the config again, or leave out --strict",
         )
 

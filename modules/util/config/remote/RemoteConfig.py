@@ -25,11 +25,11 @@ class RemoteConfig(BaseConfig):
         free=True,
         title="Host",
         tip=(
-            "Name or address of a computer to train on with \u201cStart there\u201d or scripts/train_remote.py. Start "
-            "below always trains on this computer."
+            "Name or address of a computer to train on with \u201cStart there\u201d or scripts/train_remote.py. The "
+            "Start button below always trains on this computer."
         ),
     )
-    port: int = setting(22, ge=1, le=65535, free=True, title="Port", tip="The port of its SSH server.")
+    port: int = setting(22, ge=1, le=65535, free=True, title="Port", tip="Port of the SSH server on that computer.")
     user: str = setting(
         "", free=True, title="User", tip="Your name on that computer. Empty: the same name as here."
     )
@@ -39,7 +39,7 @@ class RemoteConfig(BaseConfig):
         free=True,
         title="Private key",
         tip=(
-            "The file of the private key that opens it. Empty: the usual keys in ~/.ssh and those in the SSH agent."
+            "File of the private key for that computer. Empty: the usual keys in ~/.ssh and those in the SSH agent."
         ),
     )
     directory: PathText = setting(
@@ -48,8 +48,8 @@ class RemoteConfig(BaseConfig):
         free=True,
         title="Folder there",
         tip=(
-            "The folder in which program, data and runs are kept there. A relative one is in the home folder. It needs "
-            "about 10 GB besides models and images."
+            "Folder on that computer for program, data and runs. A relative path is in the home folder. It needs about "
+            "10 GB besides models and images."
         ),
     )
     python: PathText = setting(
@@ -57,8 +57,8 @@ class RemoteConfig(BaseConfig):
         free=True,
         title="Python there",
         tip=(
-            "The Python of an environment there that has the program's packages. Empty: an environment is set up when "
-            "it is first needed."
+            "Python of an environment on that computer that has the program's packages. Empty: an environment is set "
+            "up when it is first needed."
         ),
     )
     proxy_jump: str = setting(

@@ -84,7 +84,7 @@ def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
     ]
     if kinds and all(kinds) and not c.trains_words():
         yield ConfigError(
-            "embeddings are to be trained, and train_embedding is off for every text encoder",
+            "embeddings are to be trained, but train_embedding is off for every text encoder",
             f"{spec.text_encoders[0] if spec.embedding_keys else spec.length_of}.train_embedding",
             "switch it on, or set train of the embeddings to false",
         )
@@ -95,6 +95,6 @@ def _embeddings_learn_slowly(c: TrainConfig) -> Iterator[Finding]:
     together = c.trains_words() and c.training_method is not TrainingMethod.EMBEDDING
     if together and c.embedding_learning_rate is None and c.learning_rate < 5e-4:
         yield ConfigWarning(
-            f"is empty, so embeddings are trained at {c.learning_rate:g}, which is little for them; 1e-3 is usual",
+            f"is empty, so embeddings are trained at {c.learning_rate:g}, which is low; 1e-3 is usual",
             "embedding_learning_rate",
         )

@@ -151,7 +151,7 @@ def layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
         skips = name in c.model_type.text_encoders and getattr(c, name).layer_skip
         if skips and name not in c.model_type.spec.skips_layers_of:
             yield UnsupportedError(
-                f"{c.model_type.label} takes no states of tokens from a CLIP there, so no layers can be skipped",
+                f"{c.model_type.label} uses no token states of this CLIP, so no layers can be skipped",
                 f"{name}.layer_skip",
                 "set it to 0",
             )
@@ -222,7 +222,7 @@ def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     usual = type(c).model_fields["max_prompt_chunks"].default
     if not c.model_type.spec.chunks_prompts and c.max_prompt_chunks != usual:
         yield ConfigWarning(
-            f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
+            f"has no effect: {c.model_type.label} does not split prompts into chunks", "max_prompt_chunks"
         )
 
 

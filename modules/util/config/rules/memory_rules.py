@@ -77,7 +77,7 @@ def _trained_in_main_memory(c: TrainConfig) -> Iterator[Finding]:
     place = f"{c.model_type.denoiser}.offload_fraction"
     if c.optimizer.optimizer not in STEP_ALONE:
         yield UnsupportedError(
-            f"{c.optimizer.optimizer} cannot train weights that lie in main memory",
+            f"{c.optimizer.optimizer} cannot train weights in main memory",
             "optimizer.optimizer",
             f"use {', '.join(STEP_ALONE)}, or set {place} to 0",
         )
@@ -122,6 +122,6 @@ def _layers_in_few_bits(c: TrainConfig) -> Iterator[Finding]:
     dtype = getattr(c, denoiser).weight_dtype
     if own.layer_filter_preset != BLOCKS and not dtype.quantized:
         yield ConfigWarning(
-            f"has no effect: {denoiser}.weight_dtype is {dtype}, so no layer is kept in few bits",
+            f"has no effect: {denoiser}.weight_dtype is {dtype}, so no layer is kept in 8 or 4 bits",
             "quantization.layer_filter_preset",
         )

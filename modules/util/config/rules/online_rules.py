@@ -143,7 +143,7 @@ def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
 def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "decoupled") and c.rlhf_off_policy and c.ema is EMAMode.OFF:
         yield ConfigError(
-            "the moving average is to make the images, but none is kept", "rlhf_off_policy", "switch ema on"
+            "the moving average should make the images, but no average is kept", "rlhf_off_policy", "switch ema on"
         )
 
 
@@ -297,7 +297,8 @@ def _sequence_level(c: TrainConfig) -> Iterator[Finding]:
     plain = c.rlhf_loss_aggregation is LossAggregation.SAMPLE_MEAN
     if _acts(c, "trajectory_loss") and not plain:
         yield ConfigWarning(
-            f"{c.rlhf_loss_aggregation} gives images with many trained steps more weight than {c.rlhf_mode} means to",
+            f"{c.rlhf_loss_aggregation} gives images with many trained steps more weight than intended in "
+            f"{c.rlhf_mode}",
             "rlhf_loss_aggregation",
         )
 

@@ -153,7 +153,7 @@ def _rounding_needs_16_bits(c: TrainConfig) -> Iterator[Finding]:
     for place, dtype in dtypes.items():
         if dtype == "FLOAT_16":
             yield UnsupportedError(
-                "weights of FLOAT_16 are not rounded by chance",
+                "FLOAT_16 weights cannot be rounded stochastically",
                 place,
                 "use BFLOAT_16, or switch optimizer.stochastic_rounding off",
             )

@@ -136,8 +136,8 @@ def _few_images_to_compare_with(c: TrainConfig) -> Iterator[Finding]:
     images = c.batch_size * c.gradient_accumulation_steps
     if c.trains_pairs and c.rlhf_dpo_objective is DPOObjective.KTO and images < FEWEST_FOR_KTO:
         yield ConfigWarning(
-            f"compares the images of a step with their mean, and there are {images}: likes then pull with full force "
-            f"for ever; make it {FEWEST_FOR_KTO} or more with gradient_accumulation_steps",
+            f"compares the images of a step with their mean, and there are {images}: the pull of likes then "
+            f"never weakens; make it {FEWEST_FOR_KTO} or more with gradient_accumulation_steps",
             "rlhf_dpo_objective",
         )
 
@@ -357,7 +357,7 @@ def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
         yield UnsupportedError(
             f"weights of a GGUF file stay in their blocks and are not rounded to {part.weight_dtype}",
             f"{name}.weight_dtype",
-            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
+            "choose BFLOAT_16, which applies to the few weights outside the blocks",
         )
     if c.training_adapter.model_name:
         yield UnsupportedError(
