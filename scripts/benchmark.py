@@ -51,7 +51,7 @@ def parser_of(known: dict[str, str]) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, system, versions, date."""
+    """Return the facts that the figures depend on: processor, system, versions, date."""
     versions: dict[str, str | None] = {}
     for name in VERSIONS:
         try:

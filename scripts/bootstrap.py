@@ -95,7 +95,8 @@ def venv_python(venv: Path) -> Path:
 
 
 def is_installed(venv: Path, wanted: str) -> bool:
-    """Whether a complete installation of ``wanted`` (or of a larger set that contains it) is present."""
+    """Return whether a complete installation of ``wanted`` (or of a larger set that contains it) is present.
+    """
     stamp = venv / STAMP
     return venv_python(venv).is_file() and stamp.is_file() and wanted in stamp.read_text().split()
 

@@ -1,4 +1,4 @@
-"""How hard each image is for a model: mean losses as a table, the hardest image first.
+"""Measure how hard each image is for a model: mean losses as a table, the hardest image first.
 
 Images far above the others are worth a look: wrong captions, damaged files, images that do not belong. The same command
 gives the same numbers.

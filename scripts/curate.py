@@ -288,7 +288,7 @@ def add_scanning(command: argparse.ArgumentParser) -> None:
 
 
 def add_edits(command: argparse.ArgumentParser) -> None:
-    """Where the source images of edits are."""
+    """Add the options that say where the source images of edits are."""
     command.add_argument(
         "--edits",
         action="store_true",

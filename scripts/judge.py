@@ -39,7 +39,7 @@ Told = Mapping[str, Any]
 
 
 def is_installed(source: str) -> bool:
-    """Whether a model is in a local folder or in the download cache."""
+    """Return whether a model is in a local folder or in the download cache."""
     from huggingface_hub import try_to_load_from_cache
 
     if Path(source).is_dir():

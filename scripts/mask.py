@@ -76,7 +76,7 @@ CHECKS: dict[str, Callable[[Options], object]] = {
     "prompt": check_words,
     "background": check_threshold,
 }
-"""What is wrong before anything is read."""
+"""Faults that are found before anything is read."""
 
 
 def run_masks(options: Options, progress: ProgressLine) -> None:

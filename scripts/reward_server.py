@@ -133,7 +133,7 @@ class PatientProtocol(H11Protocol):
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the request, including its body, has not arrived completely."""
+        """True if the request, including its body, has not arrived completely."""
         return not self._request_in_progress or bool(self.cycle.more_body)
 
     @property

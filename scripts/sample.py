@@ -109,7 +109,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
-    """Where the parts of the model come from, how they are kept, and which are left out."""
+    """Add the options that say where parts of the model come from, how they are kept, and which are left out."""
     add_part_option(parser)
     parser.add_argument(
         "--without",
@@ -128,7 +128,7 @@ def add_parts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Where the images go."""
+    """Add the options for the target of the images."""
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
     parser.add_argument(
         "--overwrite",
@@ -138,7 +138,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_adapters(parser: argparse.ArgumentParser) -> None:
-    """What is added to the model."""
+    """Add the options for adapters and embeddings."""
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="FILE[=STRENGTH]",
         help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; several can be "
@@ -152,7 +152,7 @@ def add_adapters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """What a grid varies, and whether it is made."""
+    """Add the options of a grid."""
     for axis, where in (("--x", "columns"), ("--y", "rows")):
         parser.add_argument(
             axis, metavar="AXIS=VALUES",
@@ -163,7 +163,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """What models that edit images are given."""
+    """Add the options for models that edit images."""
     parser.add_argument(
         "--source", type=Path, help="source image for models that edit images; the prompt is the instruction"
     )
@@ -182,7 +182,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How prompts are read."""
+    """Add the options for reading prompts."""
     parser.add_argument(
         "--prompt-weighting",
         action="store_true",
@@ -217,7 +217,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_strengths(parser: argparse.ArgumentParser) -> None:
-    """How much of an adapter."""
+    """Add the options for strengths of adapters."""
     parser.add_argument(
         "--strength", type=float, default=1.0, help="multiplies the strengths of all adapters, 1 by default"
     )
@@ -433,7 +433,7 @@ def reading_config(options: argparse.Namespace) -> TrainConfig:
 
 
 def skipped_layers(options: argparse.Namespace, setup: BaseModelSetup, model: Model) -> dict[str, int]:
-    """Which text encoders are read how many layers earlier.
+    """Return how many layers earlier each text encoder is read.
 
     Raises:
         ConfigError: a part whose layers cannot be skipped, or a number it does not have.
@@ -539,7 +539,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
 
 
 def adapter_names(chosen: Sequence[tuple[Path, float]]) -> str:
-    """How the metadata of an image calls its adapters."""
+    """Return the names of the adapters in the metadata of an image."""
     names = [(UNSAFE.sub("", path.stem), strength) for path, strength in chosen]
     return " + ".join(name + ("" if strength == 1.0 else f" ({strength:g})") for name, strength in names)
 
@@ -674,7 +674,9 @@ def _alike(one: FilledSample, other: FilledSample) -> bool:
 
 
 def target_of(options: argparse.Namespace, name: str) -> Path:
-    """Where an image goes: ``name.png``, or the first of ``name-2.png``, ``name-3.png``... where no file is."""
+    """Return the file for an image: ``name.png``, or the first of ``name-2.png``, ``name-3.png``... where no
+    file is.
+    """
     path: Path = options.out / name
     if options.overwrite:
         return path

@@ -507,7 +507,7 @@ def add_new(command: argparse.ArgumentParser) -> None:
 
 
 def add_given(command: argparse.ArgumentParser) -> None:
-    """What a person brings for a new project: prompts, and images that they edit."""
+    """Add the options for what a person brings to a new project: prompts, and images that they edit."""
     command.add_argument(
         "--prompts",
         type=Path,

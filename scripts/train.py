@@ -157,8 +157,8 @@ def see_model(config: TrainConfig) -> None:
 
 
 def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
-    """What a dry run finds wrong with settings, files and model, as plain data; where nothing is wrong, also the
-    number of optimizer steps and the memory the run will take.
+    """Return what a dry run finds wrong with settings, files and model, as plain data; where nothing is wrong,
+    also the number of optimizer steps and the memory the run will take.
     """
     from modules.trainer.memory.memory_advice import forecast
 

@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def tasks(self) -> dict[Path, str]:
-        """What both images are made of: the prompt, and of edits the source too."""
+        """Return what both images are made of: the prompt, and of edits the source too."""
         start = f"{self.source}\n" if self.source else ""
         return {path: f"{start}{prompt}" for path, prompt in self.prompts.items()}
 
@@ -316,7 +316,7 @@ def fit_of(images: dict[Path, str], extract: FrozenFeatures) -> torch.Tensor:
 def usual_fit(
     images: dict[Path, str], untrained: set[Path] | None, extract: FrozenFeatures
 ) -> tuple[UsualFit | None, str]:
-    """How well judged images fit their prompts, else why that is not known.
+    """Return how well judged images fit their prompts, or the reason why this is not known.
 
     Args:
         untrained: only these images and those in these folders count: the model made them before any training, so
@@ -476,7 +476,7 @@ def choose_features(options: argparse.Namespace) -> FeatureOptions:
 
 
 def _has_known_unet(options: argparse.Namespace) -> bool:
-    """Whether the source is a folder with a UNet of a type that is named, or that needs no name."""
+    """Return whether the source is a folder with a UNet of a type that is named, or that needs no name."""
     source = Path(options.source)
     if not (source / "unet").is_dir():
         return False

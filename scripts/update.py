@@ -196,7 +196,7 @@ def describe(update: Update) -> None:
 
 
 def had_dev(root: Path) -> bool:
-    """Whether the environment was created with the test requirements."""
+    """Return whether the environment was created with the test requirements."""
     try:
         return bootstrap.is_installed(root / ".venv", bootstrap.wanted_hash(root, True))
     except SetupError:  # a requirement file is missing; the update may add it

@@ -117,7 +117,7 @@ class Accelerator(ABC):
     safety: ClassVar[Safety]
     stage: ClassVar[Stage]
     requires_grad_rollout: ClassVar[bool] = False
-    """Whether rollouts must run with gradients enabled, to use the same program as the training forward pass."""
+    """True if rollouts must run with gradients enabled, to use the same program as the training forward pass."""
 
     def __init__(self, params: Params) -> None:
         """Read the parameters.

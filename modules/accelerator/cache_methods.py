@@ -13,7 +13,7 @@ CALLBACK = "current_timestep_callback"
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value is checked: a description of valid values, and the check."""
+    """A check of a value: a description of valid values, and the check."""
 
     words: str
     accepts: Callable[[Any], bool]

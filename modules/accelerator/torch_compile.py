@@ -49,7 +49,7 @@ class TorchCompile(Accelerator):
 
     @property
     def uses_cuda_graphs(self) -> bool:
-        """Whether recorded CUDA graphs hold the addresses of the weights."""
+        """True if recorded CUDA graphs hold the addresses of the weights."""
         options = self._arguments["options"] or {}
         return (
             self._arguments["mode"] in _GRAPH_MODES

@@ -55,7 +55,7 @@ class AdapterFile:
 
     @property
     def decomposed(self) -> bool:
-        """Whether it has magnitudes (DoRA)."""
+        """True if it has magnitudes (DoRA)."""
         return any("dora_scale" in layer.tensors for layer in self.layers.values())
 
     def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:

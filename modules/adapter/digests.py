@@ -58,7 +58,7 @@ def check_digests(
 
 
 def _holds(tensors: Mapping[str, torch.Tensor], said: str | None, by_name: bool) -> bool:
-    """Whether these tensors match a hash.
+    """Return whether these tensors match a hash.
 
     Args:
         by_name: they may have been hashed in the order of their names, as in files written before there was a

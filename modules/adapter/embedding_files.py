@@ -150,7 +150,7 @@ def read_embedding(
 def _has_outputs(
     tensors: Collection[str], source: Path, spec: FamilySpec, field: str, wanted: bool | None
 ) -> bool:
-    """Whether a file holds output vectors.
+    """Return whether a file holds output vectors.
 
     Raises:
         DataError: it holds vectors of another kind than is wanted, or than the family takes.
@@ -251,7 +251,7 @@ def checked(
 
 
 def is_output(tensors: Collection[str], spec: FamilySpec) -> bool:
-    """Whether an embedding with tensors of these names has output vectors."""
+    """Return whether an embedding with tensors of these names has output vectors."""
     return bool(spec.output_key) and any(name.endswith(OUTPUT) for name in tensors)
 
 

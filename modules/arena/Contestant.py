@@ -32,7 +32,7 @@ class Contestant:
     sources: Mapping[Question, tuple[Path, ...]] = field(default_factory=dict)
 
     def theme(self, question: Question) -> str:
-        """What a question is about, whatever the seed: the prompt and, of edits, what is edited."""
+        """The subject of a question, whatever the seed: the prompt and, of edits, what is edited."""
         return "\n".join([question[0], *(path.name for path in self.sources.get(question, ()))])
 
     @classmethod

@@ -90,7 +90,7 @@ class Tally:
         return sum(sum(numbers) for numbers in self._counts.values())
 
     def is_open(self, pair: tuple[int, int]) -> bool:
-        """Whether the test has not decided this pair yet."""
+        """Return whether the test has not decided this pair yet."""
         return self.comparison(*pair).evidence < self.limit
 
     @property

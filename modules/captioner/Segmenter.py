@@ -46,7 +46,9 @@ def check_weights(read: Mapping[str, Any]) -> None:
 
 
 def pixels_above(probability_11hw: torch.Tensor, image: Image.Image, threshold: float) -> numpy.ndarray:
-    """Where a small map of probabilities reaches the threshold, at an image's size: booleans (height, width)."""
+    """Return the places where a small map of probabilities reaches the threshold, at an image's size: booleans
+    (height, width).
+    """
     size = (image.height, image.width)
     found = torch.nn.functional.interpolate(probability_11hw, size, mode="bilinear", align_corners=False)
     chosen: numpy.ndarray = (found[0, 0] >= threshold).cpu().numpy()
@@ -54,7 +56,7 @@ def pixels_above(probability_11hw: torch.Tensor, image: Image.Image, threshold: 
 
 
 def model_fault(source: str, what: str, error: Exception, wanted: str) -> DataError:
-    """What is wrong with a model, in one line.
+    """The fault of a model, in one line.
 
     Args:
         wanted: what to give instead.

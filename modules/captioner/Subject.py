@@ -1,4 +1,6 @@
-"""What of an image is not its background, by a segmentation model of transformers that knows a background."""
+"""The part of an image that is not its background, found by a segmentation model of transformers that knows a
+background.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder of a semantic segmentation model with config.json, the weights and preprocessor_config.json"
 BACKGROUND = "background"
-"""What such models call what is none of the things they know."""
+"""The label of such models for everything they do not know."""
 
 
 class Subject:
@@ -49,7 +51,7 @@ class Subject:
         self._model = model.requires_grad_(False).eval().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:
-        """Where something other than the background is: booleans (height, width).
+        """Return the places where something other than the background is: booleans (height, width).
 
         Raises:
             UserError: the model cannot do it, whatever the image.

@@ -142,7 +142,7 @@ def _onnxruntime(path: Path) -> Any:
 
 
 def can_run_on(folder: Path, device: torch.device) -> bool:
-    """Whether the tagger in a folder can use a device. ONNX files need ``onnxruntime-gpu`` for a graphics
+    """Return whether the tagger in a folder can use a device. ONNX files need ``onnxruntime-gpu`` for a graphics
     card.
 
     Raises:

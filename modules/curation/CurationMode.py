@@ -7,7 +7,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class CurationMode(BaseEnum):
-    """How the person is asked which image of a group is best. The members are the keys of the files in
+    """Ways of asking the person which image of a group is best. The members are the keys of the files in
     ``choosing``.
     """
 

@@ -202,7 +202,7 @@ class GroupsAhead:
             return self._known.get(key)
 
     def waits(self, key: str) -> bool:
-        """Whether this group is still waiting for its turn."""
+        """Return whether this group is still waiting for its turn."""
         with self._news:
             return key in self._ready or key in self._last
 
@@ -285,7 +285,7 @@ def search_folder(
 
 
 def _take_once(out: Set[str], taken: set[str], name: str) -> bool:
-    """Whether to group an image in this scan. Marks it as taken."""
+    """Return whether to group an image in this scan. Marks it as taken."""
     if name in out:
         return False
     taken.add(name)

@@ -39,7 +39,8 @@ class ImageGroup:
         return self.root / self.files[index]
 
     def is_intact(self, index: int) -> bool:
-        """Whether the file still has the size and modification time it had when its prompt was read."""
+        """Return whether the file still has the size and modification time it had when its prompt was read.
+        """
         try:
             info = self.path(index).stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Which groups are done, and why a finished group is shown again."""
+"""The groups that are done, and the reasons why a finished group is shown again."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class GroupRecord:
             self.pairs += len(data["pair_ids"])
 
     def new_images(self, files: Iterable[str]) -> int:
-        """How many of ``files`` were not there when the group was finished."""
+        """Return the number of ``files`` that were not there when the group was finished."""
         if self._left is None:
             return 0
         return sum(name not in self._left and name not in self._used for name in files)
 
     def why_again(self, files: Collection[str], pairs_per_group: int) -> str:
-        """Why the finished group is shown again, in a few words; empty if it is not.
+        """Return the reason why the finished group is shown again, in a few words; empty if it is not.
 
         This requires two unpaired images and a reason: images were added, or more pairs are wanted now.
         """
@@ -83,6 +83,6 @@ class FinishedGroups:
         return {key for key, record in self._records.items() if not record.pairs}
 
     def __call__(self, key: str, files: Collection[str]) -> bool:
-        """Whether the group is done and, given its current files, need not be shown again."""
+        """Return whether the group is done and, given its current files, need not be shown again."""
         record = self._records.get(key)
         return record is not None and not record.why_again(files, self._wanted)

@@ -118,7 +118,7 @@ class _Fold:
 
     @property
     def done(self) -> bool:
-        """Whether the group was finished and nothing came after that."""
+        """True if the group was finished and nothing came after that."""
         return self._record.done
 
     @property

@@ -59,7 +59,7 @@ class CurationSession:
         self._state: GroupState | None = None
         self._gone: dict[str, set[str]] = {}
         self.note = ""
-        """What happened besides the requested action, in one sentence. Whoever shows it clears it."""
+        """An event besides the requested action, in one sentence. The code that shows it clears it."""
 
     # --- where we are ---
 

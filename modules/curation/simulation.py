@@ -23,7 +23,7 @@ from modules.util.rng import python_random
 
 @dataclass(frozen=True)
 class Annotator:
-    """How the simulated person answers.
+    """The answers of the simulated person.
 
     Args:
         spread: standard deviation of quality within a group, in logits. 2.65 with the other defaults makes
@@ -149,7 +149,7 @@ def stop_by_itself(
     threshold: float = DEFAULT_THRESHOLD,
     limit: int = 400,
 ) -> Stopped:
-    """When a way that saves automatically stops, with one pair per group: the pair it would save.
+    """Run a way that saves automatically until it stops, with one pair per group: the pair it would save.
 
     Raises:
         ValueError: ``mode`` does not stop automatically.

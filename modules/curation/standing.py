@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def skipped(self) -> bool:
-        """Whether the question was skipped, which gives no information."""
+        """True if the question was skipped, which gives no information."""
         return self.best is None and self.worst is None and not self.tie and not self.both_bad
 
     def comparisons(self) -> list[Comparison]:

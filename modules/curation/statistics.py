@@ -70,7 +70,7 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
 
 @dataclass(frozen=True)
 class ScoreAgreement:
-    """How often scores of a reward model agree with the person; ``share`` is ``None`` if nothing was
+    """The agreement between scores of a reward model and the person; ``share`` is ``None`` if nothing was
     compared.
 
     ``compared`` counts preferences with different scores for both images.

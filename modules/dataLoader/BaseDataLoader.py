@@ -311,7 +311,7 @@ class BaseDataLoader(ABC):
     # -- for the training loop ------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, object]:
-        """What a saved model records about its data. Adapters with equal records learned from the same pairs."""
+        """The record of its data in a saved model. Adapters with equal records learned from the same pairs."""
         if not self.units.dpo:
             return {}
         alone = sum(bool(pair.only) for pair in self.units.entries)

@@ -14,7 +14,7 @@ Weights = Callable[[int], AbstractContextManager[None]]
 
 
 class Loader(Protocol):
-    """What the training loop needs from a run's data, whether images are on disk or made during training."""
+    """The access of the training loop to a run's data, whether images are on disk or made during training."""
 
     world_size: int
 
@@ -45,7 +45,7 @@ class Loader(Protocol):
         """
 
     def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """What a backup must hold besides the position. Every process must call this.
+        """Return the state that a backup must hold besides the position. Every process must call this.
 
         Returns:
             Tensors by name and JSON values, the same in every process; ``None`` if there is nothing to save.

@@ -136,8 +136,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
                 self._report("encoding images", done, len(tasks))
 
     def _images_ahead(self, tasks: Sequence[EncodeTask]) -> int:
-        """How many decoded images may wait: the configured number, or as many as fit into a tenth of the free
-        memory.
+        """The number of decoded images that may wait: the configured number, or as many as fit into a tenth of
+        the free memory.
         """
         if self.config.cache_batch_size is not None:
             return self.config.cache_batch_size

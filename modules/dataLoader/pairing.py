@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def sides(self) -> tuple[bool, bool]:
-        """Whether there is a chosen and a rejected image."""
+        """True if there is a chosen and a rejected image."""
         return self.only != "rejected", self.only != "chosen"
 
     @property

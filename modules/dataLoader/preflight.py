@@ -256,7 +256,7 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
 
 
 def _unwritable(folder: Path) -> str:
-    """Why files cannot be created in a folder that may not exist yet; empty if they can."""
+    """Return the reason why files cannot be created in a folder that may not exist yet; empty if they can."""
     existing = folder.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -319,7 +319,7 @@ def _text_need(
 
 
 def _trained_texts(config: TrainConfig) -> dict[str, ModelPartConfig | EmbeddingConfig]:
-    """What changes during training and affects the encoding of prompts, by field."""
+    """Return the parts that change during training and affect the encoding of prompts, by field."""
     encoders = [part for part in config.trained_parts() if part in config.model_type.text_encoders]
     words = config.places_of_embeddings() if config.trains_words() else {}
     return {
@@ -347,7 +347,7 @@ def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
 
 
 def _needs_untrained(config: TrainConfig) -> str:
-    """What needs prompts as before training, until the end of the run."""
+    """Name the features that need prompts as before training, until the end of the run."""
     if config.rlhf_enabled:
         return "the reference"
     return "masked prior preservation" if config.masked_prior_preservation_weight > 0 else "prior images"

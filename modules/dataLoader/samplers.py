@@ -117,12 +117,12 @@ class BucketBatchSampler:
 
     @property
     def constant(self) -> bool:
-        """Whether every epoch has the same number of steps."""
+        """True if every epoch has the same number of steps."""
         return all(g.rate.denominator == 1 and g.buckets.shape[1] == 1 for g in self.groups)
 
     @property
     def idle(self) -> bool:
-        """Whether no unit is ever visited."""
+        """True if no unit is ever visited."""
         return not any(group.rate > 0 and len(group) for group in self.groups)
 
     def steps_in_epoch(self, epoch: int) -> int:
@@ -235,8 +235,8 @@ def _random_order(seed: int, count: int) -> Int64s:
 
 
 def _visits_before(group: UnitGroup, phase: Int64s, epoch: int) -> Int64s:
-    """How often each unit was visited before ``epoch``: floor(epoch * rate + rank / units), in integers, so
-    that every epoch has rate * units visits and no unit is ever more than one ahead of another.
+    """Number of visits of each unit before ``epoch``: floor(epoch * rate + rank / units), in integers, so that
+    every epoch has rate * units visits and no unit is ever more than one ahead of another.
     """
     top, bottom, count = group.rate.numerator, group.rate.denominator, len(group)
     if bottom == 1:

@@ -84,7 +84,7 @@ class UnitSet:
 
 @dataclass
 class DataSource:
-    """What a run trains and validates on.
+    """The data that a run trains and validates on.
 
     Args:
         concepts: enabled concepts as configured; the items' concept index points here.
@@ -389,7 +389,7 @@ def _with_certainty(pair: Pair, known: Mapping[str, float]) -> Pair:
 
 
 def certainties(source: DataSource) -> dict[str, float | None]:
-    """How sure the person was of the training pairs, by pair id; empty if that does not count."""
+    """The person's certainty about the training pairs, by pair id; empty if that does not count."""
     return {unit.id: unit.certainty for unit in source.train.entries if isinstance(unit, Pair)}
 
 
@@ -466,7 +466,9 @@ def _note_leaks(source: DataSource) -> None:
 
 
 def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
-    """Why reference scores of these pairs cannot be cached: a pair must look the same on every visit."""
+    """Return the reasons why reference scores of these pairs cannot be cached: a pair must look the same on
+    every visit.
+    """
     faults: list[UserError] = []
     if any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
         faults.append(
@@ -480,7 +482,7 @@ def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
 
 
 def asks_for_untrained_texts(config: TrainConfig, rules: Sequence[Rules]) -> bool:
-    """Whether steps need the output of the untrained text encoders until the end.
+    """Return whether steps need the output of the untrained text encoders until the end.
 
     A reference, and the untouched model as a target, read prompts with their own weights.
     """
@@ -565,7 +567,7 @@ MAX_EPOCH_ITEMS = 10_000_000
 
 
 def epoch_faults(table: BucketTable) -> list[UserError]:
-    """Why an epoch cannot be planned: it would take weeks and exceed the memory."""
+    """Return the reasons why an epoch cannot be planned: it would take weeks and exceed the memory."""
     largest = max(table.groups, key=lambda group: group.rate * len(group), default=None)
     items = int(sum(group.rate * len(group) for group in table.groups))
     if largest is None or items <= MAX_EPOCH_ITEMS:

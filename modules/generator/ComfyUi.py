@@ -206,7 +206,7 @@ class ComfyUi(Remote):
 
 
 def message_of(entry: Mapping[str, Any]) -> str:
-    """Why a history entry has no image."""
+    """Return the reason why a history entry has no image."""
     for kind, data in reversed(entry["status"].get("messages", [])):
         if kind == "execution_error":
             return f"{data.get('node_type', 'a node')}: {data.get('exception_message', 'unknown')}".strip()
@@ -258,7 +258,7 @@ def plain_graph(checkpoint: str) -> Graph:
 
 
 def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Where prompt, seed and the rest belong in a graph: (node, input) by name.
+    """Find the places of prompt, seed and the rest in a graph: (node, input) by name.
 
     Args:
         told: ``{"seed": "3.seed"}``; these take precedence.
@@ -308,7 +308,8 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
 def find_pictures(
     graph: Graph, slots: Mapping[str, tuple[str, str]]
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Where the names of the images that a graph edits belong: for each image, in order, the (node, input) pairs.
+    """Find the places for the names of the images that a graph edits: for each image, in order, the (node,
+    input) pairs.
 
     Args:
         slots: ``source``, ``source2`` and ``source3`` take precedence. Nodes that load the same file show one image.

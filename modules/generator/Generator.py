@@ -94,7 +94,7 @@ class Generator(ABC):
     on_news: Callable[[MakingNews], None] = staticmethod(lambda news: None)
 
     takes_sources: ClassVar[bool] = False
-    """Whether it can make images from other images."""
+    """True if it can make images from other images."""
 
     def refuse_sources(self) -> None:
         """Raise ``UserError`` unless it can make images from other images."""

@@ -33,7 +33,7 @@ class Remote(Generator):
     WHAT: ClassVar[str]
     URL: ClassVar[str]
     SENDS: ClassVar[str] = "prompts and adapters"
-    """What leaves this computer if the program is on another one."""
+    """The data that leave this computer if the program is on another one."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
@@ -140,7 +140,9 @@ def _named(stem: str, names: Sequence[str]) -> str:
 
 
 def parameters(request: ImageRequest, model: str, program: str) -> str:
-    """How an image was made, in the format the pair tool reads. A line of settings needs at least three settings."""
+    """Describe how an image was made, in the format the pair tool reads. A line of settings needs at least
+    three settings.
+    """
     facts = {
         "Steps": request.steps,
         "Sampler": request.sampler,

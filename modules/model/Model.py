@@ -418,7 +418,7 @@ def _fingerprint(part: Any) -> str:
 
 
 def _rules_of(tokenizer: Any) -> Any:
-    """What turns a text into tokens, as plain data, without state left by earlier calls."""
+    """Return the rules that turn a text into tokens, as plain data, without state left by earlier calls."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return tokenizer.get_vocab()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 CHECKPOINT = "_gradient_checkpointing_func"
-"""What diffusers and transformers call the function that runs a block under checkpointing."""
+"""The name in diffusers and transformers of the function that runs a block under checkpointing."""
 
 Checkpoint = Callable[..., Any]
 

@@ -50,7 +50,7 @@ class Sources(tuple[torch.Tensor, ...]):
         return Sources(to_device(tensor, device, dtype) for tensor in self)
 
     def same_as(self, other: Sources) -> bool:
-        """Whether the images are equal, number for number."""
+        """Return whether the images are equal, number for number."""
         return len(self) == len(other) and all(map(torch.equal, self, other))
 
     @staticmethod
@@ -178,7 +178,7 @@ OWN = "own_BL"
 
 
 def has_tokens(name: str) -> bool:
-    """Whether the axis after the batch is the token axis."""
+    """Return whether the axis after the batch is the token axis."""
     return name.endswith(("_BL", "_BLE"))
 
 

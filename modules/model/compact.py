@@ -44,7 +44,7 @@ class FrozenLinear(nn.Linear):
 
     @property
     def kept_as(self) -> str:
-        """How the weight is stored, if not as a plain one on the layer's device."""
+        """The form in which the weight is stored, if not as a plain one on the layer's device."""
         if self.stays:
             return MAIN_MEMORY
         return FLOAT_8 if self.scale_O1 is not None else ""

@@ -229,7 +229,7 @@ def _tensor(
 
 
 def _same_size(told: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a fact is a shape with as many values as another shape."""
+    """Return whether a fact is a shape with as many values as another shape."""
     whole = isinstance(told, tuple) and all(isinstance(each, int) and each >= 0 for each in told)
     return whole and math.prod(told) == math.prod(shape)
 

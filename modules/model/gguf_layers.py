@@ -175,5 +175,5 @@ def keep_packed(module: nn.Module, places: Mapping[str, LazyTensor]) -> dict[str
 
 
 def holds_blocks(module: nn.Module) -> bool:
-    """Whether weights of a part are stored in blocks of a GGUF file."""
+    """Return whether weights of a part are stored in blocks of a GGUF file."""
     return any(isinstance(layer, GgufLinear) for layer in module.modules())

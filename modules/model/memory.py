@@ -14,7 +14,7 @@ MOST_PIXELS = 3 << 19
 TILE, STRIDE = 1024, 768
 """Sides of a tile in pixels, and from the start of one to that of the next; where two overlap, they are blended."""
 WRAPPED = "circular padding"
-"""What ``stored_as`` of a module says whose edges are wrapped."""
+"""The value of ``stored_as`` for a module whose edges are wrapped."""
 _SETTINGS = (
     "use_tiling",
     "tile_sample_min_size",
@@ -23,11 +23,11 @@ _SETTINGS = (
     *(f"tile_{kind}_height" for kind in ("sample_min", "sample_stride", "latent_min")),
     *(f"tile_{kind}_width" for kind in ("sample_min", "sample_stride", "latent_min")),
 )
-"""What diffusers' autoencoders call how they tile."""
+"""The attributes with which diffusers' autoencoders describe their tiling."""
 
 
 def tiling(vae: nn.Module, size: tuple[int, int]) -> str:
-    """How an autoencoder handles images of one size, for keys of caches; empty if it takes them whole.
+    """Describe how an autoencoder handles images of one size, for keys of caches; empty if it takes them whole.
 
     One whose edges are wrapped takes all images whole, because a tile would be wrapped around itself.
 

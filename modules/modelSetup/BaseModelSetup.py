@@ -1,4 +1,4 @@
-"""What training and sampling need from a model, common to all families.
+"""Everything that training and sampling need from a model and that all families share.
 
 A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses are here.
 Loading from a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images

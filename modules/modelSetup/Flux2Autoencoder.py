@@ -18,7 +18,7 @@ class Flux2Autoencoder(BaseModelSetup):
     """Added to the variances of the patches; ``None`` means the value in the autoencoder's config."""
 
     channels_last = False
-    """Whether channels are innermost within a patch, including in the statistics."""
+    """True if channels are innermost within a patch, including in the statistics."""
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config

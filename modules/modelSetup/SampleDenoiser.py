@@ -132,7 +132,7 @@ def find_sample_model(name: str, spec: FamilySpec) -> None:
 
 
 def _whole(name: str, spec: FamilySpec) -> bool:
-    """Whether a name stands for a folder that says which noise schedule its denoiser has."""
+    """Return whether a name stands for a folder that says which noise schedule its denoiser has."""
     parts = [spec.denoiser, *(part.name for part in spec.of_kind("scheduler"))]
     place = find_source(name, spec, parts, alone=True)
     return place.is_dir() and index_file(place) is not None

@@ -181,7 +181,7 @@ def _of_text(model: Model, config: EmbeddingConfig) -> dict[str, torch.Tensor]:
 
 
 def _outputs_of_text(model: Model, config: EmbeddingConfig, place: str) -> dict[str, torch.Tensor]:
-    """What the text encoder puts out where it reads the initial text in place of the word, (tokens, E)."""
+    """Return the output of the text encoder where it reads the initial text in place of the word, (tokens, E)."""
     encoder = model.spec.length_of
     own, fill = (_numbers(_tokenizer(model, encoder), text) for text in (config.initial_embedding_text, FILL))
     count = config.token_count or min(MOST_TOKENS, max(1, len(own)))

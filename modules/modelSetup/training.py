@@ -173,7 +173,7 @@ def hides_padding(model: Model, asked: PaddingMask) -> bool | None:
 
 
 def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
-    """How many layers of which text encoders are skipped.
+    """Return the number of skipped layers of each text encoder.
 
     Raises:
         ConfigError: an encoder does not have that many layers.
@@ -318,7 +318,9 @@ def prediction_override(config: TrainConfig) -> str | None:
 
 
 def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions:
-    """How noise is drawn. For preference steps it is stratified as configured, and captions are not dropped."""
+    """Return how noise is drawn. For preference steps it is stratified as configured, and captions are not
+    dropped.
+    """
     strata = 0
     if preference and config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED:
         strata = config.rlhf_dpo_timestep_strata
@@ -360,7 +362,7 @@ def loss_options(config: TrainConfig) -> LossOptions:
 
 
 def averages_over_masks(config: TrainConfig) -> bool:
-    """Whether the error of a pair is averaged over its mask instead of the image."""
+    """Return whether the error of a pair is averaged over its mask instead of the image."""
     return config.rlhf_dpo_mask_norm is PairMaskNorm.MASKED_MEAN
 
 
@@ -586,7 +588,7 @@ def save(
 
 
 def place_of_words(config: TrainConfig) -> PlaceOfWords:
-    """Where ``save`` writes embeddings."""
+    """Return the place to which ``save`` writes embeddings."""
     if config.training_method is TrainingMethod.EMBEDDING:
         return "alone"
     return "bundled" if config.bundle_additional_embeddings else "apart"

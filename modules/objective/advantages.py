@@ -23,7 +23,7 @@ Combine = Literal["sum", "gdpo"]
 
 @dataclass(frozen=True)
 class AdvantageOptions:
-    """How rewards become advantages.
+    """Options for turning rewards into advantages.
 
     Args:
         scale: divide by the standard deviation of the prompt's own images, of all images (``global_std``), or
@@ -200,7 +200,7 @@ def _moments(
 
 
 def _flat(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tensor:
-    """Whether all values of an image's group are equal, (N,), unaffected by the rounding of a mean."""
+    """Return whether all values of an image's group are equal, (N,), unaffected by the rounding of a mean."""
     top_G = torch.full((groups,), -math.inf, dtype=value_N.dtype, device=value_N.device)
     top_G = top_G.scatter_reduce(0, at_N, value_N, "amax")
     low_G = torch.full_like(top_G, math.inf).scatter_reduce(0, at_N, value_N, "amin")

@@ -25,7 +25,7 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How losses are averaged.
+    """A way of averaging losses.
 
     Args:
         mode: one of ``MODES``.

@@ -1,6 +1,7 @@
-"""How certain the ranking was of each pair, as part of the loss. A pair without a known certainty keeps the ordinary
-loss. Sources: label smoothing for a known share of flipped labels as in Mitchell 2023, "A note on DPO with noisy
-preferences"; an offset of the margin as in Amini et al. 2024 (arXiv 2402.10571), here the log odds of the ranking.
+"""The certainty of the ranking about each pair, as part of the loss. A pair without a known certainty keeps the
+ordinary loss. Sources: label smoothing for a known share of flipped labels as in Mitchell 2023, "A note on DPO
+with noisy preferences"; an offset of the margin as in Amini et al. 2024 (arXiv 2402.10571), here the log odds
+of the ranking.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ POOL_STREAM = "reference-pool"
 
 
 def draw_index(seed: int, pair_id: str, visit: int, draws: int) -> int:
-    """Which draw of its pool a pair uses.
+    """Return the index of the draw that a pair uses from its pool.
 
     Args:
         seed: the run's seed.

@@ -77,7 +77,7 @@ class Step:
 
     @property
     def guarded(self) -> bool:
-        """Whether the rejected side has a gradient besides that of its score."""
+        """True if the rejected side has a gradient besides that of its score."""
         return bool(self.norm_guard or self.anchor)
 
     def forward(self, side: Side) -> ScoreOut:

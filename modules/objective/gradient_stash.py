@@ -73,10 +73,12 @@ def stash_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[Gradie
 
 
 def has_backward_hooks(parameters: Sequence[torch.nn.Parameter]) -> bool:
-    """Whether something consumes a gradient as soon as it is accumulated (a fused optimizer, a reducer)."""
+    """Return whether something consumes a gradient as soon as it is accumulated (a fused optimizer, a reducer).
+    """
     return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters)
 
 
 def has_sharded(parameters: Sequence[torch.nn.Parameter]) -> bool:
-    """Whether any parameter is distributed over processes, so that its gradient mixes several of them."""
+    """Return whether any parameter is distributed over processes, so that its gradient mixes several of them.
+    """
     return any(hasattr(parameter, "placements") for parameter in parameters)

@@ -90,7 +90,7 @@ class PairMetrics:
 
 
 def _columns(out: PairOut) -> torch.Tensor:
-    """What is summed of each pair, (len(_SUMS), B)."""
+    """Return the values that are summed over pairs, (len(_SUMS), B)."""
     supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
     chosen_B, rejected_B = _there(out)
     whole_B = chosen_B * rejected_B
@@ -120,7 +120,7 @@ def _there(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _safeguard(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whether a pair was under the safeguard, and the share it let through."""
+    """Return whether a pair was under the safeguard, and the share it let through."""
     if out.safeguard_B is None:
         return torch.zeros_like(out.margin_B), torch.zeros_like(out.margin_B)
     return torch.ones_like(out.margin_B), out.safeguard_B.to(out.margin_B)

@@ -126,7 +126,7 @@ class Rules:
 
     @property
     def aims_at_masks(self) -> bool:
-        """Whether images are randomly transformed according to their masks."""
+        """True if images are randomly transformed according to their masks."""
         image = self.image
         return image is not None and bool(
             image.enable_random_circular_mask_shrink or image.enable_random_mask_rotate_crop

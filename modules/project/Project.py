@@ -224,7 +224,7 @@ class Project:
 
     @property
     def scales_sources(self) -> bool:
-        """Whether what makes the images scales their sources to ``source_resolution``; other programs use the size
+        """True if what makes the images scales their sources to ``source_resolution``; other programs use the size
         that their workflow says.
         """
         return bool(self.file.generator["kind"] == "own")

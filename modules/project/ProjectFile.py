@@ -35,7 +35,7 @@ class ModelPart(_Part):
 
 
 class ImagePart(_Part):
-    """How images are made. Missing values are the usual ones of the model.
+    """Settings of the images. Missing values are the usual ones of the model.
 
     Args:
         source_resolution: of a project of edits: side in pixels of a square of the area to which source images are
@@ -78,7 +78,7 @@ class ProjectFile(_Part):
 
     @property
     def edits(self) -> bool:
-        """Whether images are made from other images."""
+        """True if images are made from other images."""
         return bool(self.held_out_sources)
 
     @property

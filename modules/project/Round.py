@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def task(self) -> Task:
-        """What it is made of. Only images of the same task are compared."""
+        """The prompt and sources that it is made of. Only images of the same task are compared."""
         return Task(self.prompt, self.source)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Candidate:
 
     @staticmethod
     def is_stored(data: object) -> bool:
-        """Whether plain data is an image as stored."""
+        """Return whether plain data is an image as stored."""
         if not isinstance(data, dict) or data.keys() - {_SOURCE} != _KEYS:
             return False
         source = data.get(_SOURCE)
@@ -141,7 +141,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether all planned images are made and, with a surplus, the ones to show are chosen."""
+        """True if all planned images are made and, with a surplus, the ones to show are chosen."""
         return bool(self.images()) and not self.missing() and not self.to_choose()
 
     def write_plan(
@@ -185,7 +185,7 @@ class Round:
 
     @property
     def shown(self) -> int:
-        """How many images per prompt are shown if more are made; 0 if all are shown."""
+        """Number of images per prompt that are shown if more are made; 0 if all are shown."""
         return int(self.plan.get("shown", 0))
 
     def pools(self) -> dict[str, list[Candidate]]:
@@ -315,7 +315,9 @@ class Round:
 
     @property
     def taste(self) -> dict[str, Any]:
-        """How well the taste was learned from the answers up to this round; empty if it was not learned."""
+        """Figures on how well the taste was learned from the answers up to this round; empty if it was not
+        learned.
+        """
         return self._record_of_taste("taste-newer.json") or self.taste_of_run
 
     @property
@@ -369,7 +371,7 @@ class Round:
 
     @property
     def has_backup(self) -> bool:
-        """Whether the run can be resumed."""
+        """True if the run can be resumed."""
         return self.run.backup_dir.is_dir() and any(self.run.backup_dir.iterdir())
 
     def forget_training(self) -> None:

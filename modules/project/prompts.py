@@ -28,7 +28,7 @@ _CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 
 @dataclass(frozen=True, order=True)
 class Task:
-    """What images are made of. Images of one task are compared with one another, and with no others.
+    """A prompt and the sources it edits. Images of one task are compared with one another, and with no others.
 
     Args:
         prompt: the prompt; of an edit the instruction.

@@ -102,7 +102,7 @@ def new_round(project: Project, per_prompt: int | None = None, surplus: int = SU
 
 
 def by_chance(count: int) -> int:
-    """How many of ``count`` prompts are chosen at random; they are the first ones of a round."""
+    """Return how many of ``count`` prompts are chosen at random; they are the first ones of a round."""
     return round(RANDOM_SHARE * count)
 
 
@@ -141,7 +141,7 @@ def lost_prompts(project: Project, one: Round) -> dict[str, float]:
 
 
 def closeness(prompt: str, lost: Mapping[str, float]) -> float:
-    """How similar a prompt is to a lost one: the share of their words that both contain, 0 to 1."""
+    """Similarity of a prompt to a lost one: the share of their words that both contain, 0 to 1."""
     words = _words(prompt)
     return max(
         (share * len(words & _words(one)) / len(words | _words(one)) for one, share in lost.items()),
@@ -154,7 +154,7 @@ def _words(prompt: str) -> frozenset[str]:
 
 
 def certainty_of_tasks(project: Project) -> dict[str, float]:
-    """How certain the newest picks of each task were, 0 to 1, by its ``key``; 0 if it gave no pair."""
+    """Certainty of the newest picks of each task, 0 to 1, by its ``key``; 0 if it gave no pair."""
     found: dict[str, float] = {}
     for one in project.rounds():
         found |= {image.task.key: 0.0 for image in one.images()}
@@ -172,7 +172,7 @@ def certainty_of_tasks(project: Project) -> dict[str, float]:
 
 
 def task_of_pair(pair: Mapping[str, Any]) -> Task:
-    """What the images of a pair were made of."""
+    """Return the task of the images of a pair."""
     digests = [str(one["sha256"]) for one in pair.get("source_images", [])]
     return Task(str(pair["prompt"]), name_of_digests(digests) if digests else "")
 

@@ -77,13 +77,15 @@ def learn(project: Project, progress: Progress) -> dict[str, Any]:
 
 
 def is_under_way(one: Round) -> bool:
-    """Whether a run on a learned taste was started and could be resumed, or is running now."""
+    """Return whether a run on a learned taste was started and could be resumed, or is running now."""
     begun = one.config_path.is_file() and (one.has_backup or one.run.trainer() is not None)
     return begun and not one.trained and not again_config(one.config_path, {}, ()).trains_pairs
 
 
 def measured(one: Round) -> dict[str, Any]:
-    """How well the taste was learned in a round, with the interval of the arena; empty if it was not learned."""
+    """Figures on how well the taste was learned in a round, with the interval of the arena; empty if it was not
+    learned.
+    """
     told = one.taste
     if not told:
         return {}
@@ -92,7 +94,7 @@ def measured(one: Round) -> dict[str, Any]:
 
 
 def may_guess(found: Sequence[float]) -> bool:
-    """Whether a head with this accuracy interval may be no better than guessing."""
+    """Return whether a head with this accuracy interval may be no better than guessing."""
     return found[0] <= GUESSING
 
 

@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 
 class Method(StrEnum):
-    """What a round learns from."""
+    """Kinds of data that a round learns from."""
 
     PAIRS = "pairs"
     TASTE = "taste"
@@ -98,7 +98,7 @@ def train(
 
 
 def method_of(one: Round) -> Method | None:
-    """What a started round learns from; ``None`` before that."""
+    """Return the method of a started round; ``None`` before that."""
     if not one.config_path.is_file():
         return None
     config = again_config(one.config_path, {}, ())
@@ -245,7 +245,7 @@ def _names_of_taste(
 
 
 def _follows_a_taste(project: Project, one: Round) -> bool:
-    """Whether the adapter the round starts from was trained on a taste of this project."""
+    """Return whether the adapter the round starts from was trained on a taste of this project."""
     source = one.plan.get("adapter", "")
     others = [other for other in project.rounds() if project.stored_name(other.adapter_path) == source]
     return any(method_of(other) is Method.TASTE for other in others)

@@ -19,9 +19,9 @@ from modules.util.errors import UserError
 FETCH_SECONDS = 10.0
 """Seconds between two looks for new samples and output."""
 SMALL = ("samples", "tensorboard", "log.txt")
-"""What is fetched without being asked for; saved models and backups are large."""
+"""Files that are fetched without being asked for; saved models and backups are large."""
 SEND_SECONDS = 10.0
-"""How long commands may still be on their way after a connection is no longer needed."""
+"""Time in which commands may still arrive after a connection is no longer needed."""
 NOT_CONFIRMED = "the command was not confirmed, because the connection ended"
 NEW_FILES = ("sample", "run_finished")
 Online = Callable[[bool, str], None]

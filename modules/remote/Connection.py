@@ -28,7 +28,9 @@ Ask = Callable[[str], str | None]
 NOT_ACCEPTED = "Not accepted, please try again. "
 """Precedes a question whose last answer was wrong."""
 OWN_QUESTIONS = ("Password of ", "Passphrase of ")
-"""How the program's own questions begin. The name of a file or a computer follows, which may be any word."""
+"""The beginnings of the program's own questions. The name of a file or a computer follows, which may be any
+word.
+"""
 
 
 class Unreachable(UserError):

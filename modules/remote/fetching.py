@@ -30,7 +30,8 @@ TENSORBOARD = "tensorboard/"
 
 
 def _grows(name: str) -> bool:
-    """Whether a file of a run is append-only. TensorBoard's event files are: each process starts a new one."""
+    """Return whether a file of a run is append-only. TensorBoard's event files are: each process starts a new one.
+    """
     return name in GROWING or name.startswith(TENSORBOARD)
 
 
@@ -151,7 +152,7 @@ class Fetch:
         return here
 
     def _compared(self, name: str, size: int) -> int:
-        """How many bytes of a file are compared: for append-only files, as many as both sides have."""
+        """Number of bytes of a file that are compared: for append-only files, as many as both sides have."""
         here = self.owned.path(name)
         return min(size, here.stat().st_size) if _grows(name) and here.exists() else size
 

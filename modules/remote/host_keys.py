@@ -1,4 +1,4 @@
-"""Which computers are trusted: the user's OpenSSH list, and a list of the program next to its settings."""
+"""Trusted computers: the user's OpenSSH list, and a list of the program next to its settings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def known_hosts() -> SSHKnownHosts:
 
 
 def is_known(remote: RemoteConfig) -> bool:
-    """Whether any key of this computer is trusted."""
+    """Return whether any key of this computer is trusted."""
     import asyncssh
 
     # with a port asyncssh also finds the key of the computer itself, but a container there has a key of its own

@@ -1,4 +1,4 @@
-"""What a run needs on the other computer: its files, and its settings with remote paths."""
+"""Packing of what a run needs on the other computer: its files, and its settings with remote paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOPBACK = ("person",)
 
 @dataclass(frozen=True)
 class Parcel:
-    """What to copy for a run.
+    """The files and settings to copy for a run.
 
     Args:
         config: its settings, with remote paths.

@@ -95,7 +95,7 @@ class Start:
 
     @property
     def begins(self) -> bool:
-        """Whether the trainer there was told to begin, so that the start can no longer be cancelled."""
+        """True if the trainer there was told to begin, so that the start can no longer be cancelled."""
         return self._asked
 
     async def work(self, far: Far) -> None:

@@ -82,7 +82,7 @@ def linear_stack(tensors: dict[str, Tensor], width: int, name: str) -> nn.Sequen
 
 @REWARDS.register("aesthetic")
 class Aesthetic(ClipReward):
-    """How pleasing an image is, by LAION's predictor: about 1 to 10.
+    """Aesthetic quality of an image by LAION's predictor, about 1 to 10.
 
     Args:
         weights: file of the small network (``.pth`` or ``.safetensors``).

@@ -11,7 +11,7 @@ from modules.reward.taste_head import TasteHead, entropy, information
 
 
 def worth_asking(head: object, liking_N: Tensor, features_ND: Tensor) -> Tensor:
-    """How much an answer about each two images tells about the taste, in nats (N, N) float64, 0 on the
+    """Information about the taste in an answer about each two images, in nats (N, N) float64, 0 on the
     diagonal.
 
     For a head that knows its uncertainty, the expected information of an answer; for another one, the entropy

@@ -192,14 +192,14 @@ class Reward(ABC):
 
     kind: Kind = "pointwise"
     needs: ClassVar[str] = ""
-    """What must be available besides the images, in a few words ("model weights"); empty for nothing."""
+    """Requirements besides the images, in a few words ("model weights"); empty for nothing."""
     required_fields: tuple[str, ...] = ()
     """``"prompt"`` (texts must not be empty), ``"source"`` (what the image was made from) and names of metadata every
     image must have.
     """
     allow_black = False
     has_weights: ClassVar[bool] = False
-    """Whether it holds weights on its device."""
+    """True if it holds weights on its device."""
 
     def __init__(self) -> None:
         self.name = type(self).__name__
@@ -210,7 +210,9 @@ class Reward(ABC):
         self.device = torch.device(device)
 
     def contacts(self) -> list[str]:
-        """What it sends to which address, one line each, for the dry run. Lines about other computers are warnings."""
+        """The data it sends and the addresses, one line each, for the dry run. Lines about other computers are
+        warnings.
+        """
         return []
 
     def weights_file(self) -> Path | None:

@@ -50,7 +50,7 @@ def contrast(images_BCHW: Tensor) -> Tensor:
 
 
 def colourfulness(images_BCHW: Tensor) -> Tensor:
-    """How colourful an image is (Hasler and Süsstrunk 2003), on values in [0, 1]."""
+    """The colourfulness of an image (Hasler and Süsstrunk 2003), on values in [0, 1]."""
     red, green, blue = images_BCHW.unbind(1)
     rg, yb = red - green, (red + green) / 2 - blue
     spread = (rg.var(dim=(1, 2), correction=0) + yb.var(dim=(1, 2), correction=0)).sqrt()

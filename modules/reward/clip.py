@@ -47,7 +47,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "vision_config": _tower(1280, 32, 16, patch_size=14),
     },
 }
-"""What sets the published models apart from the defaults of transformers, by repository name."""
+"""Differences of the published models from the defaults of transformers, by repository name."""
 
 
 class ClipFeatures:
@@ -241,7 +241,7 @@ class ClipReward(Reward):
 
 @REWARDS.register("clip_score")
 class ClipScore(ClipReward):
-    """How well an image fits its prompt, by CLIP: 100 * max(cosine, 0), or the cosine itself.
+    """Match between an image and its prompt by CLIP: 100 * max(cosine, 0), or the cosine itself.
 
     Args:
         source: CLIP folder or repository name.
@@ -269,7 +269,7 @@ class ClipScore(ClipReward):
 
 @REWARDS.register("clip_source")
 class ClipSource(ClipReward):
-    """How much of what the (first) source image of an edit shows is still there, by CLIP: cosine of both images.
+    """Likeness of an edit to its (first) source image by CLIP: cosine of both images.
 
     Args:
         source: CLIP folder or repository name.
@@ -298,5 +298,5 @@ class ClipSource(ClipReward):
 
 
 def has_processor(source: str) -> bool:
-    """Whether a model folder contains its own image preparation."""
+    """Return whether a model folder contains its own image preparation."""
     return (Path(source) / "preprocessor_config.json").is_file()

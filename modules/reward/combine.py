@@ -143,7 +143,7 @@ class RewardSet:
 
     @property
     def needs_groups(self) -> bool:
-        """Whether a reward compares the images of a prompt, and so must see all of them at once."""
+        """True if a reward compares the images of a prompt, and so must see all of them at once."""
         return any(term.reward.kind != "pointwise" for term in self.terms)
 
     def load(self, device: torch.device | str = "cpu") -> None:

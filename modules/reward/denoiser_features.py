@@ -118,7 +118,7 @@ class DenoiserFeatures:
 
     @torch.no_grad()
     def prompt_fit(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
-        """How much the prompt helps the model to predict each image, (B,) float32 on the CPU.
+        """Measure how much the prompt helps the model to predict each image, (B,) float32 on the CPU.
 
         The mean squared error of the prediction with an empty prompt minus that with the image's own, at
         ``FIT_LEVEL``, the mean of ``FIT_DRAWS`` draws of noise, which all images share. This is the integrand of the

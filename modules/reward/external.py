@@ -48,7 +48,7 @@ def _existing(path: str, field: str) -> str:
 
 @REWARDS.register("hpsv2")
 class HumanPreferenceScore(Reward):
-    """How much people like an image for its prompt, by HPS v2 (Wu et al. 2023, arXiv 2306.09341).
+    """Score of how much people like an image for its prompt, by HPS v2 (Wu et al. 2023, arXiv 2306.09341).
 
     Args:
         version: of the weights, ``v2.0`` or ``v2.1``.
@@ -96,7 +96,7 @@ class HumanPreferenceScore(Reward):
 
 @REWARDS.register("image_reward")
 class ImageReward(Reward):
-    """How much people like an image for its prompt, by ImageReward (Xu et al. 2023, arXiv 2304.05977).
+    """Score of how much people like an image for its prompt, by ImageReward (Xu et al. 2023, arXiv 2304.05977).
 
     Args:
         weights: a downloaded ``ImageReward.pt``, or the name that the package downloads.

@@ -138,7 +138,7 @@ class FrozenFeatures:
         return torch.cat([self._latent_features(part) for part in images_BCHW.split(self.batch_size)])
 
     def prompt_fit(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
-        """How well images match their prompts, (B,). Only ``denoiser`` provides it, see
+        """Measure how well images match their prompts, (B,). Only ``denoiser`` provides it, see
         ``DenoiserFeatures.prompt_fit``.
         """
         if self._denoiser is None:

@@ -23,7 +23,7 @@ MOST_ANSWERS = 4000
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """How a head is trained.
+    """Options for training a head.
 
     Args:
         hidden: width of a hidden layer with tanh; 0 for a weighted sum of the features.

@@ -135,7 +135,8 @@ class PersonReward(Reward):
                 self._at_desk().show(shown)
 
     def _is_for_person(self, shown: Shown) -> bool:
-        """Whether the person sees a group: an evenly spread share of them, and all until there is a head."""
+        """Return whether the person sees a group: an evenly spread share of them, and all until there is a head.
+        """
         due = math.floor((shown.group + 1) * self._share + 1e-9) > math.floor(
             shown.group * self._share + 1e-9
         )

@@ -16,7 +16,7 @@ USUAL_LOGIT = 26.0
 
 @REWARDS.register("pickscore")
 class PickScore(ClipReward):
-    """How much people like an image for its prompt, by PickScore: exp(logit scale) * cosine / 26.
+    """Score of how much people like an image for its prompt, by PickScore: exp(logit scale) * cosine / 26.
 
     Args:
         source: folder or repository name of the model.

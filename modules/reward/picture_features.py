@@ -85,7 +85,7 @@ def _apart(rgb_BCHW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments(apart_BHW: Tensor) -> Tensor:
-    """How much stands out from the median colour, its spread along both axes, and its centre; (B, 6).
+    """Return how much stands out from the median colour, its spread along both axes, and its centre; (B, 6).
 
     The columns: mean distance to the median colour, the same relative to the largest distance, standard deviations
     along x and y, centre along x and y; lengths are in 0 to 1 of the image.

@@ -50,7 +50,7 @@ class HeadReport:
 
 @dataclass(frozen=True)
 class UsualFit:
-    """How well the judged images match their prompts (``DenoiserFeatures.prompt_fit``).
+    """The usual match between judged images and their prompts (``DenoiserFeatures.prompt_fit``).
 
     Args:
         least: the value below which a tenth of them are.
@@ -69,7 +69,7 @@ class UsualFit:
         return cls(float(fit_N.double().quantile(0.1)), spread)
 
     def shortfall(self, fit_B: Tensor) -> Tensor:
-        """How far images are below ``least``, in standard deviations; 0 for all others."""
+        """Return how far images are below ``least``, in standard deviations; 0 for all others."""
         return ((self.least - fit_B) / self.spread).clamp(min=0.0)
 
 
@@ -211,7 +211,7 @@ def _check_numbers(tensors: dict[str, Tensor], file: Path) -> None:
 
 @REWARDS.register("preference_head")
 class PreferenceReward(Reward):
-    """What a head trained on your picks thinks of an image.
+    """The score of an image by a head trained on your picks.
 
     Args:
         weights: file made by ``scripts/train_reward.py``.
@@ -294,7 +294,7 @@ class PreferenceReward(Reward):
         return self._loaded()[1](images_BCHW, prompts)
 
     def worth_asking(self, features_ND: Tensor) -> Tensor:
-        """How much an answer about each two images tells about the taste, see ``asking.worth_asking``."""
+        """Information about the taste in an answer about each two images, see ``asking.worth_asking``."""
         head = self._loaded()[0]
         return worth_asking(head, head(features_ND), features_ND)
 

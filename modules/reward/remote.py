@@ -33,7 +33,7 @@ TOKEN_NAME = re.compile(r"TASTEMAKER_REWARD_[A-Z0-9_]{1,64}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this computer."""
+    """Return whether a host name or address means this computer."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -121,7 +121,7 @@ class RemoteReward(Reward):
         self._limits: dict[str, int] | None = None
 
     def contacts(self) -> list[str]:
-        """What is sent to which address, and the variable sent with it."""
+        """The data that are sent, the address, and the variable sent with them."""
         token = f" with the token in {self.token_env}" if os.environ.get(self.token_env, "").strip() else ""
         warning = "" if is_loopback(self.parts.hostname or "") else "warning: "
         what = "prompts and images, and for edits the source images, are sent to"

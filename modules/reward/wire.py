@@ -72,7 +72,7 @@ def decode_image(text: str, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
 
 
 def is_length(text: str, most: int) -> bool:
-    """Whether ``text``, an untrusted Content-Length, is a number of bytes of at most ``most``."""
+    """Return whether ``text``, an untrusted Content-Length, is a number of bytes of at most ``most``."""
     return text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) <= most
 
 

@@ -46,7 +46,7 @@ NO_HOOKS = RolloutHooks()
 
 @dataclass(frozen=True, eq=False)
 class RolloutSource:
-    """What a prompt edits; the same object for all images of a prompt, so that it is encoded once.
+    """The images that a prompt edits; the same object for all images of a prompt, so that it is encoded once.
 
     Args:
         pixels: (3, H, W) uint8 each, on the CPU; those of one place have one size in all requests of a rollout.
@@ -104,7 +104,7 @@ class StepOutput:
 
 
 def is_guided(model: Model, cfg: float) -> bool:
-    """Whether an unconditional prediction is needed."""
+    """Return whether an unconditional prediction is needed."""
     return cfg > 1.0 and model.spec.reads_negatives
 
 
@@ -244,7 +244,7 @@ def _unfinished(
 
 @dataclass(frozen=True)
 class _Text:
-    """What is encoded once: a text that is wanted or not, with what it edits."""
+    """A unit that is encoded once: a text that is wanted or not, with what it edits."""
 
     text: str
     negative: bool

@@ -25,7 +25,7 @@ CHOICES = (RANDOM, CONTIGUOUS)
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How images are generated for training.
+    """Options for generating images for training.
 
     Args:
         steps: denoising steps.

@@ -29,7 +29,7 @@ NOISES = (GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT)
 
 @dataclass(frozen=True)
 class TimestepOptions:
-    """How timesteps are drawn.
+    """Options for drawing timesteps.
 
     Args:
         sampler: UNIFORM and LOGIT_NORMAL draw noise levels; DISCRETE draws among the steps the images were made
@@ -150,7 +150,7 @@ def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], tr
 def draw_steps(
     options: TimestepOptions, valid: Sequence[int], count: int, source: torch.Generator
 ) -> list[int]:
-    """Which rollout steps are used, in the order of denoising.
+    """Return the rollout steps that are used, in the order of denoising.
 
     No step is drawn twice, and each is drawn equally often: the steps are laid end to end and sampled at
     ``count`` equal distances from a random start.

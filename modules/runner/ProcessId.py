@@ -51,7 +51,7 @@ class ProcessId:
         return {"pid": self.pid, "started": self.started}
 
     def alive(self) -> bool:
-        """Whether this very process is still running, rather than another one with its number."""
+        """Return whether this very process is still running, rather than another one with its number."""
         return _started(self.pid) == self.started
 
     def end(self, grace: float = 10.0) -> None:

@@ -133,7 +133,7 @@ class RunDirectory:
 
     @property
     def is_mirror(self) -> bool:
-        """Whether the run is on another computer, from which events and files are copied here."""
+        """True if the run is on another computer, from which events and files are copied here."""
         return (self.path / MIRROR).is_dir()
 
     def _started_by_hand(self) -> bool:

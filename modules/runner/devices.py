@@ -1,4 +1,4 @@
-"""Which device a run uses, and which run is already using it. Two trainers on one device slow each other down."""
+"""The device of a run, and the run that is already using it. Two trainers on one device slow each other down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUESTION = "import torch\nfor n in range(torch.cuda.device_count()): print(torc
 
 
 def starts_several(train_device: str) -> bool:
-    """Whether this process has to start those of the run: several devices are listed, and no launcher has
+    """Return whether this process has to start those of the run: several devices are listed, and no launcher has
     started this one as a member of a group.
     """
     return len(listed(train_device)) > 1 and "WORLD_SIZE" not in os.environ
@@ -43,7 +43,7 @@ def found_gpus() -> list[str]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether two values of ``train_device`` may mean the same device.
+    """Return whether two values of ``train_device`` may mean the same device.
 
     ``auto`` may be any device until its trainer has reported which.
     """

@@ -137,7 +137,7 @@ def _card() -> Finding:
 
 
 def _driver(cards: list[str], found: str) -> Finding:
-    """Whether the driver is new enough for the CUDA that torch is built with."""
+    """Return whether the driver is new enough for the CUDA that torch is built with."""
     built = _cuda_of_torch()
     drivers = [match for card in cards if (match := _DRIVER.search(card))]
     if built is None or not drivers:

@@ -128,7 +128,7 @@ class EventWriter:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Whether the next line can simply be appended; true for a missing or empty file."""
+    """Return whether the next line can simply be appended; true for a missing or empty file."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with path.open("rb") as stream:

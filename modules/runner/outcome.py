@@ -1,4 +1,4 @@
-"""Why a training process ended, in terms the user can act on."""
+"""The reason why a training process ended, in terms the user can act on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_LETTERS = 4000
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a process ended.
+    """The way a process ended.
 
     Args:
         category: ``finished``, ``stopped``, or one of ``events.ERROR_CATEGORIES``.

@@ -74,7 +74,7 @@ def last_pace(config: Mapping[str, Any]) -> Pace | None:
 
 
 def makes_images(config: Mapping[str, Any]) -> bool:
-    """Whether a run with these settings (plain data) makes the images it learns from."""
+    """Return whether a run with these settings (plain data) makes the images it learns from."""
     mode = MODES.get(str(config.get("rlhf_mode", "")))
     return config.get("rlhf_enabled") is True and mode is not None and mode.online
 

@@ -71,7 +71,7 @@ def _siblings(workspace: Path) -> Iterable[Path]:
 
 
 def summary_of(folder: Path) -> RunSummary | None:
-    """What a list shows of a run; ``None`` if there is no run."""
+    """Return what a list shows of a run; ``None`` if there is no run."""
     run = RunDirectory(folder)
     try:
         when = run.events_path.stat().st_mtime

@@ -67,8 +67,8 @@ class PartSpec:
 
     @property
     def where_apart(self) -> str:
-        """What to do if a part is missing because models of the family are published without it; empty for
-        other parts.
+        """Return what to do if a part is missing because models of the family are published without it; empty
+        for other parts.
         """
         if not self.apart:
             return ""
@@ -81,12 +81,12 @@ class PartSpec:
 
     @property
     def denoises(self) -> bool:
-        """Whether it is the denoiser, or another one with the same architecture."""
+        """True if it is the denoiser, or another one with the same architecture."""
         return self.kind in ("denoiser", "guide")
 
     @property
     def of_transformers(self) -> bool:
-        """Whether its module belongs to transformers rather than diffusers."""
+        """True if its module belongs to transformers rather than diffusers."""
         return self.kind == "text_encoder" and self.library != "diffusers"
 
 
@@ -304,19 +304,19 @@ class FamilySpec:
 
     @property
     def reads_negatives(self) -> bool:
-        """Whether guidance uses the prediction for a negative prompt."""
+        """True if guidance uses the prediction for a negative prompt."""
         return not self.unread_negatives
 
     @property
     def unread_negatives(self) -> str:
-        """Why negative prompts are never read, as text; empty if guidance reads them."""
+        """The reason why negative prompts are never read, as text; empty if guidance reads them."""
         if self.embeds_guidance:
             return f"{self.label} takes its guidance scale as an input"
         return f"{self.label} is guided by a network that reads no prompts" if self.guide else ""
 
     @property
     def flow_matching(self) -> bool:
-        """Whether it learns the straight path from noise to image, without a schedule of noise variances."""
+        """True if it learns the straight path from noise to image, without a schedule of noise variances."""
         return self.prediction == "flow"
 
     def relative_by_shapes(self, shapes: Mapping[str, Sequence[int]]) -> Relative | None:

@@ -90,7 +90,7 @@ class ModeSpec:
 
     @property
     def paradigm(self) -> Paradigm:
-        """How the mode uses rollouts."""
+        """The way in which the mode uses rollouts."""
         if not self.online:
             return "offline"
         return "coupled" if self.coupled else "decoupled"
@@ -101,5 +101,5 @@ class ModeSpec:
         return ("online", self.paradigm) if self.online else ("offline",)
 
     def shows(self, rows: str) -> bool:
-        """Whether a group of settings is shown for the mode, and acts."""
+        """Return whether a group of settings is shown for the mode, and acts."""
         return rows in self.kinds or rows in self.rows

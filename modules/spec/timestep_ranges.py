@@ -27,7 +27,7 @@ def fault_of_distribution(name: str, weight: float, bias: float) -> tuple[str, s
 
 
 def _has_mass(weight: float, centre: float) -> bool:
-    """Whether 2 - weight (x - centre)^2 is above 0 somewhere between 0 and 1."""
+    """Return whether 2 - weight (x - centre)^2 is above 0 somewhere between 0 and 1."""
     nearest = min(max(centre, 0.0), 1.0)
     farthest = 0.0 if centre > 0.5 else 1.0
     return any(2.0 - weight * (x - centre) ** 2 > 0.0 for x in (nearest, farthest))

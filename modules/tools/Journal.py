@@ -95,7 +95,7 @@ class Job:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was moved, so that there is nothing to undo."""
+        """True if nothing was moved, so that there is nothing to undo."""
         return not self._moved
 
     def note(self, record: Mapping[str, Any]) -> None:

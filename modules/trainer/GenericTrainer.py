@@ -380,7 +380,9 @@ class GenericTrainer:
             self._backup(must=False)
 
     def _tenth_ends(self) -> bool:
-        """Whether a backup is due in addition to those by time, so that a kill costs at most a tenth of the run."""
+        """Return whether a backup is due in addition to those by time, so that a kill costs at most a
+        tenth of the run.
+        """
         by_the_clock = self._backup_interval.in_time and self.config.backup_each_tenth
         return by_the_clock and ends_a_tenth(self.progress.global_step, self.total_steps)
 

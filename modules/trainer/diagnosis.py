@@ -20,7 +20,7 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 def fault_of(error: Exception) -> Outcome:
-    """What people are told about the error that ends a run, by whichever process reports it."""
+    """Return what people are told about the error that ends a run, by whichever process reports it."""
     if isinstance(error, UserError):
         where = f"{error.field}: " if error.field else ""
         return Outcome("user", f"{where}{error.message}", error.hint or "")

@@ -220,7 +220,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and communicates with the user."""
+        """True if this process writes files and communicates with the user."""
         return self.rank == 0
 
     def stop(self, fault: Outcome | None = None) -> None:
@@ -312,7 +312,7 @@ class Processes:
                 raise lost from error
 
     def _lost(self) -> PeerLost | None:
-        """Why messages to the other processes would never arrive; ``None`` if they do."""
+        """The reason why messages to the other processes would never arrive; ``None`` if they do."""
         lost = self._launcher.lost if self._launcher is not None else None
         return lost or (self._watch.lost if self._watch is not None else None)
 

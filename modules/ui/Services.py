@@ -57,7 +57,7 @@ class Mirrors(Protocol):
 
 
 class OtherComputer(Protocol):
-    """What is done on another computer; implemented by ``RemoteRuns``."""
+    """Actions on another computer; implemented by ``RemoteRuns``."""
 
     doing: str
     said: str

@@ -68,7 +68,7 @@ def _entries(what: str) -> Mapping[str, Entry]:
 
 
 def unknown_name(name: str, known: Mapping[str, Entry]) -> str:
-    """Why a name is suspicious, with the nearest known one; empty for a known name."""
+    """Return the reason why a name is suspicious, with the nearest known one; empty for a known name."""
     if name in known:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1)

@@ -133,7 +133,7 @@ _DPO_TYPES = {
 
 
 def is_dpo_concept_type(concept_type: ConceptType | str) -> bool:
-    """Whether a concept is one side of preference pairs."""
+    """Return whether a concept is one side of preference pairs."""
     return str(getattr(concept_type, "value", concept_type)) in {str(t.value) for t in _DPO_TYPES.values()}
 
 
@@ -266,7 +266,7 @@ def next_pair_id(manifest: Manifest) -> str:
 
 
 def has_existing_exports(output_dir: str | os.PathLike[str]) -> bool:
-    """Whether the folder already holds pairs, from a manifest or as files."""
+    """Return whether the folder already holds pairs, from a manifest or as files."""
     base = Path(output_dir)
     return (base / MANIFEST_NAME).exists() or any(True for _ in pair_images(base, "chosen"))
 

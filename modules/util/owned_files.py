@@ -50,7 +50,9 @@ def shown(path: Name, limit: int = 300) -> str:
 
 
 def fault_of_path(path: Name) -> str | None:
-    """Why this path is impossible on this computer, as the end of a sentence; ``None`` if it is possible."""
+    """Return the reason why this path is impossible on this computer, as the end of a sentence; ``None`` if it
+    is possible.
+    """
     text = os.fspath(path)
     if "\0" in text:
         return "contains a NUL character"

@@ -147,7 +147,7 @@ def _row(line: str, file: Path, number: int, folder: Owned) -> PromptRow:
 
 
 def _inside(folder: Owned, name: str, where: str) -> Path:
-    """Where a source lies.
+    """Return the path of a source.
 
     Raises:
         DataError: that is outside the folder once links are followed, or no name of a file.

@@ -66,7 +66,7 @@ class PublishedModel:
         return self.name.rpartition("/")[2]
 
     def advice(self) -> str:
-        """What training it would do, and what to do instead; empty if nothing speaks against it."""
+        """Say what training would do to it, and what to do instead; empty if there is no objection."""
         if not self.distilled:
             return ""
         what = f"seems to be {self.label}, which is" if self.guessed else f"{self.label} is"
@@ -140,7 +140,7 @@ def sample_levels(source: str) -> list[float]:
 
 
 def _path(source: str) -> Path:
-    """Where a source lies, if it is not on the hub; ``~`` is the folder of the user."""
+    """Return the path of a source that is not on the hub; ``~`` is the folder of the user."""
     try:
         return Path(source).expanduser()
     except RuntimeError:
@@ -160,7 +160,7 @@ def cached_name(path: Path) -> str:
 
 
 def _target(path: Path) -> Path:
-    """What a link leads to; the path itself if it is none."""
+    """Return the target of a link; the path itself if it is none."""
     try:
         return Path(os.path.realpath(path)) if path.is_symlink() else path
     except (OSError, ValueError):
@@ -196,5 +196,5 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _fits(row: PublishedModel, words: frozenset[str], named: frozenset[str]) -> bool:
-    """Whether words are those of a model, and neither they nor those of its name speak against it."""
+    """Return whether words are those of a model, and neither they nor those of its name speak against it."""
     return words.issuperset(row.words) and (words | named).isdisjoint(row.not_words)

@@ -64,7 +64,7 @@ def downloaded(
 
 
 def _has(index: Mapping[str, Any], place: str) -> bool:
-    """Whether a model has a part. An index may list parts that it lacks."""
+    """Return whether a model has a part. An index may list parts that it lacks."""
     entry = index.get(place)
     return all(entry) if isinstance(entry, list) else bool(entry)
 
@@ -76,7 +76,7 @@ def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
 
 
 def _is_whole(place: Path, weights: bool) -> bool:
-    """Whether there is a config and, if requested, all pieces of the weights; a download may have been
+    """Return whether there is a config and, if requested, all pieces of the weights; a download may have been
     interrupted.
     """
     if not (place / "config.json").is_file():

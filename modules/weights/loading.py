@@ -35,7 +35,7 @@ USUAL_LAYERS, MOST_LAYERS = 100, 1000
 """Number of layers below which a config is not compared with its weights, and a number above any published model."""
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 _IN_FULL = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
-"""Where classes of parts name their layers that are never rounded."""
+"""The attribute in which classes of parts name their layers that are never rounded."""
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
 ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
 
@@ -115,7 +115,7 @@ def _check_gguf_place(path: Path, spec: FamilySpec, parts: Iterable[str] | None,
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name can only mean a model on the hub, because no local folder or file can have it."""
+    """Return whether a name can only mean a model on the hub, because no local folder or file can have it."""
     path = Path(name)
     return bool(
         HUB_NAME.fullmatch(name)
@@ -245,7 +245,7 @@ def _check_relative(folder: Path, spec: FamilySpec) -> None:
 
 
 def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
-    """Whether a folder lacks an optional part."""
+    """Return whether a folder lacks an optional part."""
     entry = index.get(part.place)
     return part.optional and (not isinstance(entry, list) or not all(entry))
 
@@ -348,7 +348,8 @@ def load_module(
 
 
 def takes_half(kind: Any) -> bool:
-    """Whether a class of parts can be read from ``fp16`` files, because it keeps no layers in 32 bits."""
+    """Return whether a class of parts can be read from ``fp16`` files, because it keeps no layers in 32 bits.
+    """
     return not any(getattr(kind, name, None) for name in _IN_FULL)
 
 

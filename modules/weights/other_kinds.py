@@ -65,7 +65,7 @@ KINDS = (
     ),
 )
 _LCM = re.compile(r"(.*\.)?time_embed(ding)?\.cond_proj\.weight")
-"""What tells a UNet its guidance scale."""
+"""The layer that tells a UNet its guidance scale."""
 NEEDLESS = re.compile(
     r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
     r"pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|_extra_state|accum_[a-z_]+|"

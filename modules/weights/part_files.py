@@ -63,7 +63,7 @@ class PartTensors:
     places: Mapping[str, LazyTensor] = field(default_factory=dict)
 
     def needless(self, name: str) -> bool:
-        """Whether a tensor may be ignored."""
+        """Return whether a tensor may be ignored."""
         return bool(NEEDLESS.fullmatch(name)) or (self.cut and bool(LATER_LAYERS.fullmatch(name)))
 
 
@@ -270,7 +270,7 @@ def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> n
 
 
 def _has_tables(module: nn.Module) -> bool:
-    """Whether it has tensors that are neither parameters nor buffers."""
+    """Return whether it has tensors that are neither parameters nor buffers."""
     values = [value for each in module.modules() for value in vars(each).values()]
     return any(
         isinstance(item, torch.Tensor)

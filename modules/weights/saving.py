@@ -164,7 +164,7 @@ def _carry_over(model: Model, place: str, fresh: Path, dtype: torch.dtype | None
 
 
 def _has_part(model: Model, place: str) -> bool:
-    """Whether the folder of a model has a part, by its index, with config and weights."""
+    """Return whether the folder of a model has a part, by its index, with config and weights."""
     source = Path(model.source)
     named = _index_of(source).get(place)
     there = (source / place / "config.json").is_file() and bool(weights_files(source / place))
@@ -197,7 +197,7 @@ def scheduler_config(model: Model) -> dict[str, Any]:
 
 
 def _ends_in_noise(model: Model) -> bool:
-    """Whether the last step of a discrete schedule has no signal left."""
+    """Return whether the last step of a discrete schedule has no signal left."""
     return float(model.schedule.coefficients(torch.tensor([model.schedule.steps - 1]))[0]) == 0.0
 
 

@@ -112,7 +112,7 @@ def _gap(place: Path, half: Path) -> str:
 
 
 def remedy(file: Path) -> str:
-    """What to do about a damaged ``fp16`` file with full weights next to it; empty for other files."""
+    """Return what to do about a damaged ``fp16`` file with full weights next to it; empty for other files."""
     plain = [path.name for path in _files_of(file.parent, None) if _is_plain(path.name)]
     if variant_of(file.name) != HALF or not plain:
         return ""
@@ -144,7 +144,8 @@ def _files_of(place: Path, variant: str | None) -> list[Path]:
 
 
 def _is_half_there(place: Path) -> bool:
-    """Whether a part has ``fp16`` files under a known name and none is missing. They may be damaged."""
+    """Return whether a part has ``fp16`` files under a known name and none is missing. They may be damaged.
+    """
     files = _files_of(place, HALF)
     if not files or any(_stem(path.name) not in WEIGHT_STEMS for path in files):
         return False

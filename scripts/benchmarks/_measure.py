@@ -58,7 +58,7 @@ class Result:
 
     @property
     def within(self) -> bool:
-        """Whether no limit is exceeded."""
+        """True if no limit is exceeded."""
         time_ok = self.limit is None or self.ratio <= self.limit
         memory_ok = (
             self.memory_limit is None or self.memory_ratio is None or self.memory_ratio <= self.memory_limit

@@ -51,7 +51,7 @@ _PYTHONS = ("venv/bin/python", ".venv/bin/python", "venv/Scripts/python.exe", ".
 
 @dataclass(frozen=True)
 class Observed:
-    """What one run took.
+    """The time and memory that one run took.
 
     Args:
         step: processor seconds of a step, after the first one.
@@ -162,7 +162,9 @@ def _of_tree(process: psutil.Process) -> tuple[float, int]:
 
 
 def step_times(workspace: Path) -> list[float]:
-    """When each loss was written to the newest TensorBoard file below a folder, in seconds since 1970."""
+    """Return the times at which each loss was written to the newest TensorBoard file below a folder, in seconds
+    since 1970.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     files = sorted(workspace.rglob("events.out.tfevents*"), key=lambda path: path.stat().st_mtime_ns)

@@ -331,7 +331,7 @@ def _learn(
 
 
 def _usual_fit(seen: Seen, person: Asked, extract: FrozenFeatures) -> UsualFit | None:
-    """How well the judged images fit their prompts."""
+    """Return the usual fit of judged images to their prompts."""
     shown = seen.images.only(
         sorted({place for first, second, _ in person.given for place in (first, second)})
     )

@@ -70,7 +70,7 @@ def _children() -> float:
 
 
 def as_row(reached: Reached) -> dict[str, Any]:
-    """What a row says about the project."""
+    """Return the facts about the project in a row."""
     return {
         "answers_given": reached.given,
         "images_made": reached.images,

@@ -1,4 +1,4 @@
-"""What the rows of the benchmark ``taste`` are, without loading any model."""
+"""The rows of the benchmark ``taste``, described without loading any model."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def choose(pool: Bank, taste: str, seed: int, answers: int) -> list[tuple[int, i
 
 @dataclass(frozen=True)
 class Pool:
-    """What training knows of the images: latents as a trainer encodes them, initial noise, and prompts."""
+    """Data of the images for training: latents as a trainer encodes them, initial noise, and prompts."""
 
     latents_NChw: torch.Tensor
     noise_NChw: torch.Tensor

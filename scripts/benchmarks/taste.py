@@ -1,4 +1,4 @@
-"""What a simulated person's first 25 to 200 answers are worth, by way of learning from them.
+"""Measure what a simulated person's first 25 to 200 answers are worth, for each way of learning from them.
 
 Every row is measured on prompts that nobody saw, with the same seeds before and after. Images of the base model are
 made once and shared by all rows; rows run in processes of one thread each. A row that is finished is on the disk, so a

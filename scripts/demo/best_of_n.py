@@ -1,4 +1,5 @@
-"""How many images of the base model one would have to make, keeping the best, to equal an adapter's mean liking.
+"""The number of images of the base model that one would have to make, keeping the best, to equal an adapter's
+mean liking.
 
 A win rate says how often an adapter is better, not by how much. This says by how much, in images that need not be made.
 """

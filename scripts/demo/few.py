@@ -1,4 +1,4 @@
-"""What a few answers are worth: a learned taste drives the training; DPO on the same answers stands next to it."""
+"""The value of a few answers: a learned taste drives the training; DPO on the same answers stands next to it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _TEMPLATE = 24
 
 @dataclass(frozen=True)
 class Reading:
-    """What an image shows. ``None`` where nothing recognisable is there.
+    """The contents of an image. ``None`` where nothing recognisable is there.
 
     ``size`` is the square root of the bounding box area over the image's side, 0 to 1; ``x`` and ``y`` are the
     centre of the bounding box, 0 to 1 from the top left; ``brightness`` is relative to the
@@ -140,7 +140,7 @@ def _best_shape(crop: npt.NDArray[np.bool_]) -> tuple[str | None, float]:
 
 
 def matches(reading: Reading, wish: Wish) -> dict[str, bool]:
-    """Which of the properties that every caption names are in the image."""
+    """Return which of the properties that every caption names are in the image."""
     return {
         "colour": reading.colour == wish.colour,
         "shape": reading.shape == wish.shape,

@@ -33,7 +33,7 @@ MAX_BODY = 8 * 1024 * 1024
 MAX_IMAGES = 64
 MAX_CONNECTIONS = 32
 REQUEST_SECONDS = 8.0
-"""How long a request may take to arrive."""
+"""Time that a request may take to arrive."""
 
 
 class JudgeServer(ThreadingHTTPServer):

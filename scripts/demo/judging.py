@@ -1,4 +1,4 @@
-"""What the judge says of images, and the picture of before and after."""
+"""Figures of the judge about images, and the picture of before and after."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def questions(new: Sequence[Wish], count: int, seed: int) -> tuple[list[Wish], l
 
 @dataclass(frozen=True)
 class Judged:
-    """What the judge says of one set of images.
+    """Figures of the judge about one set of images.
 
     Args:
         scores: how much each is liked.

@@ -113,7 +113,7 @@ class Judge:
         return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
 
     def best_of_n(self, made: Made) -> float:
-        """How many images of the base model its best one would need to equal these; ``MOST_N`` is that or more."""
+        """Number of images of the base model whose best one equals these; ``MOST_N`` means that or more."""
         return best_of_n(self.curve, float(np.mean(made.liking)), MOST_N)
 
     def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> Made:

@@ -23,7 +23,7 @@ MODEL_NAME = "tastemaker-demo"
 
 @dataclass(frozen=True)
 class Made:
-    """What a program knows about an image it made."""
+    """The facts a program knows about an image it made."""
 
     prompt: str
     seed: int
@@ -93,7 +93,7 @@ def comfy_graph(made: Made) -> dict[str, Any]:
 
 
 def comfy_workflow(made: Made) -> dict[str, Any]:
-    """What the ComfyUI window saves besides the graph, as far as it concerns the image."""
+    """Return what the ComfyUI window saves besides the graph, as far as it concerns the image."""
     nodes = [
         {"id": 3, "type": "KSampler", "widgets_values": [made.seed, "fixed", made.steps, made.cfg, "ddim"]},
         {"id": 6, "type": "CLIPTextEncode", "widgets_values": [made.prompt]},

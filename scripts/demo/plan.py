@@ -1,4 +1,4 @@
-"""What a journey of the demo is to do, and whether it can."""
+"""The plan of a journey of the demo, and a check that it is possible."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Journey:
 
     @property
     def online(self) -> bool:
-        """Whether the training images are made during training."""
+        """True if the training images are made during training."""
         return RLHF_MODES[self.mode].online
 
     def check(self) -> None:

@@ -29,7 +29,8 @@ class Taste:
     value: Callable[[Reading], float]
 
     def score(self, reading: Reading, wish: Wish) -> float:
-        """How much an image is liked: by taste among images that show what was asked for; all others are below.
+        """Return the liking of an image: by taste among images that show what was asked for; all others are
+        below.
 
         The second part is what keeps a taste from being served by images of something else.
         """
@@ -60,7 +61,7 @@ def _centredness(reading: Reading) -> float:
 
 
 def _calmness(reading: Reading) -> float:
-    """How little the shape differs from its background, compared with images of the same two colours."""
+    """Return how little the shape differs from its background, compared with images of the same two colours."""
     if reading.colour is None:
         return 0.0
     colour, background = COLOURS[reading.colour], BACKGROUNDS[reading.background]

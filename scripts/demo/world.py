@@ -100,7 +100,7 @@ class Scene:
 
 
 def is_held_out(wish: Wish) -> bool:
-    """Whether this combination of shape, colour and background is held out from training."""
+    """Return whether this combination of shape, colour and background is held out from training."""
     key = digest64("held-out", wish.shape, wish.colour, wish.background)
     return key % 1000 < HELD_OUT_SHARE * 1000
 

@@ -37,7 +37,7 @@ ANSWERS_PER_IMAGE = 100
 
 
 class AnswerKind(Enum):
-    """What a person says about the images of a question. It determines the verbs of session and protocol."""
+    """Kinds of answers about the images of a question. It determines the verbs of session and protocol."""
 
     COMPARE = "compare"
     """One is best (and one worst), or they are equal, or the question is skipped: ``answer``, ``pick`` and
@@ -52,7 +52,7 @@ class AnswerKind(Enum):
 
 
 class Layout(Enum):
-    """How the images of a question are shown."""
+    """Layouts of the images of a question."""
 
     IMAGES = "images"
     """Large, next to each other, with zoom."""
@@ -63,7 +63,7 @@ class Layout(Enum):
 
 
 class Answering(Protocol):
-    """What keys can do to a question about two images."""
+    """Actions of keys on a question about two images."""
 
     def better(self, place: int) -> None:
         """Of two images, the one at ``place`` is better."""
@@ -79,7 +79,7 @@ class Answering(Protocol):
 
 
 class Board(Answering, Protocol):
-    """What keys can do to any question on the screen."""
+    """Actions of keys on any question on the screen."""
 
     def only_best(self) -> None:
         """Answer with the image marked as best and no worst one."""
@@ -151,13 +151,13 @@ class WayOfChoosing(ABC):
     kind: ClassVar[AnswerKind]
     layout: ClassVar[Layout] = Layout.IMAGES
     stops_when_certain: ClassVar[bool] = False
-    """Whether a pair is saved once it reaches the requested certainty."""
+    """True if a pair is saved once it reaches the requested certainty."""
     needs_fit: ClassVar[bool] = True
-    """Whether questions and ratings need the Bradley-Terry fit; otherwise the simulation skips it."""
+    """True if questions and ratings need the Bradley-Terry fit; otherwise the simulation skips it."""
 
     @property
     def compares(self) -> bool:
-        """Whether its answers give a ranking."""
+        """True if its answers give a ranking."""
         return self.kind is AnswerKind.COMPARE
 
     @abstractmethod
@@ -173,7 +173,7 @@ class WayOfChoosing(ABC):
         """The images of the next question, in screen order; ``()`` if there is nothing left to ask."""
 
     def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        """What follows from the last answer, or if no question is left: pairs, the end, or ``None`` to keep
+        """The result of the last answer, or of having no question left: pairs, the end, or ``None`` to keep
         asking.
 
         Args:
@@ -251,8 +251,8 @@ def ways() -> dict[str, WayOfChoosing]:
 
 
 def is_settled(standing: Standing, alive: Sequence[int], threshold: float = DEFAULT_THRESHOLD) -> bool:
-    """Whether asking can stop: all images were shown, best over worst is certain enough, and a better best or
-    a worse worst would gain little.
+    """Return whether asking can stop: all images were shown, best over worst is certain enough, and a
+    better best or a worse worst would gain little.
 
     The limit of this gain is ``DEFAULT_SHARE`` of the possible gap at the default threshold, and scales with
     the threshold.
@@ -263,7 +263,7 @@ def is_settled(standing: Standing, alive: Sequence[int], threshold: float = DEFA
 
 
 def look_equal(situation: Situation) -> bool:
-    """Whether further questions are futile: hardly any two images differ by more than a little according to
+    """Return whether further questions are futile: hardly any two images differ by more than a little according to
     the answers, or very many answers had no effect.
     """
     alive, standing = situation.alive, situation.standing

@@ -46,7 +46,7 @@ class EditOptions:
 
     @property
     def all_edited(self) -> bool:
-        """Whether every image is an edit, which is implied if the location of sources is given.
+        """True if every image is an edit, which is implied if the location of sources is given.
 
         Otherwise an image is one if its metadata names a source, or if ``NAME-source`` is next to it.
         """
@@ -75,7 +75,7 @@ NO_EDITS = EditOptions()
 
 
 def options_of_form(sources: str, edits: bool) -> EditOptions:
-    """Which images are edits, as written into a form. A file is the source of all images, anything else a folder of
+    """Read from a form which images are edits. A file is the source of all images, anything else a folder of
     sources.
 
     Raises:
@@ -105,7 +105,7 @@ class SourceFinder:
         return [] if self._options.input_dir is None else [self._options.input_dir]
 
     def is_source(self, name: str) -> bool:
-        """Whether an image, by its name relative to the folder, is a source rather than a result."""
+        """Return whether an image, by its name relative to the folder, is a source rather than a result."""
         path = PurePosixPath(name)
         if self._image is not None and path.name == self._image.name:
             return Path(os.path.realpath(self._root / name)) == self._image

@@ -192,7 +192,7 @@ class _Listing:
         self.marks: set[str] = set()
 
     def holds_pairs(self) -> bool:
-        """Whether these are the files of a picking session. A manifest.json alone proves nothing."""
+        """Return whether these are the files of a picking session. A manifest.json alone proves nothing."""
         sides = any(side in self.folders for side in SIDES)
         return STORE_NAME in self.marks or (MANIFEST_NAME in self.marks and sides)
 
@@ -224,7 +224,7 @@ def _list_folder(path: str) -> _Listing:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be encoded as text. Names in an unknown encoding cannot."""
+    """Return whether a name can be encoded as text. Names in an unknown encoding cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:

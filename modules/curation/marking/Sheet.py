@@ -31,7 +31,7 @@ class Strip:
         return self.state.situation.verdicts.get(self.group.files.index(name))
 
     def is_new(self, name: str) -> bool:
-        """Whether an image was neither marked nor seen."""
+        """Return whether an image was neither marked nor seen."""
         return self.group.files.index(name) not in self.state.situation.verdicts
 
 

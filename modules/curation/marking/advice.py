@@ -14,7 +14,7 @@ GUESSING, GOOD = 0.5, 0.75
 
 
 class Next(Enum):
-    """What the person should do next."""
+    """Advice on what to do next."""
 
     BOTH = "both"
     """Nothing can be compared, because everything or nothing is liked."""
@@ -26,7 +26,7 @@ class Next(Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """How well a head knows a taste.
+    """The accuracy with which a head knows a taste.
 
     Args:
         share: accuracy on comparisons of held-out prompts.
@@ -39,7 +39,7 @@ class Known:
 
 
 def can_measure(liked: int, seen: int) -> bool:
-    """Whether there are enough marks to measure.
+    """Return whether there are enough marks to measure.
 
     Args:
         liked, seen: numbers of images; ``seen`` includes those with a mark.
@@ -48,7 +48,7 @@ def can_measure(liked: int, seen: int) -> bool:
 
 
 def what_next(liked: int, seen: int, known: Known | None) -> tuple[Next, int]:
-    """What to do, and how many more images to look at."""
+    """Return what to do, and how many more images to look at."""
     if seen >= FEWEST_SEEN and not can_measure(liked, seen):
         return Next.BOTH, 0
     if known is None or known.low <= GUESSING:

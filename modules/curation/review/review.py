@@ -339,7 +339,7 @@ class PairReview:
         return [self._decoded[stamp] for stamp in stamps]
 
     def _without_prompt(self, pair_id: str) -> bool:
-        """Whether this pair should have an empty caption."""
+        """Return whether this pair should have an empty caption."""
         return caption_of(self._manifest_prompts().get(pair_id, "?")) == ""
 
     def _manifest_prompts(self) -> dict[str, str]:

@@ -178,7 +178,7 @@ class ReviewJournal:
         return [step for step in steps if self._usable(step)]
 
     def _usable(self, step: Step) -> bool:
-        """Whether a step can belong to this folder. Others are dropped with a message."""
+        """Return whether a step can belong to this folder. Others are dropped with a message."""
         try:
             check_step(step)
         except UserError as error:

@@ -81,7 +81,7 @@ def _entry_of(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
 
 
 def _is_swapped(output_dir: Path, pair_id: str, chosen: Path) -> bool:
-    """Whether the manifest already reflects the swap, by the hash of the current chosen image."""
+    """Return whether the manifest already reflects the swap, by the hash of the current chosen image."""
     entry = _entry_of(load_manifest(output_dir), pair_id)
     return entry is None or entry.get("hashes", {}).get("chosen") == file_sha256(chosen)
 

@@ -33,7 +33,7 @@ LEAST_SHARE, MOST_SHARE = 0.005, 0.9
 
 
 class DataLoaderMasksMixin:
-    """Which part of each image is learned. Uses the attributes of ``BaseDataLoader``."""
+    """The part of each image that is learned. Uses the attributes of ``BaseDataLoader``."""
 
     config: TrainConfig
     model: Model
@@ -50,7 +50,7 @@ class DataLoaderMasksMixin:
 
     @property
     def masked(self) -> bool:
-        """Whether images have masks."""
+        """True if images have masks."""
         return self.config.masked_training and not self.units.dpo
 
     def mask_modules(self) -> list[Any]:
@@ -91,7 +91,7 @@ class DataLoaderMasksMixin:
 
     @property
     def pairs_masked(self) -> bool:
-        """Whether pairs are masked."""
+        """True if pairs are masked."""
         return self.units.dpo and self.config.rlhf_dpo_mask is not PairMasks.OFF
 
     def pair_mask_modules(self) -> list[Any]:
@@ -169,7 +169,7 @@ class DataLoaderMasksMixin:
         return visits
 
     def loss_masks(self, items: Sequence[dict[str, Any]]) -> torch.Tensor | None:
-        """How much of each cell is learned, (B, 1, h, w); ``None`` without masks."""
+        """Return how much of each cell is learned, (B, 1, h, w); ``None`` without masks."""
         if not self.masked:
             return None
         return torch.from_numpy(np.stack([item["cells"] for item in items]))[:, None]

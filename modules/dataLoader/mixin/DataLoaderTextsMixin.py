@@ -68,7 +68,7 @@ class DataLoaderTextsMixin:
 
     @property
     def _drops_captions(self) -> bool:
-        """Whether the empty prompt of each image is needed, because it differs between images."""
+        """True if the empty prompt of each image is needed, because it differs between images."""
         return (
             self.setup.spec.sees_sources
             and not self.trains_text
@@ -78,7 +78,7 @@ class DataLoaderTextsMixin:
 
     @property
     def encodes_shown(self) -> bool:
-        """Whether the pixels of source images are needed in every step, because a text encoder sees them."""
+        """True if the pixels of source images are needed in every step, because a text encoder sees them."""
         return self.setup.spec.sees_sources and self.texts is None
 
     # -- pipeline ------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class DataLoaderTextsMixin:
 
     @cached_property
     def prompts(self) -> PromptIndex:
-        """How prompts are read; stored between starts if anything is cached."""
+        """Facts about reading the prompts; stored between starts if anything is cached."""
         path = Path(self.config.cache_dir) / PROMPT_INDEX if self.config.latent_caching else None
         return PromptIndex(path, self._reader)
 

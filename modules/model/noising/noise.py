@@ -17,7 +17,7 @@ from modules.util.rng import Key, generator, python_random
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """How timesteps and noise are distributed.
+    """The distribution of timesteps and noise.
 
     Args:
         distribution: a name of ``distributions.DISTRIBUTIONS``; ``weight`` and ``bias`` mean what it says

@@ -1,4 +1,4 @@
-"""How noise is mixed in, and the target of the model. All arithmetic is float32 or wider."""
+"""Mixing of noise, and the target of the model. All arithmetic is float32 or wider."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
-        """How much of an offset belongs to the noise of each timestep, (B,) float64, 1 for the last.
+        """Return the share of an offset that belongs to the noise of each timestep, (B,) float64, 1 for the
+        last.
 
         Raises:
             ConfigError: this schedule has no such shares.

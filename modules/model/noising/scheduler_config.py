@@ -1,4 +1,4 @@
-"""What a model's scheduler config requires, and what of it is not supported here."""
+"""Requirements of a model's scheduler config, and its options that are not supported here."""
 
 from __future__ import annotations
 
@@ -105,19 +105,19 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
 
 
 def _is_number(value: Any, above: float, below: float) -> bool:
-    """Whether it is missing, or a number between the limits."""
+    """Return whether it is missing, or a number between the limits."""
     if value is None:
         return True
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < below
 
 
 def _is_count(value: Any, least: int, most: int) -> bool:
-    """Whether it is an integer between the limits."""
+    """Return whether it is an integer between the limits."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _are_betas(values: Any) -> bool:
-    """Whether it is missing, or a table of noise variances."""
+    """Return whether it is missing, or a table of noise variances."""
     if values is None:
         return True
     if not isinstance(values, list) or not 0 < len(values) <= MOST_STEPS:

@@ -121,7 +121,7 @@ class AddedRows:
 
     @property
     def puts_out(self) -> bool:
-        """Whether any token has an output vector."""
+        """True if any token has an output vector."""
         return any(number >= 0 for number in self.reads)
 
     @staticmethod
@@ -211,7 +211,7 @@ class LearnedWords:
 
     @property
     def puts_out(self) -> bool:
-        """Whether any word has output vectors."""
+        """True if any word has output vectors."""
         return any(word.outputs for word in self.words)
 
     def put_in(self, states_BLE: torch.Tensor, places_BL: torch.Tensor) -> torch.Tensor:
@@ -232,7 +232,7 @@ class LearnedWords:
     # -- prompts -------------------------------------------------------------------------------------------
 
     def found_in(self, prompt: str) -> bool:
-        """Whether a prompt contains any of the words."""
+        """Return whether a prompt contains any of the words."""
         return self._pattern.search(prompt) is not None
 
     def names_in(self, prompt: str) -> set[str]:
@@ -270,7 +270,7 @@ class LearnedWords:
 
     @property
     def trained(self) -> bool:
-        """Whether any vector is trained."""
+        """True if any vector is trained."""
         return any(word.trained for word in self.words)
 
     def to(self, device: torch.device | str) -> None:

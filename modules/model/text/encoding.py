@@ -46,7 +46,7 @@ def tokenize(
 
 
 def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limits: Sequence[int]) -> list[bool]:
-    """Which texts are too long for all of the tokenizers.
+    """Return which texts are too long for all of the tokenizers.
 
     Args:
         texts: the texts to encode, without their template.

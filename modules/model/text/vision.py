@@ -25,7 +25,7 @@ PICTURE = f"{START}{PLACE}{END}"
 
 @dataclass(frozen=True)
 class PatchRules:
-    """How images are split into patches. The defaults are those published with Qwen2.5-VL.
+    """The rules by which images are split into patches. The defaults are those published with Qwen2.5-VL.
 
     Args:
         patch: side of a patch in pixels.

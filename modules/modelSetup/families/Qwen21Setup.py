@@ -222,8 +222,8 @@ def _words_and_slots(first: Sequence[int], place: int, length: int) -> tuple[lis
 
 
 def _patch_rules(vision: Any, factor: int) -> PatchRules:
-    """How images are split into patches, whose tokens are the slots of the denoiser. Images are never
-    rescaled.
+    """Return the rules by which images are split into patches, whose tokens are the slots of the denoiser.
+    Images are never rescaled.
 
     Args:
         vision: config of the text encoder's vision tower.

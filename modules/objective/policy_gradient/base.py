@@ -151,7 +151,7 @@ class ImageOptions:
 
     @property
     def compares(self) -> bool:
-        """Whether the loss needs the prediction of the reference."""
+        """True if the loss needs the prediction of the reference."""
         return self.kl_beta > 0
 
 

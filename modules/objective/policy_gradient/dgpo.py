@@ -71,12 +71,12 @@ class DGPOOptions:
 
     @property
     def needs_old(self) -> bool:
-        """Whether a moving average of the policy is kept and evaluated (``old_B``)."""
+        """True if a moving average of the policy is kept and evaluated (``old_B``)."""
         return self.clips or self.use_ema_ref
 
     @property
     def needs_frozen_reference(self) -> bool:
-        """Whether the frozen reference is evaluated (``reference_B``, and the KL)."""
+        """True if the frozen reference is evaluated (``reference_B``, and the KL)."""
         return self.kl_beta > 0 or not self.use_ema_ref
 
 
@@ -195,7 +195,8 @@ class GroupWeights:
 
 
 def clip_mask(terms: DenoisingTerms, options: DGPOOptions) -> torch.Tensor:
-    """Which images have left the trust region around the moving average, bool (B,); none without clipping.
+    """Return which images have left the trust region around the moving average, bool (B,); none without
+    clipping.
 
     Raises:
         ValueError: clipping is on without ``old_B``.

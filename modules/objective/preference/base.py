@@ -80,7 +80,7 @@ class ObjectiveOptions:
 
     @property
     def weighs_labels(self) -> bool:
-        """Whether labels are weighted, for all pairs or individually."""
+        """True if labels are weighted, for all pairs or individually."""
         return self.label_smoothing != 0.0 or self.flip_B is not None or self.gap_B is not None
 
     def select(self, index: slice) -> ObjectiveOptions:

@@ -1,4 +1,4 @@
-"""Which sets of entries were once found complete in a cache, so that a start does not ask for each entry again."""
+"""Sets of entries that were once found complete in a cache, so that a start does not ask for each entry again."""
 
 from __future__ import annotations
 

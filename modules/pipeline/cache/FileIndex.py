@@ -149,7 +149,7 @@ class FileIndex:
         return [path for path in unique if (row := self._seen.get(path)) is None or not row.digest]
 
     def same_content(self, path: str, other: str) -> bool:
-        """Whether two files hold the same bytes. They are read only if their lengths are equal."""
+        """Return whether two files hold the same bytes. They are read only if their lengths are equal."""
         return self._row(path).length == self._row(other).length and self.digest(path) == self.digest(other)
 
     def check_decodes(self, path: str) -> None:

@@ -36,7 +36,7 @@ class Pattern:
         self._start = self._sequence(list(tree), self._end)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """Return whether the whole text matches."""
         states = self._closure({self._start}, text, 0)
         for at in range(len(text)):
             further = {

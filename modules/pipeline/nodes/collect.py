@@ -166,7 +166,7 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list
 
 
 def _encodable(name: str) -> bool:
-    """Whether a name is valid text. On some systems, file names may be any bytes."""
+    """Return whether a name is valid text. On some systems, file names may be any bytes."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:

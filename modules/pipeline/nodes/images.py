@@ -77,7 +77,7 @@ def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Imag
 
 
 def has_alpha(path: Path) -> bool:
-    """Whether an image has an alpha channel or a transparent colour, by its header.
+    """Return whether an image has an alpha channel or a transparent colour, by its header.
 
     Raises:
         DataError: it is not a readable image.

@@ -34,7 +34,7 @@ class Mask:
 
     @property
     def whole(self) -> bool:
-        """Whether it covers the whole image."""
+        """True if it covers the whole image."""
         return self.boxes == (EVERYTHING,)
 
     def cells(self, height: int, width: int) -> Bools:

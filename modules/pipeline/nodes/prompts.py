@@ -76,7 +76,7 @@ def choose_line(prompts: Sequence[str], seed: int, item: str, variation: int) ->
 
 
 def augments_text(settings: Any | None) -> bool:
-    """Whether a concept's text settings vary captions randomly."""
+    """Return whether a concept's text settings vary captions randomly."""
     return settings is not None and bool(
         settings.enable_tag_shuffling or settings.tag_dropout_enable or settings.caps_randomize_enable
     )
@@ -124,7 +124,7 @@ def _drop_tags(prompt: str, delimiter: str, settings: Any, source: random.Random
 
 
 def _droppable(tag: str, settings: Any) -> bool:
-    """Whether a tag may be dropped. Whitelisted tags are never dropped; with a blacklist, only the listed
+    """Return whether a tag may be dropped. Whitelisted tags are never dropped; with a blacklist, only the listed
     ones are.
     """
     mode = str(settings.tag_dropout_special_tags_mode)

@@ -31,7 +31,8 @@ class SourcePlan:
 
 
 def same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two (width, height) have the same shape, apart from rounding and a few rows of pixels."""
+    """Return whether two (width, height) have the same shape, apart from rounding and a few rows of pixels.
+    """
     return abs(math.log(one[0] / one[1]) - math.log(other[0] / other[1])) <= ALIKE
 
 

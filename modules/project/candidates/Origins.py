@@ -1,4 +1,4 @@
-"""What images that a person brings were made from."""
+"""Sources of images that a person brings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Origins:
         self._finders: dict[Path, SourceFinder] = {}
 
     def _finder(self, path: Path) -> tuple[SourceFinder, str]:
-        """Who looks for the sources of an image, and how it calls the image."""
+        """Return the finder of an image's sources, and its name for the image."""
         # sources may be in a folder next to that of the images
         root = path.parent.parent
         if root not in self._finders:
@@ -30,7 +30,7 @@ class Origins:
         return self._finders[root], path.relative_to(root).as_posix()
 
     def is_source(self, path: Path) -> bool:
-        """Whether it is what another one was made from."""
+        """Return whether it is what another one was made from."""
         if self._options is None:
             return False
         folder = self._options.input_dir

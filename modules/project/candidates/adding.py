@@ -112,7 +112,7 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
 
 
 def _origins(project: Project, places: EditOptions) -> Origins:
-    """Who finds the sources of images for a project.
+    """Return the object that finds the sources of images for a project.
 
     Raises:
         UserError: the project has none, or a place cannot hold them.
@@ -200,7 +200,7 @@ def add_prompts(project: Project, given: Path | str) -> int:
 
 
 def can_change_generator(project: Project) -> bool:
-    """Whether no images were made yet: images of two programs in one project could not be compared."""
+    """Return whether no images were made yet: images of two programs in one project could not be compared."""
     made = any(any(one.candidates.glob("*")) for one in project.rounds())
     return not made and not (project.folder / ARENA / "images").is_dir()
 

@@ -61,7 +61,7 @@ class About:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the project records about an adapter.
+    """Facts that the project records about an adapter.
 
     Args:
         family: displayed name of the model family.
@@ -123,7 +123,7 @@ def spec(about: About, facts: Facts, date: str, thumbnail: str) -> dict[str, str
 
 
 def usage(about: About) -> str:
-    """How to use it, in one or two sentences."""
+    """Explain how to use it, in one or two sentences."""
     said = "Load it as a LoRA at strength 1; lower strengths keep more of the base model."
     return f"{said} Write {about.trigger!r} into the prompt." if about.trigger else said
 

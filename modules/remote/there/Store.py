@@ -42,11 +42,13 @@ class Store:
         self.owned = Owned(root, local=True)
 
     def has(self, sha256: str, size: int) -> int:
-        """How many bytes of a file are here: ``size`` if it is complete, else fewer; -1 for an empty file."""
+        """Number of bytes of a file that are here: ``size`` if it is complete, else fewer; -1 for an empty
+        file.
+        """
         return size if self._whole(sha256, size) else min(size - 1, self._received(sha256))
 
     def _received(self, sha256: str) -> int:
-        """How many bytes arrived before a connection ended."""
+        """Number of bytes that arrived before a connection ended."""
         try:
             return (self.owned.root / self._partial(sha256)).lstat().st_size
         except FileNotFoundError:

@@ -69,12 +69,12 @@ def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[st
 
 
 def is_live(run: RunDirectory) -> bool:
-    """Whether a trainer is working there or starting."""
+    """Return whether a trainer is working there or starting."""
     return run.trainer() is not None or run.launched() is not None
 
 
 def describe(root: Path, name: str) -> dict[str, Any]:
-    """What ``runctl.py status`` reports about a run, and the end of its output if it failed."""
+    """Return what ``runctl.py status`` reports about a run, and the end of its output if it failed."""
     run = open_run(root, name)
     if not is_live(run):
         settle(run)

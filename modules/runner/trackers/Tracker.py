@@ -91,5 +91,5 @@ def follow_run(
 
 
 def _is_over(run: RunDirectory) -> bool:
-    """Whether no process is working on the run. A starting process counts as working."""
+    """Return whether no process is working on the run. A starting process counts as working."""
     return run.trainer() is None

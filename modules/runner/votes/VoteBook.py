@@ -85,7 +85,7 @@ class Question:
 
     @property
     def answered(self) -> bool:
-        """Whether the trainer no longer needs to wait."""
+        """True if the trainer no longer needs to wait."""
         return self.vote.done or self.dropped
 
 

@@ -16,7 +16,7 @@ from modules.spec.parts import (
 TOKENS = 128
 MOST_TOKENS = 512
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
-"""Where the fourth text encoder is published, because the repositories of HiDream-I1 lack it."""
+"""The repository of the fourth text encoder, because the repositories of HiDream-I1 lack it."""
 # without the experts, because most tokens never reach any given one
 _ATTENTION = ("attn1",)
 _FEED_FORWARD = ("shared_experts", "ff_t")

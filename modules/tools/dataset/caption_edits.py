@@ -34,7 +34,7 @@ class Caption(NamedTuple):
 
     @property
     def blank(self) -> bool:
-        """Whether it is empty."""
+        """True if it is empty."""
         return not (self.text or "").strip() and not self.fault
 
 

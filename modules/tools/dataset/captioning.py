@@ -26,7 +26,7 @@ SOURCES = ("-source", "_source")
 
 
 class Mode(StrEnum):
-    """How existing captions are handled."""
+    """Ways of handling existing captions."""
 
     BLANK = "BLANK"
     REPLACE = "REPLACE"
@@ -135,7 +135,9 @@ def _described(
 
 
 def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
-    """Why an image cannot get a text, given the current content of its caption file; empty if it can."""
+    """Return the reason why an image cannot get a text, given the current content of its caption file; empty if
+    it can.
+    """
     target = root / (image.caption() or f"{image.stem}.txt")
     if not target.exists():
         return ""

@@ -48,7 +48,7 @@ class Area(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no pixel."""
+        """True if it contains no pixel."""
         return self.left >= self.right or self.top >= self.bottom
 
     def joined(self, other: Area | None) -> Area:
@@ -93,7 +93,7 @@ class Painting:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from what was last saved."""
+        """True if it differs from what was last saved."""
         return not numpy.array_equal(self.levels, self._saved)
 
     def saved(self, levels: numpy.ndarray) -> None:

@@ -34,7 +34,7 @@ Tell = Callable[[int, str], None]
 
 
 class Mode(StrEnum):
-    """How existing masks are handled."""
+    """Ways of handling existing masks."""
 
     BLANK = "BLANK"
     REPLACE = "REPLACE"
@@ -191,12 +191,12 @@ def mask_name(image: DataImage) -> str:
 
 
 def too_long(name: str) -> bool:
-    """Whether no file can have this name, because its last component is too long."""
+    """Return whether no file can have this name, because its last component is too long."""
     return len(os.fsencode(name.rpartition("/")[2])) > MOST_BYTES
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file, folder or link exists; false if its name would be too long."""
+    """Return whether a file, folder or link exists; false if its name would be too long."""
     try:
         return os.path.lexists(path)
     except OSError:

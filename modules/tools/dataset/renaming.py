@@ -96,7 +96,7 @@ def _check_names(root: Path, names: dict[str, str]) -> list[str]:
 
 
 def _is_itself(root: Path, new: str, names: dict[str, str]) -> bool:
-    """Whether a taken name belongs to a renamed file; on some disks, ``A.png`` is ``a.png``."""
+    """Return whether a taken name belongs to a renamed file; on some disks, ``A.png`` is ``a.png``."""
     if new in names:
         return True
     same = [old for old in names if old.casefold() == new.casefold()]

@@ -177,7 +177,7 @@ def _has_metadata(image: Image.Image) -> bool:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether the file stores more than 8 bits per channel. Its pixels must not have been read yet."""
+    """Return whether the file stores more than 8 bits per channel. Its pixels must not have been read yet."""
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         return bool(max(image.tag_v2.get(BITS_PER_SAMPLE, (1,))) > 8)
     return image.format == "PNG" and any(";16" in str(tile.args) for tile in image.tile)  # type: ignore[attr-defined]
@@ -270,7 +270,7 @@ def _write(source: Path, one: Rewrite, wanted: Wanted, target: Path) -> None:
 
 
 def _needed_segment(marker: int, body: bytes) -> bool:
-    """Whether a segment of a JPEG file affects how its pixels are read and shown."""
+    """Return whether a segment of a JPEG file affects how its pixels are read and shown."""
     if marker in NEEDED_APPLICATIONS:
         return body.startswith(NEEDED_APPLICATIONS[marker])
     return not 0xE0 <= marker <= 0xEF and marker != COMMENT

@@ -28,7 +28,7 @@ def count_tags(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def has_tag(text: str, tag: str) -> bool:
-    """Whether any line of a caption has a tag."""
+    """Return whether any line of a caption has a tag."""
     return tag in text and tag in tags_of(text)
 
 

@@ -44,7 +44,7 @@ class Commands:
         return wishes
 
     def stop_wanted(self) -> bool:
-        """Whether this process was asked to stop, for use during long work. Other commands wait."""
+        """Return whether this process was asked to stop, for use during long work. Other commands wait."""
         return bool(self._poll() & STOP)
 
     def hear(self) -> int:

@@ -13,7 +13,7 @@ SECONDS = {TimeUnit.SECOND: 1.0, TimeUnit.MINUTE: 60.0, TimeUnit.HOUR: 3600.0}
 
 
 def ends_a_tenth(step: int, total: int) -> bool:
-    """Whether one of ten equal parts of ``total`` steps ends with this step, except for the last part, which
+    """Return whether one of ten equal parts of ``total`` steps ends with this step, except for the last part, which
     ends the run.
     """
     return 0 < step < total and step * 10 // total > (step - 1) * 10 // total
@@ -41,7 +41,7 @@ class Interval:
         self._last = self.clock()
 
     def due(self, progress: TrainProgress, epoch_ended: bool) -> bool:
-        """Whether it is due. Called once after each step, with the position after that step."""
+        """Return whether it is due. Called once after each step, with the position after that step."""
         if self.unit is TimeUnit.NEVER:
             return False
         if self.unit is TimeUnit.ALWAYS:
@@ -54,7 +54,7 @@ class Interval:
 
     @property
     def in_time(self) -> bool:
-        """Whether it is measured in time."""
+        """True if it is measured in time."""
         return self.unit in SECONDS
 
     def restart(self) -> None:

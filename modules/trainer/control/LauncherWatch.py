@@ -11,10 +11,10 @@ from modules.runner.ProcessId import ProcessId
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost
 
 LAUNCHER_VARIABLE = "TASTEMAKER_LAUNCHER"
-"""Who started this process, because the system names another parent once that one has ended."""
+"""The process that started this one, because the system names another parent once that one has ended."""
 LOOK_SECONDS = 1.0
 LEAVING_SECONDS = 5.0
-"""How long this process may take to end by itself; it may be waiting in a library for another one."""
+"""Time that this process may take to end by itself; it may be waiting in a library for another one."""
 
 
 class LauncherWatch:
@@ -40,7 +40,7 @@ class LauncherWatch:
         return cls(ProcessId.of(os.getppid())) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
     def look(self) -> PeerLost | None:
-        """Whether the launcher is gone, at this moment."""
+        """Return whether the launcher is gone, at this moment."""
         if self.lost is None and (self._launcher is None or not self._launcher.alive()):
             self.lost = PeerLost("the process that started this one was killed")
         return self.lost

@@ -1,4 +1,5 @@
-"""How the processes of a run on one computer meet: on its loopback address, which no other computer can reach.
+"""Meeting of the processes of a run on one computer: on its loopback address, which no other computer can
+reach.
 
 The libraries below listen on all network interfaces unless they are told otherwise, and whoever connects is
 taken for a process of the run.
@@ -24,7 +25,7 @@ INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "="}
 
 
 class LocalMeeting(StaticTCPRendezvous):
-    """Where the processes of one launcher meet, for torch's launcher.
+    """The meeting place of the processes of one launcher, for torch's launcher.
 
     Args:
         given: what the launcher was started with.
@@ -59,7 +60,8 @@ def listening_store(host: str, port: int, timeout: timedelta) -> TCPStore:
 
 
 def is_on_one_computer(host: str, world_size: int) -> bool:
-    """Whether all processes of a group run on this computer, by the number that the launcher started here. Without that
+    """Return whether all processes of a group run on this computer, by the number that the launcher
+    started here. Without that
     number, only if they meet at a loopback address: a name may mean the loopback on its own computer alone.
 
     Args:

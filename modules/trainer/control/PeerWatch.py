@@ -51,7 +51,7 @@ class PeerLost(Exception):
         return EXIT_STATUS if self.fault.category in ("user", "killed") else 1
 
     def text(self) -> str:
-        """What the command line prints."""
+        """The text that the command line prints."""
         hint = f"\n  -> {self.fault.hint}" if self.fault.hint else ""
         return f"error: {self.fault.message}{hint}"
 

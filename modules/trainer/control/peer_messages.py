@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other, as bytes that can only be data: JSON and tensors.
+"""Messages between the processes of a run, as bytes that can only be data: JSON and tensors.
 
 A message is read from a network connection, so nothing in it may run code, as a pickle would.
 """

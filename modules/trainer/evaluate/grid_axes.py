@@ -80,7 +80,9 @@ def saves_of(place: Path) -> list[Path]:
 
 
 def _is_of(place: Path, adapter: Path) -> bool:
-    """Whether a run can have written its adapter. Another run may have written the same file, and ended before."""
+    """Return whether a run can have written its adapter. Another run may have written the same file, and
+    ended before.
+    """
     config = RunDirectory(place).config_path
     return adapter.is_file() and config.is_file() and adapter.stat().st_mtime_ns >= config.stat().st_mtime_ns
 

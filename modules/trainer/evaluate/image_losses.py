@@ -1,5 +1,5 @@
-"""How hard each image is for a model: its mean loss at fixed noise levels, with the same noise for all images
-of one size.
+"""The difficulty of each image for a model: its mean loss at fixed noise levels, with the same noise for all
+images of one size.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _size(path: Path, field: str) -> tuple[int, int]:
 
 
 def painting(sample: FilledSample, factor: int) -> PaintedInto | None:
-    """What a sample is painted into, cropped to its size; ``None`` for a whole image.
+    """Return the image that a sample is painted into, cropped to its size; ``None`` for a whole image.
 
     Args:
         factor: side of a latent cell in pixels.

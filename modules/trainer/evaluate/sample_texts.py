@@ -24,7 +24,7 @@ from modules.util.enum.choices import TimeUnit
 
 
 def are_samples_due(config: TrainConfig) -> bool:
-    """Whether a run makes samples without a command."""
+    """Return whether a run makes samples without a command."""
     return config.sample_before_training or config.sample_after_unit is not TimeUnit.NEVER
 
 

@@ -12,7 +12,7 @@ from modules.util.device_names import listed
 
 
 class RewardMemory:
-    """What the rewards of a run hold on the device of the model.
+    """Memory that the rewards of a run hold on the device of the model.
 
     Args:
         dry_run: measures the pass that scores images.
@@ -54,7 +54,7 @@ class RewardMemory:
         return max(needs, default=0)
 
     def notes(self) -> list[str]:
-        """What the figures do not include."""
+        """Notes on what the figures do not include."""
         left_out = [one.name for one in self._rewards if one.has_weights and one.name not in self._outlines]
         made = [f"these figures do not include the model of the reward {name}" for name in left_out]
         if self._rewards and taste_features(self._config) is not None:

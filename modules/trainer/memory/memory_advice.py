@@ -1,4 +1,5 @@
-"""Whether a run fits on a card, which changes would make it fit, and which execution mode fits."""
+"""Advice on whether a run fits on a card, the changes that would make it fit, and the execution mode that fits.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
 
 
 def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
-    """What reduces the total memory if encoding needs more than a training step."""
+    """Return changes that reduce the total memory if encoding needs more than a training step."""
     halved = _encoders_halved(config, plan)
     if plan.largest.name == "training step" or not halved:
         return []
@@ -190,7 +191,7 @@ def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_mem
 
 
 def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:
-    """Whether a plan fits into ``free`` bytes, and if not, what would.
+    """Return whether a plan fits into ``free`` bytes, and if not, what would.
 
     Raises:
         UnsupportedError: it does not because of the size of the source images.

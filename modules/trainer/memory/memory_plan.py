@@ -1,4 +1,4 @@
-"""How much GPU memory a run needs, estimated from its config and the configs of its model.
+"""The GPU memory that a run needs, estimated from its config and the configs of its model.
 
 Every phase of a run holds something else; the plan is the largest of them. Weights, adapter, gradients and
 optimizer state are counted exactly, activations by running the step on meta tensors (``memory_step``). The
@@ -142,7 +142,9 @@ def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
 
 
 def fills_the_cache_alone(config: TrainConfig) -> bool:
-    """Whether the run ends with the cache and stores no reference scores in it, which would need the denoiser."""
+    """Return whether the run ends with the cache and stores no reference scores in it, which would need
+    the denoiser.
+    """
     return config.only_cache and not (config.trains_pairs and config.rlhf_dpo_reference_cache)
 
 
@@ -180,8 +182,8 @@ class Planner:
         return MemoryPlan(tuple(phases), mode, self.size, tuple(self._rewards.notes()), source_size)
 
     def _lasting(self) -> dict[str, int]:
-        """What stays on the device during training, also between steps: the parts every step needs with
-        adapters, the optimizer's state and copies, and rewards that are not unloaded.
+        """Memory that stays occupied on the device during training, also between steps: the parts every step
+        needs with adapters, the optimizer's state and copies, and rewards that are not unloaded.
         """
         made = {**self._weights(*parts_of_a_step(self.config, self.model)), "adapter": self.adapter_bytes()}
         rewards = {} if self.config.rlhf_reward_swap else self._rewards.weights()

@@ -429,7 +429,7 @@ class ShapeDryRun:
 
     @property
     def edits(self) -> bool:
-        """Whether the run has source images."""
+        """True if the run has source images."""
         return self._sources > 0
 
     @cached_property
@@ -454,7 +454,9 @@ class ShapeDryRun:
 
 
 def _sources_of_prompts(file: Path, most: int) -> int:
-    """How many images a prompt of a file edits at most, up to ``most``; none while the file is not there."""
+    """Return how many images a prompt of a file edits at most, up to ``most``; none while the file is not
+    there.
+    """
     rows = read_prompt_rows(file) if file.is_file() else []
     return min(most, max((len(row.sources) for row in rows), default=0))
 

@@ -89,7 +89,9 @@ class ShapeOnlyGguf(ShapeOnlyLinear, GgufLinear):
 
 
 class _Unpacked(torch.autograd.Function):
-    """What packed layers hold for the backward pass: the 8-bit one its input, the 4-bit one nothing new."""
+    """Tensors that packed layers hold for the backward pass: the 8-bit one its input, the 4-bit one nothing
+    new.
+    """
 
     @staticmethod
     def forward(
@@ -191,7 +193,9 @@ def _of_samples(setup: BaseModelSetup, model: Model, config: TrainConfig, weight
 
 
 def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[str, dict[str, str]]:
-    """Where to load the outline from: the config's names, with hub names replaced by folders of the local cache."""
+    """Return the places to load the outline from: the config's names, with hub names replaced by folders of the
+    local cache.
+    """
     spec = setup.spec
     loaded = training.parts_of_a_run(config, spec)
     names = {part: getattr(config, part).model_name for part in spec.module_parts if part in loaded}

@@ -9,7 +9,7 @@ import torch
 EQUAL_EPOCHS = 2
 """Number of consecutive epochs with equal scores for all images of every prompt before a warning."""
 FAR = 1e4
-"""How many times further from the median than all others, and at least from 0, an outlier is."""
+"""Factor by which an outlier is further from the median than all others, and at least than from 0."""
 
 
 class RewardWatch:

@@ -31,7 +31,7 @@ resume.
 
 @dataclass(frozen=True)
 class Asking:
-    """What is needed to ask a person: a callback, and whether the run is to end."""
+    """The means of asking a person: a callback, and whether the run is to end."""
 
     callback: Callback
     stop_wanted: Callable[[], bool]

@@ -218,7 +218,8 @@ class Judge:
 
 
 def _sendable(edited: Sequence[RolloutSource | None]) -> tuple[list[Any], list[int]]:
-    """What images were made from, as data for other processes: each source once, and its index for each image."""
+    """Return the sources of images as data for other processes: each source once, and its index for each image.
+    """
     different = list(dict.fromkeys(edited))
     data = [None if one is None else (one.pixels, one.names) for one in different]
     return data, [different.index(one) for one in edited]
@@ -236,6 +237,6 @@ def member_id(epoch: int, group: int, member: int) -> str:
 
 
 def all_different(parts: Sequence[Sequence[int]]) -> bool:
-    """Whether all numbers are different."""
+    """Return whether all numbers are different."""
     flat = [one for part in parts for one in part]
     return len(set(flat)) == len(flat)

@@ -1,4 +1,4 @@
-"""Where the prompts of online training come from: a file, or the captions of the concepts."""
+"""The prompts of online training, from a file, or the captions of the concepts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from modules.util.prompts_file import FIELD, read_prompt_rows
 
 @dataclass(frozen=True)
 class OnlinePrompt:
-    """What images are made of.
+    """A prompt and the images it edits.
 
     Args:
         text: the prompt; of an edit the instruction.
@@ -259,7 +259,7 @@ class EditedImages:
         return torch.from_numpy(apply_transform(load_rgb(path), self._transform)).permute(2, 0, 1)
 
     def told_of_crops(self, prompts: Sequence[OnlinePrompt]) -> str:
-        """How many source images are cropped, because they have another shape; empty if none is."""
+        """Say how many source images are cropped, because they have another shape; empty if none is."""
         paths = dict.fromkeys(path for one in prompts for path in one.sources)
         other = [shown(path) for path in paths if not same_aspect(read_size(path), self._shape)]
         if not other:

@@ -52,12 +52,12 @@ _MODES = {
 
 
 def needs_reference(config: TrainConfig) -> bool:
-    """Whether the loss compares with the initial weights of the run."""
+    """Return whether the loss compares with the initial weights of the run."""
     return config.rlhf_enabled and config.rlhf_mode.spec.needs_reference(config)
 
 
 def needs_old_policy(config: TrainConfig) -> bool:
-    """Whether a slowly moving copy of the weights is kept."""
+    """Return whether a slowly moving copy of the weights is kept."""
     return config.rlhf_enabled and config.rlhf_mode.spec.needs_old_policy(config)
 
 
@@ -70,7 +70,7 @@ def rollout_batch_size(config: TrainConfig) -> int:
 
 
 def plan_options(config: TrainConfig, model: Model) -> PlanOptions:
-    """How images are made in this run with this model."""
+    """Return how images are made in this run with this model."""
     kind = config.rlhf_rollout_transition.value if config.rlhf_mode.coupled else transitions.ODE
     if kind == RolloutTransition.AUTO.value:
         kind = transitions.FLOW_SDE if model.schedule.prediction == "flow" else transitions.DDIM
@@ -129,7 +129,7 @@ def whole_groups_unit(sampler: GroupSampler) -> int:
 
 
 def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
-    """How the micro-batches of an epoch become optimizer steps."""
+    """Return how the micro-batches of an epoch become optimizer steps."""
     return StepRule(
         accumulation=config.gradient_accumulation_steps,
         images=config.rlhf_docs_per_step,
@@ -142,7 +142,9 @@ def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
 
 
 def needs_negatives_of_sources(config: TrainConfig) -> bool:
-    """Whether the loss needs a negative prompt that was read with an image that is edited, and rollouts do not."""
+    """Return whether the loss needs a negative prompt that was read with an image that is edited, and
+    rollouts do not.
+    """
     spec = config.model_type.spec
     asked = (
         config.rlhf_mode.spec.shows("group_loss") and config.rlhf_kl_beta > 0 and config.rlhf_dgpo_kl_cfg > 1
@@ -164,19 +166,21 @@ def reward_set(config: TrainConfig) -> RewardSet:
 
 
 def asks_person(config: TrainConfig) -> bool:
-    """Whether a person votes on the images of this run."""
+    """Return whether a person votes on the images of this run."""
     return config.trains_online and any(one.reward == PERSON for one in reward_list(config))
 
 
 def taste_features(config: TrainConfig) -> FeatureOptions | None:
-    """What the head that votes for the person sees: the trained denoiser; ``None`` without a head."""
+    """Return the features that the head which votes for the person sees: those of the trained denoiser;
+    ``None`` without a head.
+    """
     if not asks_person(config) or config.rlhf_person_share == 1:
         return None
     return FeatureOptions("denoiser", config.base_model_name, family=config.model_type.value)
 
 
 def advantage_options(config: TrainConfig) -> AdvantageOptions:
-    """How rewards become advantages."""
+    """Return how rewards become advantages."""
     return AdvantageOptions(
         scale=_SCALES[config.rlhf_advantage_scale],  # type: ignore[arg-type]
         eps=config.rlhf_advantage_eps,
@@ -190,7 +194,7 @@ def advantage_options(config: TrainConfig) -> AdvantageOptions:
 
 
 def aggregation(config: TrainConfig) -> Aggregation:
-    """How the losses of a coupled mode are averaged."""
+    """Return how the losses of a coupled mode are averaged."""
     return Aggregation(_MODES[config.rlhf_loss_aggregation], config.rlhf_loss_aggregation_divisor)
 
 
@@ -214,7 +218,7 @@ def nominal_total_steps(config: TrainConfig, world_size: int) -> int:
 
 
 def regulates_ratios(config: TrainConfig) -> bool:
-    """Whether training needs the means of the rollout's steps (GRPO-Guard)."""
+    """Return whether training needs the means of the rollout's steps (GRPO-Guard)."""
     return config.rlhf_mode.spec.shows("regulated_ratio") and config.rlhf_grpo_guard
 
 
@@ -274,12 +278,14 @@ def nft_options(config: TrainConfig) -> NFTOptions:
 
 
 def groups_are_local(sampler: GroupSampler) -> bool:
-    """Whether all images of a prompt are made by one process."""
+    """Return whether all images of a prompt are made by one process."""
     return sampler.layout.world_size == 1 or sampler.kind == samplers.CONTIGUOUS
 
 
 def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
-    """How whole groups are computed: in one pass if micro-batches hold them, else by what the setup allows."""
+    """Return how whole groups are computed: in one pass if micro-batches hold them, else by what the setup
+    allows.
+    """
     layout = sampler.layout
     whole = sampler.kind != samplers.CONTIGUOUS or layout.batch_size % layout.group_size == 0
     chosen = config.rlhf_dgpo_group_strategy
@@ -304,14 +310,14 @@ def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
 
 
 def needs_whole_groups(config: TrainConfig) -> bool:
-    """Whether all images of a prompt must be in one optimizer step."""
+    """Return whether all images of a prompt must be in one optimizer step."""
     if config.rlhf_mode.spec.whole_groups:
         return True
     return config.rlhf_mode.coupled and config.rlhf_loss_aggregation is LossAggregation.PROMPT_MEAN
 
 
 def gspo_strategy(config: TrainConfig) -> GroupStrategy:
-    """How whole trajectories are computed. AUTO accumulates gradients if that needs only one buffer."""
+    """Return how whole trajectories are computed. AUTO accumulates gradients if that needs only one buffer."""
     chosen = config.rlhf_gspo_strategy
     if chosen is not GroupStrategy.AUTO:
         return chosen
@@ -320,7 +326,7 @@ def gspo_strategy(config: TrainConfig) -> GroupStrategy:
 
 
 def swaps_weights(config: TrainConfig) -> bool:
-    """Whether weights are swapped by pointer: those of an existing adapter, or of the old policy."""
+    """Return whether weights are swapped by pointer: those of an existing adapter, or of the old policy."""
     existing = config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER
     return (needs_reference(config) and existing) or needs_old_policy(config)
 

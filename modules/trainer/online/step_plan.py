@@ -1,4 +1,6 @@
-"""Which micro-batches form an optimizer step of online training: a fixed number, or as many as hold enough images."""
+"""The micro-batches that form an optimizer step of online training: a fixed number, or as many as hold enough
+images.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from modules.util.rng import python_random
 
 @dataclass(frozen=True)
 class StepRule:
-    """How micro-batches are grouped into optimizer steps.
+    """A rule for grouping micro-batches into optimizer steps.
 
     Args:
         accumulation: micro-batches per step, if ``images`` is 0.

@@ -42,7 +42,7 @@ class LossScaler:
 
     @property
     def searching(self) -> bool:
-        """Whether a smaller scale could still fix an overflow."""
+        """True if a smaller scale could still fix an overflow."""
         return self.enabled and self.scale > 1.0
 
     def state_dict(self) -> dict[str, float]:

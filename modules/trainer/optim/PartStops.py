@@ -72,13 +72,13 @@ class PartStops:
             self._model.words.keep_norms(ended=True)
 
     def all_ended(self, epoch: int, global_step: int) -> bool:
-        """Whether nothing is left to train at this position."""
+        """Return whether nothing is left to train at this position."""
         return all(self._ended(part, epoch, global_step) for part in self._parameters)
 
     # -- prompts -------------------------------------------------------------------------------------------
 
     def texts_settle(self, progress: TrainProgress) -> bool:
-        """Whether prompts are to be cached from this position on: the text encoders were frozen when its
+        """Return whether prompts are to be cached from this position on: the text encoders were frozen when its
         epoch began, and no step needs their earlier outputs.
         """
         if not self._texts_change or self._images is None or not self._config.latent_caching:

@@ -1,4 +1,4 @@
-"""Which weights Muon updates, and which are left to AdamW.
+"""Choice of the weights that Muon updates; the others are left to AdamW.
 
 Muon (Jordan et al. 2024) orthogonalises the update of a matrix, which is only meaningful for hidden layers:
 matrices and kernels inside blocks. Vectors, embeddings and the first and last layers use AdamW.

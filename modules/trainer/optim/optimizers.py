@@ -218,7 +218,8 @@ def effective_rate(group: Mapping[str, Any]) -> float:
 
 
 def trains_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer trains other weights than it evaluates and saves (schedule-free methods)."""
+    """Return whether the optimizer trains other weights than it evaluates and saves (schedule-free methods).
+    """
     return hasattr(optimizer, "eval")
 
 

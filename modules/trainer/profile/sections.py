@@ -27,7 +27,7 @@ class Sections(Protocol):
     """
 
     def inside(self, name: str) -> bool:
-        """Whether the innermost section is this one."""
+        """Return whether the innermost section is this one."""
 
     def within(self, name: str) -> Any:
         """A context manager for a section that lasts as long as its block."""

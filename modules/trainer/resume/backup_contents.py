@@ -143,7 +143,9 @@ def problem_of_facts(facts: Any, label: str, has_best: bool) -> str | None:
 
 
 def problem_of_weights(path: Path) -> str | None:
-    """Why a file of tensors is unreadable or invalid (NaN or infinite), as a sentence; ``None`` if it is fine."""
+    """Return the reason why a file of tensors is unreadable or invalid (NaN or infinite), as a sentence;
+    ``None`` if it is fine.
+    """
     import torch
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""Where a run starts: at a backup, or from the beginning with the previous run's backups moved aside."""
+"""The start of a run: at a backup, or from the beginning with the previous run's backups moved aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings may change between a backup and the run that resumes from it."""
+"""Settings that may change between a backup and the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
 
 
 def _moved_rewards(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether rewards differ only in the location of their files: the old files are gone, and files of the
+    """Return whether rewards differ only in the location of their files: the old files are gone, and files of the
     same names exist at the new location. A base model that judges is compared by its weights, like the
     trained one.
     """

@@ -154,7 +154,7 @@ class VotingPage(ttk.Frame):
     # --- input --------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether the images in question are on the screen."""
+        """Return whether the images in question are on the screen."""
         return self.shot is not None and all(
             view.shown == view.path or self.prefetcher.failure(view.path) is not None
             for view in (*self.views, *self.sources)

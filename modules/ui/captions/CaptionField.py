@@ -65,7 +65,7 @@ class CaptionField(ttk.Frame):
 
     @property
     def changed(self) -> bool:
-        """Whether the text differs from what was last shown or saved."""
+        """True if the text differs from what was last shown or saved."""
         return self.name is not None and self.typed != self._saved
 
     def show(self, name: str | None, title: str, text: str | None, fault: str = "") -> None:

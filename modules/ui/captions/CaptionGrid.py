@@ -102,7 +102,7 @@ class CaptionGrid(ThumbGrid):
         return self._visible()
 
     def is_drawn(self, place: int) -> bool:
-        """Whether an image is drawn, not just being loaded."""
+        """Return whether an image is drawn, not just being loaded."""
         return (self.paths[place], self._box()) in self._photos
 
     def in_sight(self) -> list[Key]:

@@ -103,7 +103,7 @@ class CaptionList:
         return self.names[self.shown[place]]
 
     def pictures(self, masks: bool) -> list[Shown]:
-        """What is shown at each place."""
+        """The images and captions shown at each place."""
         found = self._folder.masked if masks else self._folder.plain
         return [found[number] for number in self.shown]
 
@@ -175,7 +175,7 @@ class CaptionList:
         ]
 
     def _texts(self) -> list[str]:
-        """What is to be seen of each image's caption; empty where there is none, or none yet."""
+        """The visible part of each image's caption; empty where there is none, or none yet."""
         captions, drafts = self.captions, self.drafts
         found = [captions.get(name) for name in self.names]
         texts = ["" if one is None else one.text or "" for one in found]

@@ -73,7 +73,7 @@ class ChangePanel(ttk.Frame):
 
     @property
     def means_all(self) -> bool:
-        """Whether the change applies to all images shown instead of the selected ones."""
+        """True if the change applies to all images shown instead of the selected ones."""
         return self._all.get()
 
     def count(self, images: int) -> None:

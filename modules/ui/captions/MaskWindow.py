@@ -72,7 +72,7 @@ class MaskWindow(tk.Toplevel):
         self._looks = 0
         self._saving = False
         self._waiting: list[tuple[Then, Then]] = []
-        """What to do once the mask being saved is on disk."""
+        """The action to take once the mask being saved is on disk."""
         self.canvas = MaskCanvas(self, theme, self._press, self._drag, self._release, self.change_size)
         self._build()
         self._bind_keys()

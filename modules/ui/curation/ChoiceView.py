@@ -1,4 +1,4 @@
-"""What all views of the choosing page share: actions with keys, images to decode, a snapshot to show."""
+"""The common base of all views of the choosing page: actions with keys, images to decode, a snapshot to show."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MOST_SHOWN = 4
 
 
 class Comparing(Enum):
-    """What is shown in place of an edit."""
+    """The image shown in place of an edit."""
 
     SOURCE = "source"
     DIFFERENCE = "difference"
@@ -233,28 +233,29 @@ class ChoiceView(ttk.Frame):
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Whether the images in question are on the screen."""
+        """Return whether the images in question are on the screen."""
         return True
 
     def shows_images(self) -> bool:
-        """Whether the images themselves are on the screen, rather than their sources or differences."""
+        """Return whether the images themselves are on the screen, rather than their sources or differences.
+        """
         return self.comparing is None and self.ready()
 
     def may_judge(self) -> bool:
-        """Whether an answer now would apply to what is on the screen."""
+        """Return whether an answer now would apply to what is on the screen."""
         return self.shot is not None and not self.controller.waiting and self.shows_images()
 
     # --- edits and their sources ---
 
     @property
     def has_sources(self) -> bool:
-        """Whether any image on the screen is an edit."""
+        """True if any image on the screen is an edit."""
         shot = self.shot
         groups = [] if shot is None else [shot.group, *(one.group for one in shot.strips)]
         return any(group is not None and group.sources for group in groups)
 
     def in_place(self, group: ImageGroup, path: Path) -> Shown:
-        """What is shown in place of an image of a group."""
+        """Return what is shown in place of an image of a group."""
         if self.comparing is None or not group.sources:
             return path
         if self.comparing is Comparing.DIFFERENCE:

@@ -1,4 +1,4 @@
-"""What the pair tool remembers between starts. No Tk here."""
+"""The memory of the pair tool between starts. No Tk here."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class SheetGrid(ThumbGrid):
         return found
 
     def is_drawn(self, index: int) -> bool:
-        """Whether an image is drawn, not just being loaded."""
+        """Return whether an image is drawn, not just being loaded."""
         return (self.paths[index], self._box()) in self._photos
 
     def has_failed(self, index: int) -> bool:
-        """Whether an image cannot be shown."""
+        """Return whether an image cannot be shown."""
         return self._prefetcher.failure(self.paths[index]) is not None
 
     def on_screen(self) -> range:

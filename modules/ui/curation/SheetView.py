@@ -137,8 +137,8 @@ class SheetView(GridView):
         self._follow()
 
     def ready(self) -> bool:
-        """Whether an image of the page was drawn or has failed. This keeps a held key from skipping an unseen
-        page.
+        """Return whether an image of the page was drawn or has failed. This keeps a held key from skipping
+        an unseen page.
         """
         grid = self.grid_of_images
         settled = any(grid.is_drawn(i) or grid.has_failed(i) for i in grid.on_screen())

@@ -1,4 +1,4 @@
-"""How well a taste is known, measured in a separate process while the person keeps marking."""
+"""A gauge of how well a taste is known, measured in a separate process while the person keeps marking."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TasteGauge:
 
     @property
     def text(self) -> str:
-        """How well the taste is known, and what to do next."""
+        """A text that says how well the taste is known, and what to do next."""
         liked, _, seen = self._counts
         if self.problem:
             known = words.TASTE_FAILED.format(reason=self.problem)

@@ -49,7 +49,7 @@ STEPS_FOR_FEW = 120
 and 200 steps lost the colours. Many pairs tolerate larger steps."""
 SIZE_NAME = "demo-size.json"
 LOOKS = 4
-"""How many times samples are made and pairs validated, including at the end."""
+"""Number of times samples are made and pairs validated, including at the end."""
 _DONE = re.compile(r"(\d+)/(\d+) images")
 
 
@@ -257,7 +257,7 @@ class MakerProcess:
                     self.done, self.total = int(found[1]), int(found[2])
 
     def running(self) -> bool:
-        """Whether the process is running."""
+        """Return whether the process is running."""
         return self._popen.poll() is None or self._reader.is_alive()
 
     def cancel(self) -> None:
@@ -267,7 +267,7 @@ class MakerProcess:
         self._popen.wait(10)
 
     def problem(self) -> UserError | None:
-        """Why the process failed; ``None`` if it is running, succeeded or was cancelled."""
+        """The error that ended the process; ``None`` if it is running, succeeded or was cancelled."""
         if self._popen.returncode == 0 or self.cancelled:
             return None
         lines = [line for line in self._tail if line.startswith(SAYS_ERROR)]

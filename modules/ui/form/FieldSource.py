@@ -1,4 +1,6 @@
-"""Where the rows of a form read values and put edits: the edited config, or one object of a list."""
+"""The source of values and the target of edits for the rows of a form: the edited config, or one object of a
+list.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from modules.util.errors import UserError
 
 
 class FieldSource(Protocol):
-    """What a row needs; implemented by ``ConfigState``."""
+    """The interface that a row needs; implemented by ``ConfigState``."""
 
     def value(self, path: str) -> Any: ...
     def text(self, path: str) -> str: ...

@@ -70,7 +70,7 @@ class PathRow:
 
     @property
     def text(self) -> str:
-        """What is in the field; empty while it is hidden."""
+        """The text in the field; empty while it is hidden."""
         return self.value.get().strip() if self.shown else ""
 
     def show(self, shown: bool) -> None:

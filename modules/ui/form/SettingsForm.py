@@ -50,7 +50,7 @@ class SettingsForm:
         self._members: dict[str, list[FieldRow]] = {}
         self._asides: list[ttk.Frame] = []
         self.has_more = False
-        """Whether some rows are shown only on demand, see ``show_more``."""
+        """True if some rows are shown only on demand, see ``show_more``."""
         self.more_shown = True
         for group, members in groupby([s for s in settings if has_row(s)], key=lambda s: s.group):
             self._add_group(group, list(members))
@@ -101,7 +101,7 @@ class SettingsForm:
         self.refresh()
 
     def hides(self, path: str) -> bool:
-        """Whether a row is hidden now but would be shown with all rows."""
+        """Return whether a row is hidden now but would be shown with all rows."""
         row = self.rows.get(path)
         return row is not None and not row.shown and self.source.is_visible(path)
 
@@ -144,5 +144,5 @@ class SettingsForm:
 
 
 def has_row(setting: Setting) -> bool:
-    """Whether forms have a row for a setting."""
+    """Return whether forms have a row for a setting."""
     return not setting.hidden and setting.kind in FORM_KINDS

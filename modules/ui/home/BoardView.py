@@ -235,7 +235,7 @@ class BoardView(ttk.Frame):
 
 
 def learned(taste: dict[str, Any]) -> str:
-    """How well a taste is known, in one sentence."""
+    """Say how well a taste is known, in one sentence."""
     unguarded = "" if taste.get("knows_fit", True) else f"\n{words.UNGUARDED}"
     if taste["interval"] is None:
         comparisons = counted(taste["comparisons"], words.COMPARISON)

@@ -36,13 +36,13 @@ class ProjectWatch:
         self.seen: Overview | None = None
         self.job: ProjectJob | None = None
         self.fault = ""
-        """Why the project as a whole cannot be shown."""
+        """The reason why the project as a whole cannot be shown."""
         self.faults: dict[str, str] = {}
-        """Why a step failed, by its key."""
+        """The reason why a step failed, by its key."""
         self.creating = False
-        """Whether a new project is being written."""
+        """True if a new project is being written."""
         self.create_fault = ""
-        """Why that failed, until the form has taken it."""
+        """The reason why that failed, until the form has taken it."""
         self.tool: tk.Toplevel | None = None
         """A window that changes the project. While it is open, the project is read continuously."""
         self._listeners: list[Callable[[], None]] = []

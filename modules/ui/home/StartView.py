@@ -58,9 +58,9 @@ class StartView(CardBoard):
         self.entries: dict[str, ttk.Entry] = {}
         self.values: dict[str, tk.StringVar] = {}
         self.edits: Sequence[PromptRow] = ()
-        """What the prompts edit, if edits told."""
+        """The images that the prompts edit, if known from edits."""
         self.images: dict[str, Any] | None = None
-        """How images are made, if images or a workflow tell."""
+        """Settings of the images, if known from images or a workflow."""
         self._labels = {family.label: key for key, family in FAMILIES.items()}
         self._new()
         self._buttons(foot)
@@ -316,7 +316,7 @@ class StartView(CardBoard):
         self.watch.create(place, settings, given)
 
     def _given(self, text: str) -> Callable[[], Prompts]:
-        """What reads the prompts, with what they edit."""
+        """Return the function that reads the prompts, with what they edit."""
         if self.edits:
             rows = rows_of_lines(text, self.edits)
             return lambda: rows
@@ -359,7 +359,7 @@ class StartView(CardBoard):
 
 
 def proposal_in_words(found: Proposal) -> str:
-    """How the images were made, in one sentence."""
+    """Say how the images were made, in one sentence."""
     text = words.BY_WORKFLOW if "workflow" in found.generator else words.BY_PROGRAM
     sources = counted(len({row.sources for row in found.edits}), words.SOURCE)
     facts = [words.EDITS_OF.format(sources=sources)] if found.edits else []

@@ -81,7 +81,7 @@ class _Row:
         self.put(value_text(self.parameter.default) if isinstance(self.input, ttk.Combobox) else "")
 
     def changed(self) -> None:
-        """What is typed is judged on OK."""
+        """Do nothing here: the text is checked on OK."""
         self.show_fault("")
         self.show_set()
 
@@ -90,7 +90,7 @@ class _Row:
         self.name.configure(style="Bold.TLabel" if self.is_set() else "TLabel")
 
     def is_set(self) -> bool:
-        """Whether it is anything but the default."""
+        """Return whether it is anything but the default."""
         return self.input.get().strip() not in ("", value_text(self.parameter.default))
 
     def show_fault(self, message: str) -> None:
@@ -190,7 +190,7 @@ class OptimizerWindow(Dialog):
         self._done(values)
 
     def _reset(self, row: _Row) -> bool:
-        """Whether a parameter that was set is at its default now; one that was set to it stays set."""
+        """Return whether a parameter that was set is at its default now; one that was set to it stays set."""
         before = self._given.values[row.parameter.name]
         return not row.is_set() and value_text(before) != value_text(row.parameter.default)
 

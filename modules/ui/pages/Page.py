@@ -27,7 +27,7 @@ class Page(ttk.Frame):
         self.ui = ui
         self.spec = spec
         self.showing = False
-        """Whether the page is in front; set by the window (it may not be drawn yet)."""
+        """True if the page is in front; set by the window (it may not be drawn yet)."""
 
     def add_head(self, parent: tk.Misc) -> FlowFrame:
         """Add the title and explanation."""

@@ -178,7 +178,7 @@ def describe_training(config: TrainConfig) -> str:
 
 
 def describe_online(config: TrainConfig) -> str:
-    """What a mode that makes its own images does, and against what."""
+    """Describe what a mode that makes its own images does, and what it compares with."""
     name = config.lora_model_name.strip()
     return words.ONLINE.format(
         start=words.FROM_ADAPTER.format(name=Path(name).name) if name else words.FROM_NEW

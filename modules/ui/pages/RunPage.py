@@ -213,7 +213,7 @@ class RunPage(Page):
         self.inside.rowconfigure(PLOTS, weight=0 if voting else 3, minsize=0 if voting else room)
 
     def _no_samples(self) -> str:
-        """Why there are no samples."""
+        """Explain why there are no samples."""
         if self.control.makes_samples:
             return words.SAMPLES_COMING.format(progress=self.control.progress().text)
         return words.SAMPLES_DUE if self.control.has_prompts else words.NO_SAMPLES

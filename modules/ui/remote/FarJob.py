@@ -17,7 +17,7 @@ Post = Callable[[Callable[[], object]], None]
 
 @dataclass(frozen=True)
 class Ends(Generic[T]):
-    """What follows a job. Exactly one of them is called, on the Tk thread.
+    """The callbacks that follow a job. Exactly one of them is called, on the Tk thread.
 
     Args:
         done: with the result.

@@ -53,9 +53,9 @@ class MirrorWatch:
         self.record: Record | None = None
         """The watched run, if it is on another computer and was started from here."""
         self.line = ""
-        """How the connection is; empty for a run on this computer."""
+        """The state of the connection; empty for a run on this computer."""
         self.connecting = False
-        """Whether the run is being followed, or its computer is being connected."""
+        """True if the run is being followed, or its computer is being connected."""
         self._attendance: Attendance | None = None
         self._job: FarJob[str] | None = None
         self._turn = 0

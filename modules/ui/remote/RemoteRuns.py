@@ -1,4 +1,4 @@
-"""What the window does on another computer: check it, start a run there, fetch its files."""
+"""Actions of the window on another computer: check it, start a run there, fetch its files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RemoteRuns:
         self._answers = Answers(ui.pump.post, lambda question, answer: PasswordDialog(ui, question, answer))
         self.watch = MirrorWatch(ui, control, self._answers, self._changed, self._fault)
         self.doing = ""
-        """What is being done now; empty if nothing is."""
+        """The current action; empty if nothing is."""
         self.said = ""
         """The result of what was done last."""
         self.computers: list[RemoteConfig] = []
@@ -78,7 +78,7 @@ class RemoteRuns:
 
     @property
     def begins(self) -> bool:
-        """Whether a trainer was told to begin, so that closing the window does not cancel the start."""
+        """True if a trainer was told to begin, so that closing the window does not cancel the start."""
         return self._start is not None and self._start.begins
 
     @property

@@ -34,7 +34,7 @@ class ReviewState:
 
     @property
     def complete(self) -> bool:
-        """Whether every pair has been checked."""
+        """True if every pair has been checked."""
         return self.checked >= len(self.pairs)
 
 

@@ -145,7 +145,7 @@ class ReviewPage(ttk.Frame):
 
     @property
     def checked(self) -> bool:
-        """Whether every pair has been checked for faults."""
+        """True if every pair has been checked for faults."""
         return self.state_shown is not None and self.state_shown.complete
 
     def _cannot_open(self, error: Exception) -> None:
@@ -407,7 +407,7 @@ class ReviewPage(ttk.Frame):
 
     @property
     def editing(self) -> bool:
-        """Whether the caption is being edited."""
+        """True if the caption is being edited."""
         return self._edited is not None
 
     def edit(self) -> None:

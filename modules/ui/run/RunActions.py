@@ -47,17 +47,17 @@ class RunActions:
         self._ui, self.control, self._check, self._refused, self._heard = ui, control, check, refused, heard
         self.starting = False
         self.waiting = ""
-        """What the start of a run is waiting for; empty if none is waiting."""
+        """The reason why the start of a run is waiting; empty if none is waiting."""
         self._waiting_run: tuple[str, dict[str, Any]] | None = None
         self._retry_at = 0.0
         self._trying = False
-        """Whether a trainer is being launched now, in a thread."""
+        """True if a trainer is being launched now, in a thread."""
         self._checking = False
-        """Whether a start waits for the check of its files."""
+        """True if a start waits for the check of its files."""
         self._turn = 0
         """Number of the present start. A cancelled one has another."""
         self._again = False
-        """Whether Start was pressed while a cancelled start was still being tried."""
+        """True if Start was pressed while a cancelled start was still being tried."""
         self._news, self._shown = False, 0.0
         self._timer = ui.root.after(POLL_MS, self._tick)
 

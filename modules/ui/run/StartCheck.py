@@ -1,4 +1,4 @@
-"""What prevents training from starting. Files are checked in the background after every change."""
+"""The problems that prevent training from starting. Files are checked in the background after every change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StartCheck:
         self.forecast = Forecast()
         """The predicted cost of the run at the current settings; empty while unknown."""
         self.checked = False
-        """Whether the check of the current settings is complete."""
+        """True if the check of the current settings is complete."""
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class StartCheck:
 
     @property
     def checking(self) -> bool:
-        """Whether a check is running."""
+        """True if a check is running."""
         return self._run is not None or bool(self._timer)
 
     def _of_settings(self) -> list[Problem]:

@@ -91,15 +91,15 @@ class ConfigState:
         return dict(self._texts)
 
     def fault(self, path: str) -> UserError | None:
-        """What is wrong with the text of a field."""
+        """Return the fault of the text of a field."""
         return self._faults.get(path)
 
     def is_default(self, path: str) -> bool:
-        """Whether a field holds its default."""
+        """Return whether a field holds its default."""
         return path not in self._texts and plain_value(self.value(path)) == self.settings[path].default
 
     def is_visible(self, path: str) -> bool:
-        """Whether the field's row is shown at the current values of the others."""
+        """Return whether the field's row is shown at the current values of the others."""
         setting = self.settings[path]
         return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
 
@@ -245,7 +245,7 @@ class ConfigState:
         self._saved = {}
 
     def is_modified(self) -> bool:
-        """Whether there are unsaved changes."""
+        """Return whether there are unsaved changes."""
         return bool(self._texts) or self.config.to_dict() != self._saved
 
     # -- listeners -------------------------------------------------------------------------------------------

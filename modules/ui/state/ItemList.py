@@ -34,7 +34,7 @@ class ItemList(Generic[T]):
 
     @property
     def from_file(self) -> bool:
-        """Whether the list is still that of the file."""
+        """True if the list is still that of the file."""
         return bool(self.file_field) and self.state.value(self.field) is None
 
     def items(self) -> list[T]:

@@ -48,9 +48,9 @@ class RunControl:
     def __init__(self, command: Callable[[RunDirectory], Sequence[str]] | None = None) -> None:
         self.run: RunDirectory | None = None
         self.is_mirror = False
-        """Whether the run is on another computer."""
+        """True if the run is on another computer."""
         self.connected = False
-        """Whether that computer sends its events now."""
+        """True if that computer sends its events now."""
         self.history = RunHistory()
         self.outcome: Outcome | None = None
         self._command = command
@@ -60,7 +60,7 @@ class RunControl:
         self._was_live = False
         self._epochs = 0
         self.has_prompts = False
-        """Whether the run's settings have sample prompts."""
+        """True if the run's settings have sample prompts."""
 
     # -- choosing a run --------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class RunControl:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to read than one ``poll`` handles, as in a long run that was just opened."""
+        """True if there is more to read than one ``poll`` handles, as in a long run that was just opened."""
         return self._follower is not None and not self._follower.reader.at_end
 
     def _look_after(self) -> None:
@@ -157,7 +157,7 @@ class RunControl:
         return state
 
     def fault(self) -> tuple[str, str] | None:
-        """Why the run failed, and what to do about it (may be empty); ``None`` if it did not fail."""
+        """The reason why the run failed, and what to do about it (may be empty); ``None`` if it did not fail."""
         if self.state not in ("failed", "died"):
             return None
         error, outcome = self.status.error, self.outcome
@@ -167,7 +167,7 @@ class RunControl:
 
     @property
     def is_live(self) -> bool:
-        """Whether a trainer is running or starting."""
+        """True if a trainer is running or starting."""
         return self.state in LIVE
 
     @property
@@ -176,7 +176,7 @@ class RunControl:
         return self.is_live and not self.is_mirror
 
     def take_outcome(self) -> Outcome | None:
-        """How the run ended, returned once, if it ended while it was watched."""
+        """Return how the run ended, once, if it ended while it was watched."""
         if self.outcome is None or not self._was_live:
             return None
         self._was_live = False
@@ -211,7 +211,7 @@ class RunControl:
 
     @property
     def makes_samples(self) -> bool:
-        """Whether a sample is being made now."""
+        """True if a sample is being made now."""
         phase = self._phase()
         return phase is not None and str(phase.get("name", "")).startswith(SAMPLING)
 

@@ -1,4 +1,4 @@
-"""What a run has reported, in a form that can be drawn: curves, samples, messages. No Tk here."""
+"""The reports of a run, in a form that can be drawn: curves, samples, messages. No Tk here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the program remembers between starts: the settings and the window. No Tk here."""
+"""The memory of the program between starts: the settings and the window. No Tk here."""
 
 from __future__ import annotations
 

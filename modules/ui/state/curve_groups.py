@@ -1,4 +1,4 @@
-"""Which curves are drawn together. No Tk here."""
+"""Groups of curves that are drawn together. No Tk here."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _KINDS = {"switch": SWITCH, "whole": WHOLE, "number": NUMBER, "text": TEXT}
 
 
 def value_text(value: Value) -> str:
-    """What to show of a value."""
+    """Return the text to show for a value."""
     if value is None:
         return words.NOTHING
     if isinstance(value, bool):
@@ -55,7 +55,7 @@ def read_text(parameter: OptimizerParameter, text: str) -> Value:
 
 @dataclass(frozen=True)
 class Given:
-    """What a config says about the parameters of its optimizer.
+    """The parameters of the optimizer in a config.
 
     Args:
         values: of parameters the optimizer has, by name.
@@ -67,7 +67,7 @@ class Given:
 
 
 def given_by(config: OptimizerConfig) -> Given:
-    """What is set, by the names the window shows."""
+    """Return the values that are set, by the names the window shows."""
     kind = config.optimizer
     values: dict[str, Value] = {
         one.name: getattr(config, one.name)

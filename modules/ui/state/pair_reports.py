@@ -39,7 +39,7 @@ def concept_pairs(concepts: Sequence[ConceptConfig]) -> list[tuple[str, ConceptC
 
 
 def check_pairs(concepts: Sequence[ConceptConfig]) -> tuple[bool, list[str]]:
-    """Whether all pairs can be trained on, and the findings for each pair of concepts."""
+    """Return whether all pairs can be trained on, and the findings for each pair of concepts."""
     good, lines = True, []
     for split, chosen, rejected in concept_pairs(concepts):
         lines.append(
@@ -130,5 +130,5 @@ def concepts_of_output(folder: Path) -> list[ConceptConfig]:
 
 
 def is_pair_side(concept: ConceptConfig) -> bool:
-    """Whether a concept is one side of pairs, so that its images must not be augmented."""
+    """Return whether a concept is one side of pairs, so that its images must not be augmented."""
     return is_dpo_concept_type(concept.type)

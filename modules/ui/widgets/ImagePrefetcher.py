@@ -132,7 +132,7 @@ class ImagePrefetcher:
             self._epoch += 1
 
     def failure(self, path: Shown) -> str | None:
-        """Why an image cannot be shown, if decoding failed."""
+        """Return the reason why an image cannot be shown, if decoding failed."""
         return self._failed.get(path)
 
     def close(self) -> None:

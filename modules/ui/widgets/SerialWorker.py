@@ -39,7 +39,7 @@ class SerialWorker:
 
     @property
     def busy(self) -> bool:
-        """Whether a result is pending."""
+        """True if a result is pending."""
         return self._open_calls > 0
 
     def submit(self, work: Callable[[], Any], done: Done, failed: Failed | None = None) -> None:

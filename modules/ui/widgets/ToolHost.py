@@ -1,4 +1,4 @@
-"""What the windows around pairs share: pages, keys, worker, prefetched images, orderly shutdown."""
+"""The common base of the windows around pairs: pages, keys, worker, prefetched images, orderly shutdown."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ LIGHT = Palette(
 
 
 def is_dark(appearance: str) -> bool:
-    """Whether an appearance is dark. ``System`` asks the desktop, which is slow."""
+    """Return whether an appearance is dark. ``System`` asks the desktop, which is slow."""
     ctk.set_appearance_mode(appearance)
     return bool(ctk.get_appearance_mode() == "Dark")
 

@@ -1,4 +1,4 @@
-"""What every window needs: results from worker threads, non-fatal error handling, modal dialogs, scaling.
+"""Support for every window: results from worker threads, non-fatal error handling, modal dialogs, scaling.
 
 Tk is called from one thread only. Workers post functions to a ``Pump``. The Tk thread runs them a few times a
 second, so that many results arriving together cost one redraw.
@@ -368,7 +368,7 @@ def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
 
 
 def types_text(widget: tk.Misc | None) -> bool:
-    """Whether keys pressed in ``widget`` are typed text rather than commands."""
+    """Return whether keys pressed in ``widget`` are typed text rather than commands."""
     return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")
 
 

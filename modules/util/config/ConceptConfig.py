@@ -25,7 +25,7 @@ CAPS_MODES = ("capslock", "title", "first", "random")
 
 
 class ConceptImageConfig(BaseConfig):
-    """How the images of a concept are augmented. Everything is off for preference pairs."""
+    """Augmentation of the images of a concept. Everything is off for preference pairs."""
 
     enable_crop_jitter: bool = setting(
         True, title="Crop jitter", tip="Shift the crop a little in each variation."

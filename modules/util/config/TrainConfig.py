@@ -150,16 +150,16 @@ class TrainConfig(
 
     @property
     def trains_pairs(self) -> bool:
-        """Whether the run learns from pairs of images on disk."""
+        """True if the run learns from pairs of images on disk."""
         return self.rlhf_enabled and not self.rlhf_mode.online
 
     @property
     def trains_online(self) -> bool:
-        """Whether images are made and scored while training."""
+        """True if images are made and scored while training."""
         return self.rlhf_enabled and self.rlhf_mode.online
 
     def needs_no_images(self) -> bool:
-        """Whether the run makes its own images, from prompts in a file."""
+        """Return whether the run makes its own images, from prompts in a file."""
         return self.trains_online and bool(self.rlhf_prompts_file.strip())
 
     def effective_dpo_ref_mode(self) -> DPORefMode:
@@ -174,11 +174,11 @@ class TrainConfig(
 
     @property
     def takes_single_images(self) -> bool:
-        """Whether the run learns from single liked and disliked images instead of pairs."""
+        """True if the run learns from single liked and disliked images instead of pairs."""
         return self.trains_pairs and self.rlhf_dpo_objective is DPOObjective.KTO
 
     def trains_text(self) -> bool:
-        """Whether a text encoder of the model's family is trained."""
+        """Return whether a text encoder of the model's family is trained."""
         return any(part in self.model_type.text_encoders for part in self.trained_parts())
 
     def trained_parts(self) -> list[str]:
@@ -190,7 +190,7 @@ class TrainConfig(
         return [part for part in parts if getattr(self, part).train]
 
     def trains_in_main_memory(self) -> bool:
-        """Whether directly trained weights of the denoiser are kept in main memory."""
+        """Return whether directly trained weights of the denoiser are kept in main memory."""
         denoiser = self.model_type.denoiser
         whole = self.training_method is TrainingMethod.FINE_TUNE and denoiser in self.trained_parts()
         return bool(whole and getattr(self, denoiser).offload_fraction > 0)
@@ -206,11 +206,11 @@ class TrainConfig(
         return {**({"embedding": self.embedding} if alone else {}), **further}
 
     def trains_words(self) -> bool:
-        """Whether an embedding is trained."""
+        """Return whether an embedding is trained."""
         return any(own.train and self._learns(own) for own in self.embeddings())
 
     def _learns(self, own: EmbeddingConfig) -> bool:
-        """Whether an embedding has vectors for any text encoder whose vectors are trained."""
+        """Return whether an embedding has vectors for any text encoder whose vectors are trained."""
         spec = self.model_type.spec
         read = spec.text_encoders if spec.embedding_keys else ()
         written = (spec.length_of,) if spec.output_key else ()

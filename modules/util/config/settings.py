@@ -222,7 +222,7 @@ def _both(*rules: str) -> str:
 
 
 def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
-    """Whether a field with visibility ``rule`` is shown.
+    """Return whether a field with visibility ``rule`` is shown.
 
     Args:
         rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``.

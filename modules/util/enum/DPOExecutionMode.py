@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOExecutionMode(BaseEnum):
-    """How the passes of a preference step are arranged: same gradient, different memory use. AUTO chooses the
+    """Arrangements of the passes of a preference step: same gradient, different memory use. AUTO chooses the
     fastest that fits the free memory of the device.
     """
 

@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOPatienceMode(BaseEnum):
-    """Whether a single stalled metric counts against patience, or only all of them."""
+    """Choices of whether a single stalled metric counts against patience, or only all of them."""
 
     EITHER = "EITHER"
     BOTH = "BOTH"

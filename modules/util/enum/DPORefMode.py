@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPORefMode(BaseEnum):
-    """What the policy is compared with: the model without adapters, or the adapter that training started from."""
+    """References of the policy: the model without adapters, or the adapter that training started from."""
 
     NEW_ADAPTER = "NEW_ADAPTER"
     EXISTING_ADAPTER = "EXISTING_ADAPTER"

@@ -4,7 +4,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class RLHFMode(BaseEnum):
-    """How preferences are learned: from fixed pairs (DPO), or from rewards of images made during training.
+    """Ways of learning preferences: from fixed pairs (DPO), or from rewards of images made during training.
 
     The members are the keys of ``modules/spec/modes``, in that order. What a mode needs is read from its
     ``spec``, never derived from its name.
@@ -24,12 +24,12 @@ class RLHFMode(BaseEnum):
 
     @property
     def online(self) -> bool:
-        """Whether images are made and scored during training."""
+        """True if images are made and scored during training."""
         return self.spec.online
 
     @property
     def coupled(self) -> bool:
-        """Whether the loss uses log-probabilities of the rollout."""
+        """True if the loss uses log-probabilities of the rollout."""
         return self.spec.coupled
 
 

@@ -19,7 +19,7 @@ class WeightDtype(BaseEnum):
 
     @property
     def quantized(self) -> bool:
-        """Whether weights in this format cannot be trained directly."""
+        """True if weights in this format cannot be trained directly."""
         return self.value in ("FLOAT_8", "INT_8", "NFLOAT_4")
 
 
@@ -44,7 +44,7 @@ class ModelFormat(BaseEnum):
 
     @property
     def for_adapters(self) -> bool:
-        """Whether adapters can be written in this format; AUTO fits everything."""
+        """True if adapters can be written in this format; AUTO fits everything."""
         return self.name.endswith("_LORA")
 
 
@@ -58,7 +58,7 @@ class PeftType(BaseEnum):
 
 
 class TrainingMethod(BaseEnum):
-    """What is trained: a small adapter, the weights of the model itself, or a word of its prompts."""
+    """Subjects of training: a small adapter, the weights of the model itself, or a word of its prompts."""
 
     LORA = "LORA"
     FINE_TUNE = "FINE_TUNE"
@@ -66,12 +66,12 @@ class TrainingMethod(BaseEnum):
 
     @property
     def keeps_the_model(self) -> bool:
-        """Whether the model's own weights stay unchanged."""
+        """True if the model's own weights stay unchanged."""
         return self is not TrainingMethod.FINE_TUNE
 
     @property
     def writes_file(self) -> bool:
-        """Whether the result is always written as a single file."""
+        """True if the result is always written as a single file."""
         return self is not TrainingMethod.FINE_TUNE
 
 
@@ -79,14 +79,14 @@ class TrainingMethod(BaseEnum):
 
 
 class BalancingStrategy(BaseEnum):
-    """Whether a concept's balancing number means repeats or the number of samples."""
+    """Choices of whether a concept's balancing number means repeats or the number of samples."""
 
     REPEATS = "REPEATS"
     SAMPLES = "SAMPLES"
 
 
 class TagDropoutMode(BaseEnum):
-    """How tags are dropped: all together, each alone, or each alone and later ones more often."""
+    """Ways of dropping tags: all together, each alone, or each alone and later ones more often."""
 
     FULL = "FULL"
     RANDOM = "RANDOM"
@@ -94,7 +94,7 @@ class TagDropoutMode(BaseEnum):
 
 
 class TagDropoutSpecialTagsMode(BaseEnum):
-    """Which tags the list of special tags protects from dropout, if any."""
+    """Meanings of the list of special tags for dropout."""
 
     NONE = "NONE"
     WHITELIST = "WHITELIST"
@@ -124,7 +124,7 @@ class TimeUnit(BaseEnum):
 
 
 class PaddingMask(BaseEnum):
-    """How the padding after a prompt is handled."""
+    """Ways of handling the padding after a prompt."""
 
     FAMILY = "FAMILY"
     MASKED = "MASKED"
@@ -187,17 +187,17 @@ class Optimizer(BaseEnum):
 
     @property
     def adapts_its_rate(self) -> bool:
-        """Whether it finds its own step size, which the learning rate (1) multiplies."""
+        """True if it finds its own step size, which the learning rate (1) multiplies."""
         return self.value.startswith(("PRODIGY", "DADAPT_"))
 
     @property
     def of_matrices(self) -> bool:
-        """Whether it moves matrices inside blocks alone, and leaves the rest to ADAMW."""
+        """True if it moves matrices inside blocks alone, and leaves the rest to ADAMW."""
         return self.value in ("MUON", "MUON_ADV", "ADAMUON_ADV")
 
 
 class LearningRateScheduler(BaseEnum):
-    """How the learning rate changes after the warm-up."""
+    """Schedules of the learning rate after the warm-up."""
 
     CONSTANT = "CONSTANT"
     LINEAR = "LINEAR"
@@ -210,7 +210,7 @@ class LearningRateScheduler(BaseEnum):
 
 
 class EMAMode(BaseEnum):
-    """Where the moving average of the trained weights is kept."""
+    """Places for the moving average of the trained weights."""
 
     OFF = "OFF"
     CPU = "CPU"
@@ -218,7 +218,7 @@ class EMAMode(BaseEnum):
 
 
 class LossWeight(BaseEnum):
-    """How the supervised loss is weighted over noise levels."""
+    """Weights of the supervised loss over noise levels."""
 
     CONSTANT = "CONSTANT"
     MIN_SNR_GAMMA = "MIN_SNR_GAMMA"
@@ -229,7 +229,7 @@ class LossWeight(BaseEnum):
 
 
 class TimestepDistribution(BaseEnum):
-    """How timesteps are drawn."""
+    """Distributions of timesteps."""
 
     UNIFORM = "UNIFORM"
     SIGMOID = "SIGMOID"
@@ -242,7 +242,7 @@ class TimestepDistribution(BaseEnum):
 
 
 class Scaler(BaseEnum):
-    """What the loss is multiplied by, or whose square root scales the learning rate."""
+    """Factors on the loss, or factors whose square root scales the learning rate."""
 
     NONE = "NONE"
     BATCH = "BATCH"
@@ -284,7 +284,7 @@ class NoiseScheduler(BaseEnum):
 
 
 class DPOSequentialStrategy(BaseEnum):
-    """How the sequential execution mode computes the exact gradient."""
+    """Ways in which the sequential execution mode computes the exact gradient."""
 
     AUTO = "AUTO"
     THREE_FORWARD = "THREE_FORWARD"
@@ -292,21 +292,22 @@ class DPOSequentialStrategy(BaseEnum):
 
 
 class DPOTimestepSampling(BaseEnum):
-    """Whether the timesteps of a pair's visits are independent or spread evenly."""
+    """Choices of whether the timesteps of a pair's visits are independent or spread evenly."""
 
     UNIFORM = "UNIFORM"
     STRATIFIED = "STRATIFIED"
 
 
 class DPOSafeguard(BaseEnum):
-    """Whether the rejected image of a pair may push the chosen one away, and where this is measured."""
+    """Choices of whether the rejected image of a pair may push the chosen one away, and where this is measured.
+    """
 
     OFF = "OFF"
     OUTPUT = "OUTPUT"
 
 
 class DPOConfidence(BaseEnum):
-    """How the ranking's certainty of a pair affects its loss."""
+    """Effects of the ranking's certainty about a pair on its loss."""
 
     OFF = "OFF"
     SMOOTHING = "SMOOTHING"
@@ -329,7 +330,7 @@ class DPOPatienceMetric(BaseEnum):
 
 
 class MaskSource(BaseEnum):
-    """Where image masks come from: a file next to the image, its alpha channel, or a separate folder."""
+    """Sources of image masks: a file next to the image, its alpha channel, or a separate folder."""
 
     FILE = "FILE"
     ALPHA = "ALPHA"
@@ -337,7 +338,7 @@ class MaskSource(BaseEnum):
 
 
 class PairMasks(BaseEnum):
-    """Which part of a pair counts: all of it, its masked area, or where the images differ."""
+    """Parts of a pair that count: all of it, its masked area, or the area where the images differ."""
 
     OFF = "OFF"
     FILE = "FILE"
@@ -345,15 +346,15 @@ class PairMasks(BaseEnum):
 
 
 class PairMaskNorm(BaseEnum):
-    """What the error inside a pair's mask is divided by: the mask area, or the whole image."""
+    """Divisors of the error inside a pair's mask: the mask area, or the whole image."""
 
     MASKED_MEAN = "MASKED_MEAN"
     MEAN = "MEAN"
 
 
 class PromptSource(BaseEnum):
-    """Where the prompts of a concept come from: a text file next to each image, one text file for all images,
-    or the file name. The values are those that concept files have always used.
+    """Sources of a concept's prompts: a text file next to each image, one text file for all images, or the file
+    name. The values are those that concept files have always used.
     """
 
     SAMPLE = "sample"
@@ -362,7 +363,7 @@ class PromptSource(BaseEnum):
 
 
 class RolloutSampler(BaseEnum):
-    """How the images of an epoch are distributed among the processes."""
+    """Ways of distributing the images of an epoch among the processes."""
 
     AUTO = "AUTO"
     GROUP_DISTRIBUTED = "GROUP_DISTRIBUTED"
@@ -371,7 +372,7 @@ class RolloutSampler(BaseEnum):
 
 
 class RolloutTransition(BaseEnum):
-    """How a trained denoising step adds its noise; AUTO is DDIM or FLOW_SDE, depending on the model."""
+    """Ways in which a trained denoising step adds its noise; AUTO is DDIM or FLOW_SDE, depending on the model."""
 
     AUTO = "AUTO"
     DDIM = "DDIM"
@@ -381,7 +382,7 @@ class RolloutTransition(BaseEnum):
 
 
 class SdeChoice(BaseEnum):
-    """Which steps are trained if not all are."""
+    """Ways of choosing the trained steps if not all are trained."""
 
     RANDOM = "RANDOM"
     CONTIGUOUS = "CONTIGUOUS"
@@ -396,28 +397,28 @@ class GroupNoise(BaseEnum):
 
 
 class GuidanceLayout(BaseEnum):
-    """How the two predictions of a guided step are computed."""
+    """Ways of computing the two predictions of a guided step."""
 
     SPLIT = "SPLIT"
     JOINT = "JOINT"
 
 
 class RewardCombination(BaseEnum):
-    """How several rewards are combined into one advantage."""
+    """Ways of combining several rewards into one advantage."""
 
     SUM = "SUM"
     GDPO = "GDPO"
 
 
 class RewardFailure(BaseEnum):
-    """What happens if a reward fails."""
+    """Consequences of a failed reward."""
 
     FAIL = "FAIL"
     SKIP_GROUP = "SKIP_GROUP"
 
 
 class OnlinePairs(BaseEnum):
-    """Which pairs are formed from the images of a group."""
+    """Ways of forming pairs from the images of a group."""
 
     BEST_WORST = "BEST_WORST"
     ALL = "ALL"
@@ -435,7 +436,7 @@ class AdvantageScale(BaseEnum):
 
 
 class GroupStrategy(BaseEnum):
-    """How a loss over a whole group or trajectory is computed from micro-batches."""
+    """Ways of computing a loss over a whole group or trajectory from micro-batches."""
 
     AUTO = "AUTO"
     EXACT = "EXACT"
@@ -444,7 +445,7 @@ class GroupStrategy(BaseEnum):
 
 
 class GspoWeighting(BaseEnum):
-    """How the number of trained steps weights an image."""
+    """Weights of an image by its number of trained steps."""
 
     LENGTH = "LENGTH"
     DOCUMENT = "DOCUMENT"
@@ -467,14 +468,14 @@ class LogProbForm(BaseEnum):
 
 
 class LogProbReduction(BaseEnum):
-    """How the log-densities of a step's latent values are reduced to one."""
+    """Ways of reducing the log-densities of a step's latent values to one."""
 
     MEAN = "MEAN"
     SUM = "SUM"
 
 
 class LossAggregation(BaseEnum):
-    """How the losses of steps are aggregated; STEP_MEAN is another name for TOKEN_MEAN."""
+    """Ways of aggregating the losses of steps; STEP_MEAN is another name for TOKEN_MEAN."""
 
     SAMPLE_MEAN = "SAMPLE_MEAN"
     PROMPT_MEAN = "PROMPT_MEAN"
@@ -484,14 +485,14 @@ class LossAggregation(BaseEnum):
 
 
 class OldLogProbSource(BaseEnum):
-    """Where the log-probabilities before the update come from."""
+    """Sources of the log-probabilities before the update."""
 
     ROLLOUT = "ROLLOUT"
     RECOMPUTE = "RECOMPUTE"
 
 
 class RatioCheck(BaseEnum):
-    """What happens if the first ratio after a rollout is not 1."""
+    """Consequences of a first ratio after a rollout that is not 1."""
 
     AUTO = "AUTO"
     OFF = "OFF"
@@ -500,14 +501,14 @@ class RatioCheck(BaseEnum):
 
 
 class ShortStep(BaseEnum):
-    """What happens to the last step of an epoch if too few images are left for it."""
+    """Ways of treating the last step of an epoch if too few images are left for it."""
 
     TRAIN = "TRAIN"
     ERROR = "ERROR"
 
 
 class TimestepSampler(BaseEnum):
-    """How the timesteps of a decoupled loss are drawn."""
+    """Ways of drawing the timesteps of a decoupled loss."""
 
     UNIFORM = "UNIFORM"
     LOGIT_NORMAL = "LOGIT_NORMAL"

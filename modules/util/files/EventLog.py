@@ -40,7 +40,7 @@ _OF_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, 
 
 
 def disk_hint(folder: Path) -> str:
-    """What to check if a folder cannot be written, with the free space on its disk."""
+    """Return what to check if a folder cannot be written, with the free space on its disk."""
     try:
         room = f": {shutil.disk_usage(folder).free / 1e6:.0f} MB are free there"
     except OSError:
@@ -70,12 +70,12 @@ class EventLog:
     FILE: ClassVar[str]
     LOCK: ClassVar[str]
     WHAT: ClassVar[str]
-    """What messages call the file: "a store of pairs"."""
+    """The name of the file in messages: "a store of pairs"."""
     VERSION: ClassVar[int]
     TABLES: ClassVar[str] = ""
     """Additional tables."""
     DAMAGED: ClassVar[str]
-    """What to do about a damaged file."""
+    """The remedy for a damaged file."""
     ALSO_PLAIN: ClassVar[tuple[str, ...]] = ()
     """Further names in the folder that must be plain files."""
 
@@ -122,7 +122,7 @@ class EventLog:
         return disk_hint(self.output_dir) if of_disk else self._if_damaged()
 
     def _if_damaged(self) -> str:
-        """What to do about a damaged file, given the state of the folder."""
+        """Return what to do about a damaged file, given the state of the folder."""
         return self.DAMAGED
 
     def _check_schema(self) -> None:

@@ -106,7 +106,7 @@ class OpenFolder:
         self._handle = close(self._handle)
 
     def _at(self, name: str) -> tuple[str, dict[str, Any]]:
-        """How to pass a name to functions of ``os``: relative to the handle, or as a path."""
+        """Return a name as functions of ``os`` take it: relative to the handle, or as a path."""
         return (name, {"dir_fd": self._handle}) if _HANDLES else (str(self.path / name), {})
 
     def enter(self, name: str, make: bool = False) -> None:
@@ -221,7 +221,7 @@ class OpenFolder:
     # --- trees ---
 
     def why_tree_stays(self, name: str) -> str:
-        """Why a folder must not be removed, as the end of a sentence; empty if it may be."""
+        """Return the reason why a folder must not be removed, as the end of a sentence; empty if it may be."""
         return self._why_stays(name, self.stat(name).st_dev, MAX_DEPTH)
 
     def _why_stays(self, name: str, disk: int, depth: int) -> str:

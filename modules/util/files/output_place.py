@@ -1,4 +1,4 @@
-"""Where a trained model is written. The check before a run, the dry run and the save all use it."""
+"""The place where a trained model is written. The check before a run, the dry run and the save all use it."""
 
 from __future__ import annotations
 

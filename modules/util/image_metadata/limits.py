@@ -30,7 +30,7 @@ MAX_JSON_MEMORY = 32 * 1024 * 1024
 
 
 class Reason(StrEnum):
-    """Why a file gives no prompt. Error texts start with one of these, with details after a colon."""
+    """Reasons why a file gives no prompt. Error texts start with one of these, with details after a colon."""
 
     EMPTY = "empty file"
     NOT_AN_IMAGE = "not a PNG, JPEG, WebP, AVIF, TIFF or BMP image"

@@ -1,4 +1,4 @@
-"""How an image was made: model, sampler and settings, as recorded by the program that made it."""
+"""The making of an image: model, sampler and settings, as recorded by the program that made it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_STEPS, _MOST_SCALE, _MOST_LETTERS = 1000, 100.0, 300
 
 
 class Making(NamedTuple):
-    """How an image was made. Values the file does not hold are empty or ``None``.
+    """Facts about the making of an image. Values the file does not hold are empty or ``None``.
 
     Args:
         model: name of the model, or the path of its file on the computer where the image was made.

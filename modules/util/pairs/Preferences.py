@@ -18,7 +18,7 @@ class Preferences:
             self._ways[key] = self._ways.get(key, 0) | way
 
     def is_contradictory(self, prompt: str, chosen: str, rejected: str) -> bool:
-        """Whether the opposite was recorded too."""
+        """Return whether the opposite was recorded too."""
         key, way = _key(prompt, chosen, rejected)
         return bool(self._ways.get(key, 0) & ~way)
 

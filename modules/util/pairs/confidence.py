@@ -1,4 +1,4 @@
-"""How sure the person was of each pair, in a small file next to the chosen images of a concept."""
+"""The person's certainty about each pair, in a small file next to the chosen images of a concept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIDENCE_NAME = "confidence.json"
 
 
 def is_certainty(value: object) -> bool:
-    """Whether a value is a probability that the chosen image is the better one."""
+    """Return whether a value is a probability that the chosen image is the better one."""
     return isinstance(value, float | int) and not isinstance(value, bool) and 0.5 <= value <= 1
 
 

@@ -33,7 +33,7 @@ class PairCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether these folders can be trained on as pairs."""
+        """True if these folders can be trained on as pairs."""
         return bool(self.matched) and not any(
             getattr(self, name) for name in self.__dataclass_fields__ if name not in _NO_FAULTS
         )

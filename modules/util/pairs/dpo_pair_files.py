@@ -26,7 +26,7 @@ _ENDINGS = tuple(ending for name in sorted(IMAGE_EXTENSIONS) for ending in (name
 SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
 PLACES = (*SPLITS, "")
-"""Where images of a side are: in a finalised subfolder, or directly in the side's folder."""
+"""Places of the images of a side: in a finalised subfolder, or directly in the side's folder."""
 SOURCE_FOLDER = "source"
 """The source images of edits, named like their pairs, for train and val alike."""
 TRASH_NAME = ".trash"
@@ -135,7 +135,7 @@ def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: s
 
 
 def name_is_taken(output_dir: str | os.PathLike[str], pair_id: str) -> bool:
-    """Whether the folder already has any image or caption of this name, whoever wrote it."""
+    """Return whether the folder already has any image or caption of this name, whoever wrote it."""
     if any(find_exported_file(output_dir, side, pair_id) is not None for side in SIDES):
         return True
     base = Path(output_dir)

@@ -125,7 +125,7 @@ class SourceCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether a model can learn to edit from these pairs."""
+        """True if a model can learn to edit from these pairs."""
         return not (self.missing or self.unreadable or self.not_edited or self.empty_instructions)
 
 
@@ -152,7 +152,7 @@ def check_sources(output_dir: Path, pairs: Sequence[Pair]) -> SourceCheck | None
 
 
 def are_edits(pairs: Sequence[Pair]) -> bool:
-    """Whether pairs are edits of source images.
+    """Return whether pairs are edits of source images.
 
     Raises:
         DataError: only some are. No model can learn from both kinds in one concept.

@@ -48,7 +48,7 @@ class DGPOStep(DecoupledStep):
 
     @property
     def _spread(self) -> bool:
-        """Whether images of a group are in several processes."""
+        """True if images of a group are in several processes."""
         return self.processes.world_size > 1 and not online_settings.groups_are_local(self.loader.sampler)
 
     def _noised(self, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> NoisedBatch:

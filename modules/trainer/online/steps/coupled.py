@@ -278,7 +278,7 @@ class CoupledStep:
         return ("error" if exact else "warn"), tolerance
 
     def _same_shapes(self, group: OnlineGroup) -> bool:
-        """Whether training sees the images in the batches they were made in, in all processes."""
+        """Return whether training sees the images in the batches they were made in, in all processes."""
         size = self._config.batch_size
         own = online_settings.rollout_batch_size(self._config) == size and all(
             len(batch) == size for batch in group.batches()

@@ -51,7 +51,7 @@ class NFTStep(ImageStep):
 
 
 def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
-    """How much the finished image changes with the prediction, (B,) float32."""
+    """Return how much the finished image changes with the prediction, (B,) float32."""
     signal_B, noise_B = schedule.coefficients(timestep_B)
     factor_B = noise_B / signal_B if schedule.prediction == "epsilon" else noise_B
     return factor_B.float()

@@ -47,7 +47,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits, as far as known."""
+        """True if the run fits, as far as known."""
         return self.free is None or self.needed <= self.free
 
     def text(self) -> str:

@@ -329,7 +329,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
 
 
 def _accumulation(train: Fields, notes: Notes) -> tuple[int, int]:
-    """How many batches a step has there, and how many such steps make an optimizer step.
+    """Return how many batches a step has there, and how many such steps make an optimizer step.
 
     Its steps, and with them the intervals, count passes of the training loop. ``gradient_accumulation`` batches
     belong to one pass; ``gradient_accumulation_steps`` passes end in one optimizer step (``BaseSDTrainProcess.run``).

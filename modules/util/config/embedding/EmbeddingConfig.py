@@ -20,7 +20,7 @@ _PLACEHOLDER = re.compile(r"[^\s()\[\]\\,.:\x00-\x1f\x7f\ud800-\udfff\U000f0000-
 
 
 def fault_of_placeholder(text: str) -> str:
-    """Why a text cannot be a placeholder; empty if it can."""
+    """Return the reason why a text cannot be a placeholder; empty if it can."""
     if not text or len(text) > _LONGEST:
         return f"a placeholder has 1 to {_LONGEST} characters"
     if not _PLACEHOLDER.fullmatch(text):

@@ -27,7 +27,7 @@ class Fields:
         self._where = where
 
     def __contains__(self, name: str) -> bool:
-        """Whether the setting is present and not taken yet."""
+        """Return whether the setting is present and not taken yet."""
         return self._left.get(name) is not None
 
     def place(self, name: str) -> str:

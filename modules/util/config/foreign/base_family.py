@@ -96,7 +96,7 @@ def _by_folder(path: Path) -> str | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a file exists. The name may be any text, even one too long for any file system."""
+    """Return whether a file exists. The name may be any text, even one too long for any file system."""
     try:
         return path.is_file()
     except OSError:

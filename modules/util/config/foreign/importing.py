@@ -149,7 +149,7 @@ def report(notes: Sequence[Note]) -> list[str]:
 
 
 def comparison(notes: Notes) -> list[str]:
-    """What is changed, lost, or means the same elsewhere: name, their value, our value, reason."""
+    """List what is changed, lost, or means the same under another name: name, their value, our value, reason."""
     lines: list[str] = []
     for heading, found in notes.compared():
         rows = [f"  {note.place}: {note.theirs or '-'} -> {note.ours or '-'}  ({note.why})" for note in found]
@@ -252,7 +252,7 @@ class FolderImport:
 
 
 def _theirs(data: Any) -> bool:
-    """Whether JSON data looks like a config or list of another program rather than ours."""
+    """Return whether JSON data looks like a config or list of another program rather than ours."""
     if isinstance(data, list):
         fields = set().union(*(item for item in data if isinstance(item, Mapping)))
         return bool(fields) and bool(fields & {"path", "prompt", "image", "text"})

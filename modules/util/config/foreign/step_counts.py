@@ -10,7 +10,7 @@ MOST = 1e9
 
 
 def accumulated(together: Any) -> int:
-    """How many batches make an optimizer step; 1 if the value of the file is not such a number."""
+    """Return how many batches make an optimizer step; 1 if the value of the file is not such a number."""
     return int(together) if _counts(together) else 1
 
 

@@ -1,4 +1,4 @@
-"""What a kohya config trains: the adapter, its layers, and the parts with their learning rates."""
+"""The trained parts of a kohya config: the adapter, its layers, and the parts with their learning rates."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _loss(fields: Fields, notes: Notes) -> Data:
 
 
 def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
-    """How noise levels are drawn for flow-matching families."""
+    """Return how noise levels are drawn for flow-matching families."""
     kind = fields.text("timestep_sampling", "sigma")
     scale, shift = fields.number("sigmoid_scale", 1.0) or 0.0, fields.number("discrete_flow_shift", 3.0)
     weighting = fields.text("weighting_scheme", "none")

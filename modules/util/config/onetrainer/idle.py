@@ -139,5 +139,5 @@ def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, 
 
 
 def fits_prompts(length: Any, family: ModelType) -> bool:
-    """Whether prompts of this family can have this many tokens."""
+    """Return whether prompts of this family can have this many tokens."""
     return type(length) is int and family.spec.template_tokens < length <= family.spec.most_tokens

@@ -45,7 +45,7 @@ def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
 
 
 def _samples_at_start(full: Mapping[str, Any]) -> bool:
-    """Whether samples are due there before the first step, which is a setting of its own here.
+    """Return whether samples are due there before the first step, which is a setting of its own here.
 
     They are at step 0 unless something is skipped: of steps and epochs at least one, of time anything
     (``single_action_elapsed``).
@@ -61,7 +61,7 @@ def _samples_at_start(full: Mapping[str, Any]) -> bool:
 
 
 def _skipped(first: float, every: float, unit: str, saves: bool) -> int:
-    """How many of the times ``every``, twice ``every``, ... are left out.
+    """Return how many of the times ``every``, twice ``every``, ... are left out.
 
     There, what is due at step k counts as done at k + 1, and is left out up to ``first``. Only saves by steps are due
     at the end of the step itself.

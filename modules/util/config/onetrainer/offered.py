@@ -1,4 +1,6 @@
-"""What of a OneTrainer config is supported here, what is nearest to the rest, and what is refused."""
+"""The features of a OneTrainer config that are supported here, their nearest equivalents, and those that are
+refused.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ _ALWAYS = {
 }
 """Arguments that are carried over even at their default, because ours differs."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
-"""What our update rules do anyway."""
+"""Features that our update rules always have."""
 
 
 _HIGHEST_RATE = 1e-2

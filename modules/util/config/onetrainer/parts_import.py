@@ -80,7 +80,7 @@ def import_part(
 
 
 def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
-    """When a part or an embedding is frozen before the end of the run."""
+    """Return when a part or an embedding is frozen before the end of the run."""
     after, unit = given.get("stop_training_after"), given.get("stop_training_after_unit")
     place, epochs, together = (
         f"{part}.stop_training_after",

@@ -55,7 +55,7 @@ class OptimizerParameter:
         return f"{made}; may be null" if self.optional else made
 
     def fault(self, value: Value) -> str:
-        """Why it cannot be this; empty if it can."""
+        """Return the reason why it cannot have this value; empty if it can."""
         if value is None:
             return "" if self.optional or self.default is None else f"must be {self._wanted()}, not null"
         fits = {

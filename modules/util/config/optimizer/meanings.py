@@ -1,4 +1,4 @@
-"""What each parameter of the update rules means, and which values it may have; defaults are in ``tables``."""
+"""The meaning of each parameter of the update rules, and the values it may have; defaults are in ``tables``."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ DEFAULTS: Mapping[Optimizer, Defaults] = {
         "kappa_p": 1.0, "auto_projection": True,
     },
 }  # fmt: skip
-"""What an update rule does without the parameter; the order is that of the window."""
+"""The parameters' defaults in each update rule; the order is that of the window."""
 
 CLASS_NAMES: Mapping[tuple[Optimizer, str], str] = {
     (Optimizer.TIGER, "beta1"): "beta",
@@ -191,7 +191,7 @@ def parameter_of(kind: Optimizer, name: str) -> OptimizerParameter | None:
 
 
 def unknown_parameter(kind: Optimizer, name: str) -> tuple[str, str]:
-    """What is wrong with a name that an update rule does not have, and what to do about it."""
+    """Return the fault of a name that an update rule does not have, and what to do about it."""
     if (kind, name) in IDLE:
         return f"{name} has no effect with {kind}", "remove it"
     names = [one.name for one in parameters_of(kind)]

@@ -10,7 +10,7 @@ from modules.util.config.setting import setting
 
 
 class RemoteSection(BaseConfig):
-    """Where a run is trained."""
+    """The place where a run is trained."""
 
     SECTION: ClassVar[str] = "Remote"
 

@@ -33,7 +33,7 @@ _CONTINUOUS = (TimestepSampler.UNIFORM, TimestepSampler.LOGIT_NORMAL)
 
 
 def _acts(c: TrainConfig, rows: str) -> bool:
-    """Whether the settings of a group (see ``ModeSpec.rows``) act in this run."""
+    """Return whether the settings of a group (see ``ModeSpec.rows``) act in this run."""
     return c.rlhf_enabled and c.rlhf_mode.spec.shows(rows)
 
 

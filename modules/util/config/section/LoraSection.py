@@ -198,7 +198,7 @@ def _table(text: str, field: str, whole: bool) -> dict[str, float]:
 
 
 def is_regular_expression(text: str) -> bool:
-    """Whether the text compiles as a regular expression."""
+    """Return whether the text compiles as a regular expression."""
     try:
         re.compile(text)
     except re.error:

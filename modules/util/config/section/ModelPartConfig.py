@@ -158,7 +158,7 @@ class DenoiserConfig(ModelPartConfig):
 
 
 class QuantizationConfig(BaseConfig):
-    """Which layers of the denoiser are kept in 8 or 4 bits."""
+    """The layers of the denoiser that are kept in 8 or 4 bits."""
 
     layer_filter_preset: str = setting(
         BLOCKS,

@@ -12,7 +12,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+
 
 
 class ProjectSection(BaseConfig):
-    """What is trained, where it runs and where its files are saved."""
+    """The training method, the hardware, and the folders of the run."""
 
     SECTION: ClassVar[str] = "Project"
 

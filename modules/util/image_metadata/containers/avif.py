@@ -18,7 +18,7 @@ _ROTATION = {0: 1, 1: 8, 2: 3, 3: 6}
 
 
 def is_avif(head: bytes) -> bool:
-    """Whether a file with this start is an AVIF (or HEIF) file."""
+    """Return whether a file with this start is an AVIF (or HEIF) file."""
     return head[4:8] == b"ftyp" and head[8:12] in _BRANDS
 
 

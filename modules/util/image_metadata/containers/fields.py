@@ -69,7 +69,7 @@ class Fields:
         self.places: dict[str, list[Place]] = {}
         self.exif_places: list[Place] = []
         self.has_exif = self.has_xmp = False
-        """Whether there are EXIF values or an XMP packet without a location of their own."""
+        """True if there are EXIF values or an XMP packet without a location of their own."""
         self.xmp_places: list[Place] = []
         self.comments: list[Place] = []
         self.note: Unusable | None = None
@@ -131,7 +131,7 @@ class Fields:
         return self._exif
 
     def orientation(self) -> int:
-        """How to rotate the stored image for display, 1 to 8 as in EXIF."""
+        """Return the rotation of the stored image for display, 1 to 8 as in EXIF."""
         value = int(self.exif().get("orientation", "1")) if self.exif_places or self.has_exif else 1
         return value if 1 <= value <= 8 else 1
 
@@ -153,7 +153,7 @@ class Fields:
         return [decode_text(data) for data in self._loaded(self.xmp_places)]
 
     def is_photo(self) -> bool:
-        """Whether there are traces of a camera or of software that develops photographs."""
+        """Return whether there are traces of a camera or of software that develops photographs."""
         exif = self.exif()
         if "exposure" in exif:
             return True

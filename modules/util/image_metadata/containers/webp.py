@@ -14,7 +14,7 @@ _FEW = 8
 
 
 def is_webp(head: bytes) -> bool:
-    """Whether a file with this start is a WebP file."""
+    """Return whether a file with this start is a WebP file."""
     return head[:4] == b"RIFF" and head[8:12] == b"WEBP"
 
 

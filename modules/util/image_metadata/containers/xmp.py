@@ -62,5 +62,5 @@ def _first_language(raw: str) -> str:
 
 
 def is_photo(packet: str) -> bool:
-    """Whether a packet was written by a camera or by software that develops photographs."""
+    """Return whether a packet was written by a camera or by software that develops photographs."""
     return _PHOTO.search(packet) is not None

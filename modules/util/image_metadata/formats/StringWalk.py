@@ -129,7 +129,7 @@ class StringWalk:
         self._made: dict[tuple[str, str], str] = {}
 
     def has_text(self, inputs: dict[str, Any]) -> bool:
-        """Whether a node carries texts itself."""
+        """Return whether a node carries texts itself."""
         return str in map(type, map(inputs.get, _OWN_TEXTS.intersection(inputs)))
 
     def encoder_text(self, inputs: dict[str, Any], role: str) -> str:
@@ -268,7 +268,7 @@ class StringWalk:
 
 
 def _is_writer(kind: str, inputs: dict[str, Any]) -> bool:
-    """Whether a node creates its text with a language model, from an image or file, or at random."""
+    """Return whether a node creates its text with a language model, from an image or file, or at random."""
     if not _WRITER_INPUTS.isdisjoint(inputs):
         return True
     if not _SEEN.isdisjoint(inputs) and any(is_link(inputs.get(key)) for key in _SEEN):

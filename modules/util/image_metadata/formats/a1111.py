@@ -15,7 +15,7 @@ _SEED = re.compile(r"\bSeed: ?(\d{1,20})\b")
 
 
 def looks_like_a1111(text: str) -> bool:
-    """Whether a text contains the line of settings."""
+    """Return whether a text contains the line of settings."""
     return _FIRST_SETTING in text and _settings_start(text) >= 0
 
 

@@ -63,7 +63,7 @@ _SEED_KEYS = (*_SEEDS, "noise", "value", "int", "Value")
 
 
 def is_graph(data: Any) -> bool:
-    """Whether parsed JSON is a graph in the server's format: nodes by name, each with a type."""
+    """Return whether parsed JSON is a graph in the server's format: nodes by name, each with a type."""
     return isinstance(data, dict) and any(
         isinstance(node, dict) and isinstance(node.get("class_type"), str) and "inputs" in node
         for node in data.values()

@@ -38,7 +38,7 @@ _DESCRIBES = re.compile(
 
 
 def is_sampler(kind: str, inputs: dict[str, Any]) -> bool:
-    """Whether a node turns conditioning into a latent or a picture."""
+    """Return whether a node turns conditioning into a latent or a picture."""
     if is_link(inputs.get("guider")):
         return True
     conditioned = is_link(inputs.get("positive")) or any(is_link(inputs.get(key)) for key in PIPES)
@@ -141,7 +141,8 @@ class MakerWalk:
         return found
 
     def _makes_its_own(self, kind: str, inputs: dict[str, Any]) -> bool:
-        """Whether a node has its own prompt. One without text only modifies the picture it is given."""
+        """Return whether a node has its own prompt. One without text only modifies the picture it is given.
+        """
         if True not in [_MAY_BE_OWN[key] for key in inputs]:
             return False
         key = own_prompt_key(kind, inputs)

@@ -15,7 +15,7 @@ MOST_NAMES = 16
 
 
 def edits_images(graph: Graph) -> bool:
-    """Whether any node of a graph edits images."""
+    """Return whether any node of a graph edits images."""
     return any(_EDITS[kind] for kind, _ in graph.values())
 
 

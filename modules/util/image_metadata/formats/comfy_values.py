@@ -75,7 +75,7 @@ class Budget:
 
 
 def is_link(value: Any) -> TypeGuard[list[Any]]:
-    """Whether an input is connected to another node: ``[node name, output number]``."""
+    """Return whether an input is connected to another node: ``[node name, output number]``."""
     return (
         type(value) is list
         and len(value) == 2
@@ -120,7 +120,8 @@ class Remembered(dict[str, bool]):
 
 
 def can_be_prompt(text: str) -> bool:
-    """Whether a text can be a prompt, rather than a file name, path, address, colour or node number."""
+    """Return whether a text can be a prompt, rather than a file name, path, address, colour or node number.
+    """
     text = text.strip()
     if " " in text and "," in text and text[:3].lower() not in ("rgb", "hsl"):
         return True  # nothing else in the pattern below contains both

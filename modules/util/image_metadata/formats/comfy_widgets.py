@@ -118,7 +118,7 @@ def _guessed(kind: str, values: list[Any], makes_pictures: bool) -> dict[str, An
 
 
 def _reads_like_text(text: str) -> bool:
-    """Whether there are at least two words, or a few characters of a script written without spaces."""
+    """Return whether there are at least two words, or a few characters of a script written without spaces."""
     if not can_be_prompt(text):
         return False
     words = text[:2000].replace(",", " ").split()

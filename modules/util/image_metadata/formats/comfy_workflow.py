@@ -35,7 +35,7 @@ Node: TypeAlias = dict[str, Any]
 
 
 def is_workflow(data: Any) -> bool:
-    """Whether parsed JSON is a workflow saved by the window."""
+    """Return whether parsed JSON is a workflow saved by the window."""
     nodes = data.get("nodes") if isinstance(data, dict) else None
     return isinstance(nodes, list) and any(isinstance(n, dict) and "type" in n for n in nodes)
 
@@ -105,7 +105,7 @@ class _Scope:
         boxes.spend(len(nodes) + len(links))
         self.boxes, self.content, self.prefix, self.fields, self.depth = boxes, content, prefix, fields, depth
         self.given: dict[int, Any] = {}
-        """What is connected to each input of the box: a link of the whole graph, or a value."""
+        """The connection of each input of the box: a link of the whole graph, or a value."""
         self.origins = _origins(links)
         self.nodes: dict[str, Node] = {
             str(node.get("id")): node
@@ -146,7 +146,7 @@ class _Scope:
         return self._inside(name, node).output(slot, steps + 1)
 
     def output(self, slot: int, steps: int) -> Any:
-        """What this box outputs at a slot."""
+        """Return the output of this box at a slot."""
         outputs = _list(self.content.get("outputs"))
         one = outputs[slot] if 0 <= slot < len(outputs) else None
         links = _list(one.get("linkIds") if isinstance(one, dict) else None)

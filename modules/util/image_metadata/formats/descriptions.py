@@ -21,7 +21,7 @@ _FEWEST_WORDS = 2
 
 
 def describes_a_prompt(text: str, known_maker: bool) -> bool:
-    """Whether a description may be a prompt, rather than text that devices and editors insert.
+    """Return whether a description may be a prompt, rather than text that devices and editors insert.
 
     Args:
         text: the description.
