@@ -1,7 +1,7 @@
 """Files of embeddings (textual inversion), and embeddings in files of adapters.
 
 A file for CLIP alone holds ``emb_params`` (A1111, ComfyUI), others hold a tensor of the name of each text encoder, such
-as ``clip_l`` and ``clip_g``, or ``t5``; ``t5_out`` holds vectors for what that encoder puts out. Of other programs
+as ``clip_l`` and ``clip_g``, or ``t5``; ``t5_out`` holds vectors for the output of that encoder. Of other programs
 ``emp_params``, ``string_to_param`` (A1111's .pt) and files with one tensor of any name (diffusers) are read as well. In
 files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
 """
@@ -159,7 +159,7 @@ def _has_outputs(
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
     if outputs and not spec.output_key:
         raise DataError(
-            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported for "
+            f"{source} holds vectors for the output of a text encoder ({outputs[0]}), which are not supported for "
             f"{spec.label}",
             field=field,
             hint="use an embedding that was trained with this kind of model",

@@ -261,7 +261,7 @@ def _unwritable(folder: Path) -> str:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        return "is not a folder" if existing == folder.absolute() else f"lies below {existing}, a file"
+        return "is not a folder" if existing == folder.absolute() else f"is below {existing}, a file"
     try:
         with tempfile.TemporaryFile(dir=existing):
             return ""

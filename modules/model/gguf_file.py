@@ -239,7 +239,7 @@ def _check_ranges(ranges: list[tuple[int, int, str]], size: int) -> None:
     end = 0
     for at, count, name in sorted(ranges):
         if at < end:
-            raise _Damaged(f"{name} lies in another tensor")
+            raise _Damaged(f"{name} overlaps another tensor")
         if at + count > size:
             raise _Damaged(f"it ends before {name} does: {at + count - size} bytes are missing")
         end = at + count

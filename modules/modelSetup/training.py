@@ -83,7 +83,7 @@ def load_model(
     if noise.offset_weight and noise.offset_by_level:
         # refused before anything is encoded, rather than by the first step
         model.schedule.offset_share(torch.zeros(1, dtype=torch.int64))
-    # before rounding, because in few bits NaN looks like any other number
+    # before rounding, because in 8 or 4 bits NaN looks like any other number
     check_weights(model)
     if config.training_adapter.model_name and spec.denoiser in model.modules():
         path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
@@ -289,9 +289,9 @@ def check_rounding(module: nn.Module, part: str, kind: str) -> None:
 
 
 def rounded_names(module: nn.Module, part: str, config: TrainConfig) -> Collection[str] | None:
-    """The paths of the layers of a part that are kept in few bits; ``None`` for all of those in its blocks.
+    """The paths of the layers of a part that are kept in 8 or 4 bits; ``None`` for all of those in its blocks.
 
-    The filter is about the denoiser; text encoders have all their blocks in few bits.
+    The filter is about the denoiser; text encoders have all their blocks in 8 or 4 bits.
 
     Raises:
         ConfigError: a preset that the family has not, or an entry of the filter that matches no linear layer.

@@ -135,7 +135,7 @@ def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
             if counts[0] != counts[-1]
             else f"the prompts have {counts[-1]} source images, and {most}",
             "--prompts",
-            "a second source lies next to the first, as cat.2.png; give all prompts the same number of them",
+            "a second source is next to the first, as cat.2.png; give all prompts the same number of them",
         )
 
 

@@ -61,7 +61,7 @@ class PlanOptions:
             raise ConfigError(f"must be at least 0, not {self.count}", field="rlhf_num_sde_steps")
         if self.window is not None and not 0 <= self.window[0] <= self.window[1] < self.steps:
             raise ConfigError(
-                f"the window {list(self.window)} does not lie within the steps 0 to {self.steps - 1}",
+                f"the window {list(self.window)} is not within the steps 0 to {self.steps - 1}",
                 field="rlhf_sde_window",
             )
 

@@ -95,7 +95,7 @@ def sample_timesteps(
         rollout_timesteps: timesteps of the rollout's steps, descending (``Position.timestep``).
 
     Raises:
-        ConfigError: no rollout step lies in the interval, or fewer than are to be drawn.
+        ConfigError: no rollout step is in the interval, or fewer than are to be drawn.
     """
     count = timestep_count(schedule, options, rollout_timesteps)
     source = generator("rollout/timesteps", seed, epoch, inner_epoch)
@@ -139,7 +139,7 @@ def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], tr
         valid = valid[1:]
     if not valid:
         raise ConfigError(
-            f"no step of the rollout lies between {low} and {high} of the way from noise to image"
+            f"no step of the rollout is between {low} and {high} of the way from noise to image"
             + (", apart from the first one" if options.sampler == WITHOUT_INIT else ""),
             field="rlhf_timestep_range_low",
             hint="widen the interval or take more rollout steps",
@@ -163,7 +163,7 @@ def draw_steps(
     """
     if count > len(valid):
         raise ConfigError(
-            f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout lie in the interval",
+            f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout are in the interval",
             field="rlhf_num_train_timesteps",
             hint=f"at most {len(valid)}, or a wider interval, or more rollout steps",
         )

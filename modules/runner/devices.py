@@ -27,7 +27,7 @@ def starts_several(train_device: str) -> bool:
 
 def found_gpus() -> list[str]:
     """The names of this computer's GPUs, in the order of their numbers in ``cuda:N``. PyTorch numbers them, so it
-    is asked, in a process of its own, which takes seconds. Empty if there are none or no driver is installed.
+    is asked, in a separate process, which takes seconds. Empty if there are none or no driver is installed.
     """
     if shutil.which("nvidia-smi") is None and not _AMD.exists():
         return []

@@ -356,7 +356,7 @@ class Journal:
             if not made or not there(move.target):
                 continue
             if taken_out and there(move.source):
-                faults.append(f"{move.source} is there again")
+                faults.append(f"{move.source} exists again")
             elif move.digest and move.target not in known and self._changed(move):
                 faults.append(f"{move.target} was changed since")
             known |= {move.target: False, move.source: True}

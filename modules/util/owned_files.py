@@ -170,7 +170,7 @@ class Owned:
                 for part in path.parent.relative_to(self.root).parts:
                     folder.enter(part, make)
             except NotADirectoryError as error:
-                raise self.refusal(name, "lies below something that is not a folder", path) from error
+                raise self.refusal(name, "is below something that is not a folder", path) from error
             yield folder, path.name
 
     def _mode(self, folder: OpenFolder, last: str, name: Name) -> int | None:

@@ -40,7 +40,7 @@ def read_prompt_rows(path: str | Path) -> list[PromptRow]:
 
     In a text file each line is a prompt; empty lines and lines that begin with ``#`` do not count, blanks around a
     prompt neither. In a ``.jsonl`` file each line is an object: ``{"prompt": "make it night", "source": "cat.png"}``.
-    A source is named relative to the file's folder and never lies outside it; its second and third source lie next to
+    A source is named relative to the file's folder and is never outside it; its second and third source are next to
     it, as ``cat.2.png`` and ``cat.3.png``. Without a source, the prompt is not an edit.
     A prompt that is listed twice is drawn twice as often.
 

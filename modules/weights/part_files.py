@@ -260,7 +260,7 @@ def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
 
 def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> nn.Module:
     """Create a module without values to be filled from a file. Computed tensors, which no file contains,
-    exist already.
+    already exist.
     """
     stored = like.state_dict()
     if all(name in stored for name, _ in like.named_buffers()) and not _has_tables(like):

@@ -1,4 +1,4 @@
-"""One start of a trainer's data side in a process of its own, and what it took as JSON. Started by ``scale``.
+"""One start of a trainer's data side in a separate process, and what it took as JSON. Started by ``scale``.
 
 The demo's model is loaded for its tokenizer, its fingerprints and its layout. Images are encoded by averaging and
 prompts by counting: what encoders take is not what is measured here.

@@ -1,4 +1,4 @@
-"""Parts of the benchmark ``taste``, in a process of their own: images of the base model, or rows."""
+"""Parts of the benchmark ``taste``, in a separate process: images of the base model, or rows."""
 
 from __future__ import annotations
 

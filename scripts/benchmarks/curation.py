@@ -304,8 +304,8 @@ def picks_in(root: Path, pairs: int, rounds: int, clock: Callable[[], float]) ->
 
 
 def pick(options: argparse.Namespace) -> list[Result]:
-    """A pick with many pairs in the folder, apart from copying its two images: on the disk by the clock on the
-    wall, and in memory (where there is such a folder) in processor time, which is the program's own share."""
+    """A pick with many pairs in the folder, apart from copying its two images: on the disk in wall time, and
+    in memory (where there is such a folder) in processor time, which is the program's own share."""
     results = []
     memory = Path("/dev/shm")
     for place, folder in (("disk", None), ("memory", str(memory) if memory.is_dir() else "")):

@@ -1,6 +1,6 @@
 """100,000 images: a start without changes, the order of an epoch, memory over epochs, one changed image, the check.
 
-Small image files with a caption each are made in a scratch folder. Every start is a process of its own. Encoders take
+Small image files with a caption each are made in a scratch folder. Every start is a separate process. Encoders take
 no time here; the tokenizer is real. Seconds are those of the processor as a share of what is allowed, because other
 work on the machine disturbs them less; wall time is in the JSON file. Memory is what is added to that of the loaded
 model.

@@ -1,4 +1,4 @@
-"""The value of a few answers: a learned taste drives the training; DPO on the same answers stands next to it."""
+"""The value of a few answers: a learned taste drives the training; DPO on the same answers is compared with it."""
 
 from __future__ import annotations
 

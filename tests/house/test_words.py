@@ -98,11 +98,26 @@ GLOSSARY = {
     r"say(s)? of (itself|themselves)": "its metadata, its own ...",
     r"loud colours": "overly strong colours",
     r"in one another": "nested",
+    r"lies? (in|next to|below|outside|between|within|around)": "is in, is next to",
+    r"process(es)? of (its|their) own": "a separate process",
+    r"by the clock": "wall time",
+    r"exists? already": "already exists",
+    r"(puts|put) out": "outputs, gives",
+    r"in few bits": "in 8 or 4 bits",
+    r"(stand|stands) next to": "is compared with, is next to",
+    r"gets? lost": "is lost",
+    r"stops? to (count|learn|train|see)": "stops counting",
+    r"(is|are) there again": "exists again",
+    r"something else than": "something other than",
+    r"(mark|marks|marked) down": "lower the score",
+    r"earn(s|ed)? its place": "is worth it",
 }
 """Idioms that were translated word for word (as regular expressions, whole words), and what to write instead."""
 GAP = r"[\s#]+"
 PLAIN = re.compile(rf"\b(?:{'|'.join(GLOSSARY)})\b".replace(" ", GAP), re.IGNORECASE)
 TITLE = re.compile(r'title=\(?"(?:Most |Least |[^"]*\bof them\b)')
+QUESTION = re.compile(r"\"{3}(What|How|Where|Whether|Which|Who|When|Why)\b")
+"""Docstrings that begin like a question: write "Number of ...", "Return whether ..." or "True if ..."."""
 READ = ("modules/", "scripts/", "docs/", "README.md", "CONTRIBUTING.md")
 TRANSLATED: dict[str, str] = {
     "CONTRIBUTING.md": "its glossary lists what not to write",
@@ -111,7 +126,7 @@ TRANSLATED: dict[str, str] = {
 
 def translated(text: str) -> list[tuple[int, str]]:
     """Lines with idioms of the glossary; a phrase may go over line breaks and comment marks."""
-    places = [match.start() for words in (PLAIN, TITLE) for match in words.finditer(text)]
+    places = [match.start() for words in (PLAIN, TITLE, QUESTION) for match in words.finditer(text)]
     lines = text.split("\n")
     numbers = sorted({text.count("\n", 0, place) for place in places})
     return [(number + 1, lines[number].strip()[:100]) for number in numbers]
@@ -143,6 +158,10 @@ def test_texts_are_in_the_words_of_the_glossary():
         "Takes orders while it runs",
         "prompts, one a line",
         "the family is not offered",
+        "the source lies next to the image",
+        "trains in a process of its own",
+        '"' * 3 + "How many images there are.",
+        '"' * 3 + "Whether the file exists.",
     ],
 )
 def test_translated_idioms_are_found(text):
@@ -151,5 +170,6 @@ def test_translated_idioms_are_found(text):
 
 def test_plain_english_is_not_found():
     assert not translated(
-        "resume; besides; there is no backup; it is no longer there; standard\ndeviation; most of them; amend; in order"
+        "resume; besides; there is no backup; it is no longer there; standard\ndeviation; most of them; amend; "
+        "in order; a thread of its own; " + '"' * 3 + "However it is written."
     )

@@ -166,7 +166,7 @@ def test_a_new_file_of_the_old_name_stops_undo(folder: Path) -> None:
     number_them(folder)
     (folder / "0.png").write_bytes(b"my own")
     now = contents(folder)
-    with pytest.raises(UserError, match=r"0\.png is there again"):
+    with pytest.raises(UserError, match=r"0\.png exists again"):
         Journal(folder).undo()
     assert contents(folder) == now
 

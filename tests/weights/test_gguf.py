@@ -204,7 +204,7 @@ BAD = {
     "twice": (header(tensors=2) + 2 * tensor() + b"\0" * 200, "img_in.weight is listed twice"),
     "in each other": (
         header(tensors=2) + tensor() + tensor(b"b", at=32) + b"\0" * 400,
-        "lies in another tensor",
+        "overlaps another tensor",
     ),
     "not whole blocks": (
         header(tensors=1) + tensor(sizes=(33, 2)) + b"\0" * 200,

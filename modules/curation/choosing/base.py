@@ -37,7 +37,7 @@ ANSWERS_PER_IMAGE = 100
 
 
 class AnswerKind(Enum):
-    """Kinds of answers about the images of a question. It determines the verbs of session and protocol."""
+    """Kinds of answers about the images of a question. They determine the verbs of session and protocol."""
 
     COMPARE = "compare"
     """One is best (and one worst), or they are equal, or the question is skipped: ``answer``, ``pick`` and

@@ -158,7 +158,7 @@ class PairReview:
                         entry[f"{side}_file"] = target
             if self._owned.path(f"{TRASH_NAME}/{in_trash}").is_file():
                 if self._owned.path(target).exists():
-                    raise UserError(f"{self.output_dir / target} is there again", hint="rename it, then undo")
+                    raise UserError(f"{self.output_dir / target} exists again", hint="rename it, then undo")
                 self._owned.move(f"{TRASH_NAME}/{in_trash}", target)
         if entry is not None and all(p["pair_id"] != pair_id for p in manifest["pairs"]):
             manifest["pairs"] = sorted([*manifest["pairs"], entry], key=lambda p: str(p["pair_id"]))

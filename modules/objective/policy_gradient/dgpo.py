@@ -2,7 +2,7 @@
 
 The weight of a group, sigmoid(s_g), takes all its K images. They need not be in one micro-batch:
 
-* exact: the group lies in one micro-batch (or in that of several ranks): ``dgpo``.
+* exact: the group is in one micro-batch (or in that of several ranks): ``dgpo``.
 * two passes: ``GroupScores`` collects the scores of a no-grad pass, its ``weights`` go into ``dgpo``.
 * stash: ``dgpo`` with ``weights="stash"`` gives the loss without the weights, to be differentiated into an
   empty buffer of the group; when all K images are done the buffer is merged with its ``GroupWeights.of``.
@@ -61,7 +61,7 @@ class DGPOOptions:
         if not (math.isfinite(self.clip_low) and math.isfinite(self.clip_high)):
             raise ValueError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) is not finite")
         if not -1.0 < self.clip_low <= 0.0 <= self.clip_high:
-            raise ValueError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) does not lie around 0")
+            raise ValueError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) does not contain 0")
         if self.kl_type != "v":
             raise ValueError(f"DGPO has no KL of kind {self.kl_type!r}, only 'v'")
 

@@ -125,6 +125,6 @@ def check_taken(taken: Sequence[str], overwrite: bool) -> None:
     """
     if taken and not overwrite:
         raise DataError(
-            f"files with these names exist already:\n{list_offenders(taken)}",
+            f"files with these names already exist:\n{list_offenders(taken)}",
             hint="choose other names, or take these files out with --overwrite; undo brings them back",
         )

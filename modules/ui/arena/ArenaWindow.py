@@ -90,7 +90,7 @@ class ArenaWindow(ToolHost):
 def open_arena_window(
     parent: tk.Misc, theme: Theme, folder: Path, between: str, count: int, next_round: Callable[[], None]
 ) -> tk.Toplevel:
-    """Open the arena of a project. Its images must exist already."""
+    """Open the arena of a project. Its images must already exist."""
     window = tk.Toplevel(parent)
     theme.on_change(lambda: window.configure(background=theme.palette.back), window)
     screen = (window.winfo_screenwidth(), window.winfo_screenheight())

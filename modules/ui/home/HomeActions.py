@@ -79,7 +79,7 @@ class HomeActions:
         )
 
     def vote(self, between: str, count: int) -> None:
-        """Open the arena. Its images must exist already."""
+        """Open the arena. Its images must already exist."""
         from modules.ui.arena.ArenaWindow import open_arena_window
 
         project = self.watch.project

@@ -248,7 +248,7 @@ class RemoteRuns:
     # -- starting --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the present settings there. Settings and files are checked here before anything is copied."""
+        """Start a run with the current settings there. Settings and files are checked here first."""
         check = self._ui.services.check
         if self._busy():
             return

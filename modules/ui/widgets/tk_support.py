@@ -50,7 +50,7 @@ def shade(dark: str, light: str) -> str:
 class _TkGarbage:
     """Collects cyclic garbage only on the Tk thread, as long as there is a pump.
 
-    Destroyed widgets, variables and images lie in reference cycles, and their finalisers call Tk. Python
+    Destroyed widgets, variables and images are part of reference cycles, and their finalisers call Tk. Python
     collects on whatever thread happens to allocate: on a worker that call waits for the Tk thread, or fails.
     """
 

@@ -35,7 +35,7 @@ class CurveHelper:
         process.
 
         Raises:
-            UserError: the process ended, or says something else than an answer.
+            UserError: the process ended, or says something other than an answer.
         """
         process = self._started()
         assert process.stdin is not None and process.stdout is not None

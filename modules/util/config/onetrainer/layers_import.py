@@ -24,7 +24,7 @@ def import_rounded_layers(
     defaults: Mapping[str, Any],
     notes: Notes,
 ) -> dict[str, Any]:
-    """Our section of the layers in few bits. There it acts on denoisers alone, as here.
+    """Our section of the layers in 8 or 4 bits. There it acts on denoisers alone, as here.
 
     Its preset ``blocks`` is ours, whatever its filter names the blocks.
 
@@ -69,7 +69,7 @@ def _chosen(full: Mapping[str, Any], family: ModelType, prefix: str, notes: Note
 def _known(preset: str, family: ModelType, prefix: str, notes: Notes) -> str:
     if preset in family.spec.layer_presets:
         return preset
-    what = "kept in few bits" if prefix else "trained"
+    what = "kept in 8 or 4 bits" if prefix else "trained"
     place = f"{prefix}layer_filter_preset"
     notes.add(place, preset, f"unknown for {family.label}; all layers are {what}", ours="full")
     return "full"

@@ -286,7 +286,7 @@ def _set_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
     offered_here = config.optimizer.optimizer in ROUNDED and "FLOAT_16" not in dtypes.values()
     config.optimizer.stochastic_rounding = bool(short) and offered_here
     for place in short if not offered_here else ():
-        notes.add(place, "BFLOAT_16", "no stochastic rounding here, so small steps get lost; use FLOAT_32")
+        notes.add(place, "BFLOAT_16", "no stochastic rounding here, so small steps are lost; use FLOAT_32")
 
 
 def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
