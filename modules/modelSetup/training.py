@@ -158,14 +158,15 @@ def checked_length(model: Model, length: int | None, field: str) -> int:
 
 
 def masks_padding(model: Model, config: TrainConfig) -> bool | None:
-    """Whether padding is hidden from the denoiser, if that differs from the default."""
+    """Return whether padding is hidden from the denoiser, if that differs from the default."""
     if model.spec.denoiser != "transformer":
         return None
     return hides_padding(model, config.transformer.attention_mask)
 
 
 def hides_padding(model: Model, asked: PaddingMask) -> bool | None:
-    """Whether padding is hidden from the denoiser; ``None`` if that is the default, or if there is none."""
+    """Return whether padding is hidden from the denoiser; ``None`` if that is the default, or if there is none.
+    """
     usual = model.spec.padding
     if usual == "none" or asked.value.lower() in ("family", usual):
         return None

@@ -1,4 +1,4 @@
-"""What a config's noise levels and learning rates look like, by the functions that training uses."""
+"""Curves of a config's noise levels and learning rates, by the functions that training uses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def level_curves(config: TrainConfig) -> LevelCurves:
 
 
 def _outline(config: TrainConfig) -> Model:
-    """What the shift is found from: the published scheduler, the model's name, and the size of a latent."""
+    """Return the data from which the shift is found: the published scheduler, the model's name, and the size of
+    a latent.
+    """
     spec = config.model_type.spec
     places = shipped(spec.key, "scheduler")
     found = read_json(places[0], "scheduler config") if places else {}

@@ -26,7 +26,7 @@ READING: Mapping[str, tuple[str, str]] = {
     "text_encoder_4_sequence_length": ("text_encoder_4", "sequence_length"),
     "transformer_attention_mask": ("transformer", "attention_mask"),
 }
-"""How a sample reads its prompts: the setting of the run that each of its own stands in for."""
+"""Settings for reading a sample's prompts: the setting of the run that each of its own stands in for."""
 _READING = "How prompts are read"
 
 
@@ -203,7 +203,9 @@ class SampleConfig(BaseConfig):
         )
 
     def reading(self) -> dict[str, dict[str, Any]]:
-        """How its prompts are read where that differs from the run: part -> settings, named as in ``TrainConfig``."""
+        """Return how its prompts are read where that differs from the run: part -> settings, named as in
+        ``TrainConfig``.
+        """
         made: dict[str, dict[str, Any]] = {}
         for name, (part, own) in READING.items():
             value = getattr(self, name)

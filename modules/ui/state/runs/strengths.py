@@ -97,7 +97,7 @@ class StrengthImages:
 
 
 def _reading(sample: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """What a sample says itself about how a part of the model reads prompts."""
+    """The settings of a sample itself for how a part of the model reads prompts."""
     return {
         own: sample[name]
         for name, (whose, own) in READING.items()

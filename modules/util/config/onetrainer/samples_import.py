@@ -34,7 +34,9 @@ def import_painting(full: Mapping[str, Any], family: ModelType, where: str, note
 
 
 def import_reading(full: Mapping[str, Any], family: ModelType, where: str, notes: Notes) -> Data:
-    """How the prompts of a sample are read. There, values that nobody set are replaced by those of the run."""
+    """Import how the prompts of a sample are read. There, values that nobody set are replaced by those of the
+    run.
+    """
     made: Data = dict.fromkeys(READING)
     for name in READING:
         value = full.get(name)

@@ -33,7 +33,7 @@ def check_reading(family: ModelType, samples: Sequence[SampleConfig]) -> None:
 
 
 def faults_of_reading(family: ModelType, sample: SampleConfig, place: str) -> Iterator[UserError]:
-    """What a sample says about reading prompts that its family cannot do; nothing if it is switched off.
+    """Report what a sample says about reading prompts that its family cannot do; nothing if it is switched off.
 
     Args:
         place: the sample, as errors call it.
