@@ -41,15 +41,15 @@ FILL_DEMO = "Fill in the demo"
 FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have made"
 FROM_EDITS, EDITS_TITLE = "From edits\u2026", "Project from edits"
 EDITS_ABOUT = (
-    "Images that were made from other images begin a project of edits, with their instructions and sources."
+    "Start a project of edits from images that were made from other images, with their instructions and sources."
 )
 EDITED_IMAGES, ASK_EDITED = "Edited images", "Folder of edited images"
 ASK_INPUTS, ASK_SOURCE = "Folder of source images", "Image that all edits were made from"
 EDITS_NOTE = (
-    "ComfyUI's input folder, or one image that all were made from. Leave it empty for sources next to the images: "
-    "NAME-source.png, or a folder \u201csource\u201d."
+    "ComfyUI's input folder, or the one image that all edits were made from. Leave it empty if the sources are "
+    "next to the images, as NAME-source.png or in a folder \u201csource\u201d."
 )
-SOURCES_LOST = "These images were made from other images, which are not found. Where are they?"
+SOURCES_LOST = "These images were made from other images, which were not found. Where are the other images?"
 READ_EDITS, CANCEL = "Read the edits", "Cancel"
 NO_EDITED = "Choose the folder with the edited images."
 READING_IMAGES = "Reading the images\u2026"

@@ -57,8 +57,8 @@ def _skip(number: int) -> Any:
         group=_READING,
         title=f"Layer skip {number}",
         tip=(
-            f"Take the states of text encoder {number}, a CLIP, this many layers before the usual layer. Clip skip n "
-            "of other programs is n - 1 here. Empty: as in the run."
+            f"Take the states of text encoder {number}, a CLIP, this many layers before the usual layer. A clip "
+            "skip of n in other programs is n - 1 here. Empty: as in the run."
         ),
     )
 
@@ -71,8 +71,8 @@ def _length(number: int) -> Any:
         group=_READING,
         title=f"Tokens of a prompt {number}",
         tip=(
-            f"How many tokens of a prompt text encoder {number} reads, including those of the family's template. "
-            "Empty: as in the run."
+            f"Number of tokens of a prompt that text encoder {number} reads, including those of the family's "
+            "template. Empty: as in the run."
         ),
     )
 
@@ -181,8 +181,8 @@ class SampleConfig(BaseConfig):
         group=_READING,
         title="Padding of prompts",
         tip=(
-            "What the denoiser sees of the padding after a prompt: MASKED hides it, SEEN shows it, FAMILY does what "
-            "the family usually does. Empty: as in the run."
+            "Whether the denoiser sees the padding after a prompt. MASKED hides it, SEEN shows it, FAMILY does "
+            "as the family usually does. Empty: as in the run."
         ),
     )
 
