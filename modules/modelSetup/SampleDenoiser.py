@@ -165,8 +165,8 @@ def _check_alike(loaded: Model, model: Model) -> None:
     ]
     if unlike:
         raise UserError(
-            f"the {model.spec.denoiser} of {loaded.denoiser_source or loaded.source} has other layers than that of "
-            f"{model.source_name}, so what is trained does not fit it:\n{list_offenders(unlike, _SHOWN)}",
+            f"the {model.spec.denoiser} of {loaded.denoiser_source or loaded.source} has other layers than that "
+            f"of {model.source_name}, so the trained adapter does not fit it:\n{list_offenders(unlike, _SHOWN)}",
             FIELD,
             "choose the distilled version of the base model itself",
         )

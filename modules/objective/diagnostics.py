@@ -102,8 +102,8 @@ class PreferenceDiagnostics:
         if accuracy < SATURATED_ACCURACY or reward + STANDARD_ERRORS * error >= 0:
             return ""
         return (
-            f"accuracy is {accuracy:.2f} while the chosen reward is {reward:.3g}: the model ranks the "
-            "pairs by getting worse at the chosen images too. Use an earlier backup; then lower the "
+            f"accuracy is {accuracy:.2f} while the chosen reward is {reward:.3g}: the model ranks the pairs "
+            "correctly but also gets worse at the chosen images. Use an earlier backup; then lower the "
             "learning rate, raise rlhf_supervised_mix, or raise rlhf_dpo_beta"
         )
 

@@ -96,7 +96,7 @@ def check_devices(name: str, processes: int) -> None:
     devices = [choose_device(name, local_rank) for local_rank in range(processes)]
     if devices[0].type == "cuda" and not torch.distributed.is_nccl_available():
         raise ConfigError(
-            "PyTorch has no NCCL here, through which GPUs exchange gradients", "train_device",
+            "PyTorch has no NCCL here, which GPUs need to exchange gradients", "train_device",
             "choose one device",
         )  # fmt: skip
 
@@ -168,7 +168,7 @@ def where_there_is_room(
                 "use --device cpu",
             ) from error
     # outside the handler, whose traceback holds references to the card's memory
-    tell("the graphics card has too little memory for this: it is done again on the CPU, which takes longer")
+    tell("the graphics card has too little memory for this: it is repeated on the CPU, which takes longer")
     torch.cuda.empty_cache()
     return work(torch.device("cpu"))
 

@@ -22,7 +22,7 @@ def test_auto_does_it_again_on_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(distributed, "choose_device", lambda name: CARD)
     told: list[str] = []
     assert distributed.where_there_is_room("auto", crowded, told.append) == "cpu"
-    assert len(told) == 1 and "done again on the CPU" in told[0]
+    assert len(told) == 1 and "repeated on the CPU" in told[0]
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("cuda", CARD), ("auto", torch.device("cpu"))])

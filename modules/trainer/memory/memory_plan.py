@@ -351,7 +351,7 @@ def check_main_memory(config: TrainConfig, model: Model) -> None:
     if staying_here and needed > free:
         denoiser = model.spec.denoiser
         raise UnsupportedError(
-            f"the weights that are trained in main memory take {_gib(needed)} of it, with their optimizer's state, and "
+            f"the weights trained in main memory need {_gib(needed)} with their optimizer state, but only "
             f"{_gib(free)} are free",
             f"{denoiser}.offload_fraction",
             "lower it, use ADAFACTOR with fused_back_pass, close other programs, or train a LORA",

@@ -74,6 +74,6 @@ class OldPolicy:
             state[name].shape == copy.shape for name, copy in self._copy.items()
         )
         if not fits:
-            raise DataError("the old policy of the backup does not belong to what is trained now")
+            raise DataError("the old policy in the backup does not match the parameters that are trained now")
         for name, copy in self._copy.items():
             copy.copy_(state[name])

@@ -55,7 +55,7 @@ class RewardWatch:
             self._say(
                 f"outlier of {name}",
                 f"the reward {name} gave the image {ids[worst]} {float(raw_N[worst]):g}, and the others about "
-                f"{median:g}: this one image decides what is learned. Check the reward, or limit its range",
+                f"{median:g}: this one image dominates what is learned. Check the reward, or limit its range",
             )
 
     def _say(self, what: str, text: str) -> None:

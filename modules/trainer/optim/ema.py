@@ -74,7 +74,7 @@ class MovingAverage:
             state[name].shape == average.shape for name, average in self._average.items()
         )
         if not fits:
-            raise DataError("the moving average of the backup does not belong to what is trained now")
+            raise DataError("the moving average in the backup does not match the parameters that are trained now")
         for name, average in self._average.items():
             average.copy_(state[name])
 

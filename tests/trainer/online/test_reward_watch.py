@@ -45,7 +45,7 @@ def test_an_outlier_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     scoring(monkeypatch, score)
     heard = Listening()
     run_here(write_online(tmp_path, rlhf_advantage_scale="GLOBAL_STD"), callback=heard)
-    said = [warning for warning in heard.warnings if "decides what is learned" in warning]
+    said = [warning for warning in heard.warnings if "dominates what is learned" in warning]
     assert len(said) == 1 and "brightness gave the image 0/" in said[0] and "3e+38" in said[0]
 
 
