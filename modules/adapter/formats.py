@@ -44,7 +44,7 @@ COMFY = "COMFY_LORA"
 LEGACY = "LEGACY_LORA"
 FIELD = "output_model_format"
 Magnitudes = Literal["", "outputs", "inputs"]
-"""What an adapter has magnitudes of (DoRA)."""
+"""The sides of a layer that an adapter has magnitudes for (DoRA)."""
 METADATA_PREFIX = "tastemaker."
 IMPLEMENTATION = "https://github.com/huggingface/diffusers"
 _DOWN_UP = {"lora_A": "lora_down.weight", "lora_B": "lora_up.weight", "oft_R": "oft_R.weight"}

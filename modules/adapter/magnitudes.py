@@ -36,7 +36,7 @@ class InputMagnitudes(nn.Module):
         return norm
 
     def forward(self, x: torch.Tensor, layer: Any, adapter: str) -> torch.Tensor:
-        """What is added to the base's output.
+        """Return what is added to the base's output.
 
         Args:
             x: input of the layer, after dropout: (..., in), or (B, in, height, width) for a convolution.
@@ -91,5 +91,6 @@ def measure_inputs(layer: Any, adapter: str) -> None:
 
 
 def of_inputs(magnitudes: torch.Tensor) -> bool:
-    """Whether magnitudes in a file are those of inputs: (1, in, ...) instead of (out, 1, ...) or (out,)."""
+    """Return whether magnitudes in a file are those of inputs: (1, in, ...) instead of (out, 1, ...) or (out,).
+    """
     return magnitudes.dim() > 1 and magnitudes.shape[0] == 1 and magnitudes.numel() > 1

@@ -162,7 +162,7 @@ def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
 
 
 def _along_outputs(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> bool:
-    """Whether the magnitudes of a file (DoRA) are those of outputs, which they are if there are none.
+    """Return whether the magnitudes of a file (DoRA) are those of outputs, which they are if there are none.
 
     Raises:
         UnsupportedError: they are those of outputs in some layers, and of inputs in others.

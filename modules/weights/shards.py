@@ -103,7 +103,7 @@ def _tell_variant(file: Path, variants: Sequence[str]) -> None:
 
 
 def _gap(place: Path, half: Path) -> str:
-    """What is missing of ``fp16`` weights in several files: some of these, or their index."""
+    """Return what is missing of ``fp16`` weights in several files: some of these, or their index."""
     match = SHARD.fullmatch(half.name)
     lost = _lost(place, match) if match else []
     if not match or not lost:
