@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions
 from modules.project.candidates.adding import (
     Added,
     add_images,
@@ -17,6 +18,7 @@ from modules.project.candidates.adding import (
 from modules.project.Project import Project
 from modules.ui.dialogs import ask_buttons, confirm
 from modules.ui.home.dropping import Dropped, Kind, look_at
+from modules.ui.home.EditsDialog import EditsDialog
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
@@ -80,8 +82,24 @@ class DropTarget:
                 self._run(project, partial(use_workflow, project, found.workflow), self._told_workflow)
             if said != 0:
                 return
-        told = partial(self._told_images, project.file.edits)
-        self._run(project, lambda: add_images(project, found.paths), told)
+        self._add(project, found.paths)
+
+    def _add(self, project: Project, paths: Sequence[Path], places: EditOptions = NO_EDITS) -> None:
+        """Add images, and ask for the sources of edits that are not found."""
+
+        def told(made: Added) -> str:
+            if project.file.edits and made.edits:
+                looked_in = places.image or places.input_dir
+                EditsDialog(
+                    self._ui,
+                    lambda _images, found: self._add(project, paths, found),
+                    paths,
+                    words.SOURCES_LOST,
+                    looked_in,
+                )
+            return self._told_images(project.file.edits, made)
+
+        self._run(project, lambda: add_images(project, paths, places), told)
 
     def _workflow(self, project: Project, workflow: Mapping[str, Any]) -> None:
         kind = words.PROGRAMS[project.file.generator["kind"]]

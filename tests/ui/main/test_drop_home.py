@@ -15,6 +15,7 @@ from modules.project.beginning import DEMO_MODEL
 from modules.project.Project import Project
 from modules.spec.registry import FAMILIES
 from modules.ui.home.BoardView import BoardView
+from modules.ui.home.EditsDialog import EditsDialog
 from modules.ui.home.StartView import StartView
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
@@ -162,6 +163,15 @@ def test_edits_that_are_left_out_are_counted_with_what_to_do(
     drop(board_of(hands).cards["generate"], [tmp_path / "own"])
     hands.wait(lambda: "1 image added" in hands.status(), hands.status())
     assert "2 images without" in hands.status() and "NAME-source.png" in hands.status()
+    dialog = hands.dialog()
+    assert isinstance(dialog, EditsDialog)
+    hands.expect_focus(dialog.sources.entry)
+    hands.type(str(tmp_path / "photos" / "0" / "photo.png"))
+    hands.keys("Return")
+    # the instruction with the first source may be held out
+    hands.wait(lambda: "without" not in hands.status(), hands.status())
+    assert "2 images added" in hands.status() or "2 images of held-out prompts" in hands.status()
+    assert not dialog.winfo_exists()
 
 
 def test_a_config_is_opened_and_a_project_too(
