@@ -192,7 +192,7 @@ def test_a_place_that_is_taken_is_told_and_nothing_is_overwritten(folder):
     place = folder / entries(folder)["pair_0001"]["chosen_file"]
     PairReview(folder).remove("pair_0001")
     place.write_bytes(b"new")
-    with pytest.raises(UserError, match="there again"):
+    with pytest.raises(UserError, match="exists again"):
         PairReview(folder).undo()
     assert place.read_bytes() == b"new"
     place.unlink()

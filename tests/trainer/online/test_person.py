@@ -259,7 +259,7 @@ def test_votes_from_a_terminal_and_a_file(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--like", "1"], "which question"),
+        (["--like", "1"], "no question is named"),
         (["--question", "ffffffffffffffff", "--like", "1"], "has no question"),
         (["--question", "00000000000000aa", "--like", "4"], "there is no image 4"),
         (["--question", "00000000000000aa", "--like", "1", "--dislike", "1"], "both liked and disliked"),
