@@ -1,9 +1,9 @@
 """Files of embeddings (textual inversion), and embeddings in files of adapters.
 
 A file for CLIP alone holds ``emb_params`` (A1111, ComfyUI), others hold a tensor of the name of each text encoder, such
-as ``clip_l`` and ``clip_g``, or ``t5``; ``t5_out`` holds vectors for the output of that encoder. Of other programs
-``emp_params``, ``string_to_param`` (A1111's .pt) and files with one tensor of any name (diffusers) are read as well. In
-files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
+as ``clip_l`` and ``clip_g``, or ``t5``. Vectors for their outputs are ``clip_l_out`` and so on, for CLIP alone
+``emp_params_out`` (OneTrainer). Of other programs ``emp_params``, ``string_to_param`` (A1111's .pt) and files with one
+tensor of any name (diffusers) are read as well. In files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from modules.util.tensors.tensor_files import write_safetensors
 
 BUNDLE = "bundle_emb."
 SINGLE, THEIRS, CLIP = "emb_params", "emp_params", "clip_l"
+SINGLE_OUT = f"{THEIRS}{OUTPUT}"
 _PICKLES = (".pt", ".bin")
 _MOST_BYTES = 64 * 2**20
 _MOST_BUNDLED = 1000
@@ -38,8 +39,8 @@ def file_tensors(
     word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """The tensors of a single-embedding file, (tokens, E) each, on the CPU."""
-    alone = spec.embedding_keys == (CLIP,)
-    return {SINGLE if alone else key: _written(rows, dtype) for key, rows in _by_key(word, spec).items()}
+    names = {CLIP: SINGLE, f"{CLIP}{OUTPUT}": SINGLE_OUT} if spec.embedding_keys == (CLIP,) else {}
+    return {names.get(key, key): _written(rows, dtype) for key, rows in _by_key(word, spec).items()}
 
 
 def bundle_tensors(
@@ -57,7 +58,8 @@ def _by_key(word: LearnedWord, spec: FamilySpec) -> dict[str, torch.Tensor]:
     made: dict[str, torch.Tensor] = {
         key: word.vectors[encoder] for key, encoder in _encoders(spec, word.vectors).items()
     }
-    return made | {f"{spec.output_key}{OUTPUT}": rows for rows in word.outputs.values()}
+    keys = spec.output_encoders
+    return made | {f"{keys[encoder]}{OUTPUT}": rows for encoder, rows in word.outputs.items()}
 
 
 def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
@@ -124,6 +126,10 @@ def read_embedding(
             hint="name a file of one embedding",
         )
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
+    if model.spec.output_keys == (CLIP,):
+        outputs = {f"{name}{OUTPUT}": f"{CLIP}{OUTPUT}" for name in (SINGLE, THEIRS)}
+        tensors = {outputs.get(name, name): rows for name, rows in tensors.items()}
+    tensors = _without_blanks(tensors, model.spec)
     if _has_outputs(tensors, source, model.spec, field, output):
         return checked(tensors, model, str(source), field)
     keys = tuple(_encoders(model.spec, model.text_encoders))
@@ -157,16 +163,16 @@ def _has_outputs(
     """
     _refuse_both_kinds(tensors, str(source), spec, field)
     outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
-    if outputs and not spec.output_key:
+    if outputs and not spec.output_keys:
         raise DataError(
             f"{source} holds vectors for the output of a text encoder ({outputs[0]}), which are not supported for "
             f"{spec.label}",
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
-    if not outputs and spec.output_key and not spec.embedding_keys:
+    if not outputs and spec.output_keys and not spec.embedding_keys:
         raise DataError(
-            f"{source} holds no output vectors ({spec.output_key}{OUTPUT}), and {spec.label} takes no others",
+            f"{source} holds no output vectors ({' and '.join(_output_names(spec))}), and {spec.label} takes no others",
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
@@ -184,14 +190,34 @@ def _refuse_both_kinds(names: Collection[str], source: str, spec: FamilySpec, fi
     """Raise ``DataError`` if an embedding has further vectors next to its output vectors, because a word here has
     one kind.
     """
-    output = f"{spec.output_key}{OUTPUT}"
-    further = sorted(set(names) - {output})
-    if spec.output_key and output in names and further:
+    known = _output_names(spec)
+    outputs = [name for name in known if name in names]
+    further = sorted(set(names) - set(known))
+    if outputs and further:
+        there = " and ".join(outputs)
         raise DataError(
-            f"{source} holds {further[0]} besides output vectors ({output}), and a word here has one kind of vectors",
+            f"{source} holds {further[0]} besides output vectors ({there}), and a word here has one kind of vectors",
             field=field,
-            hint=f"use an embedding with {output} alone, or with vectors for the inputs alone",
+            hint=f"use an embedding with {there} alone, or with vectors for the inputs alone",
         )
+
+
+def _without_blanks(tensors: Mapping[str, torch.Tensor], spec: FamilySpec) -> dict[str, torch.Tensor]:
+    """The vectors of an embedding without the zeros that OneTrainer writes for its inputs next to output vectors."""
+    known = _output_names(spec)
+    if not any(name in tensors for name in known):
+        return dict(tensors)
+    return {name: rows for name, rows in tensors.items() if name in known or not _is_blank(rows)}
+
+
+def _is_blank(rows: torch.Tensor) -> bool:
+    plain = rows.layout is torch.strided and rows.is_floating_point()
+    return plain and not bool(rows.float().any())
+
+
+def _output_names(spec: FamilySpec) -> list[str]:
+    """The tensors of an embedding with output vectors."""
+    return [f"{key}{OUTPUT}" for key in spec.output_encoders.values()]
 
 
 def checked(
@@ -212,8 +238,11 @@ def checked(
         for key, encoder in _encoders(spec, model.text_encoders).items()
     }
     if is_output(tensors, spec):
-        width = table(model, spec.length_of).shape[1] * spec.output_layers
-        widths = {f"{spec.output_key}{OUTPUT}": (f"{spec.length_of}{OUTPUT}", width)}
+        widths = {
+            f"{key}{OUTPUT}": (f"{encoder}{OUTPUT}", output_width(model, encoder))
+            for encoder, key in spec.output_encoders.items()
+            if encoder in model.text_encoders
+        }
     for key, (encoder, width) in widths.items():
         if key not in tensors:
             raise DataError(
@@ -252,7 +281,7 @@ def checked(
 
 def is_output(tensors: Collection[str], spec: FamilySpec) -> bool:
     """Return whether an embedding with tensors of these names has output vectors."""
-    return bool(spec.output_key) and any(name.endswith(OUTPUT) for name in tensors)
+    return bool(spec.output_keys) and any(name.endswith(OUTPUT) for name in tensors)
 
 
 def table(model: Model, encoder: str) -> torch.Tensor:
@@ -260,6 +289,11 @@ def table(model: Model, encoder: str) -> torch.Tensor:
     module: Any = model.module(encoder)
     weight: torch.Tensor = module.get_input_embeddings().weight
     return weight
+
+
+def output_width(model: Model, encoder: str) -> int:
+    """The width E of the output of a text encoder."""
+    return table(model, encoder).shape[1] * model.spec.output_layers
 
 
 def bundled(
@@ -278,11 +312,13 @@ def bundled(
     used: dict[str, dict[str, torch.Tensor]] = {}
     taken: set[str] = set()
     encoders = _encoders(spec, spec.text_encoders)
+    outputs = {f"{k}{OUTPUT}" for name, k in spec.output_encoders.items() if not spec.part(name).optional}
     required = {key for key, encoder in encoders.items() if not spec.part(encoder).optional}
-    for placeholder, own in found.items():
+    for placeholder, given in found.items():
+        own = _without_blanks(given, spec)
         _refuse_both_kinds(own, f"{source}: the word {placeholder!r}", spec, FIELD)
         fits = bool(spec.embedding_keys) and required <= set(own) <= set(spec.embedding_keys)
-        fits = fits or (bool(spec.output_key) and set(own) == {f"{spec.output_key}{OUTPUT}"})
+        fits = fits or (bool(spec.output_keys) and outputs <= set(own) <= set(_output_names(spec)))
         known = fits and not fault_of_placeholder(placeholder)
         if known and placeholder.casefold() not in taken and len(used) < _MOST_BUNDLED:
             used[placeholder] = own

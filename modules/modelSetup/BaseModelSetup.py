@@ -112,7 +112,7 @@ class BaseModelSetup(ModelFamily):
         hidden_BLE, places_BL = cond["hidden_BLE"], cond.tensors.get(PLACES)
         if places_BL is None or model.words is None or not model.words.puts_out:
             return hidden_BLE
-        return model.words.put_in(hidden_BLE, places_BL)
+        return model.words.put_in(hidden_BLE, places_BL, model.spec.output_groups)
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """The prompts whose end no text encoder reads."""

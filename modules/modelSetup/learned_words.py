@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from modules.adapter.AdapterFile import AdapterFile
-from modules.adapter.embedding_files import checked, read_embedding, save_embedding, table
+from modules.adapter.embedding_files import checked, output_width, read_embedding, save_embedding, table
 from modules.model.dtypes import torch_dtype
 from modules.model.Model import Model
 from modules.model.text.LearnedWords import FILL, OUTPUT, PLACES, LearnedWord, LearnedWords
@@ -181,16 +181,19 @@ def _of_text(model: Model, config: EmbeddingConfig) -> dict[str, torch.Tensor]:
 
 
 def _outputs_of_text(model: Model, config: EmbeddingConfig, place: str) -> dict[str, torch.Tensor]:
-    """Return the output of the text encoder where it reads the initial text in place of the word, (tokens, E)."""
-    encoder = model.spec.length_of
-    own, fill = (_numbers(_tokenizer(model, encoder), text) for text in (config.initial_embedding_text, FILL))
-    count = config.token_count or min(MOST_TOKENS, max(1, len(own)))
-    width = table(model, encoder).shape[1] * model.spec.output_layers
-    blank = torch.zeros(count, width, device=table(model, encoder).device)
-    if blank.device.type == "meta":
-        return {f"{encoder}{OUTPUT}": blank}
-    probe = LearnedWord(config.placeholder, {}, {encoder: nn.Parameter(blank, requires_grad=False)})
-    reads = {encoder: (own + fill[-1:] * count)[:count]}
+    """Return the outputs of the text encoders where they read the initial text in place of the word, (tokens, E)
+    each.
+    """
+    encoders = [name for name in model.spec.output_encoders if name in model.text_encoders]
+    own = {name: _numbers(_tokenizer(model, name), config.initial_embedding_text) for name in encoders}
+    count = config.token_count or min(MOST_TOKENS, max(1, *map(len, own.values())))
+    device = table(model, encoders[0]).device
+    blank = {name: torch.zeros(count, output_width(model, name), device=device) for name in encoders}
+    if device.type == "meta":
+        return {f"{name}{OUTPUT}": rows for name, rows in blank.items()}
+    probe = _sampled_word(config.placeholder, {f"{name}{OUTPUT}": rows for name, rows in blank.items()})
+    fill = {name: _numbers(_tokenizer(model, name), FILL)[-1:] for name in encoders}
+    reads = {name: (own[name] + fill[name] * count)[:count] for name in encoders}
     setup, before = create_model_setup(model.spec.key), model.words
     model.words = LearnedWords([probe], _tokenizers(model), reads=reads)
     try:
@@ -200,14 +203,21 @@ def _outputs_of_text(model: Model, config: EmbeddingConfig, place: str) -> dict[
             cond = setup.text_states(model, [config.placeholder])
     finally:
         model.words = before
-    rows_NE = cond["hidden_BLE"][0][cond[PLACES][0] > 0]
-    if len(rows_NE) < count:
-        raise ConfigError(
-            f"{count} tokens are more than a prompt has room for",
-            f"{place}.token_count",
-            "set a smaller number",
-        )
-    return {f"{encoder}{OUTPUT}": rows_NE.float().cpu()}
+    made: dict[str, torch.Tensor] = {}
+    hidden_LE, places_L = cond["hidden_BLE"][0], cond[PLACES][0]
+    for number, group in enumerate(model.spec.output_groups):
+        rows_NE = hidden_LE[(places_L > number * count) & (places_L <= (number + 1) * count)]
+        for name in group if group[0] in blank else ():
+            if len(rows_NE) < count:
+                raise ConfigError(
+                    f"{count} tokens are more than a prompt has room for",
+                    f"{place}.token_count",
+                    "set a smaller number",
+                )
+            width = blank[name].shape[1]
+            made[f"{name}{OUTPUT}"] = rows_NE[:, :width].float().cpu()
+            rows_NE = rows_NE[:, width:]
+    return made
 
 
 def _word(model: Model, placeholder: str, vectors: Vectors, config: TrainConfig, train: bool) -> LearnedWord:

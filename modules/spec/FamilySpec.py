@@ -178,8 +178,9 @@ class FamilySpec:
         embedding_keys: what files of embeddings call each text encoder, in their order; empty where
             embeddings cannot be used. Such a family reads prompts with the tokenizers and tables that words
             extend (``BaseModelSetup._tokenizer_of``).
-        output_key: what files of embeddings call the encoder ``length_of`` (with ``_out``) when they hold vectors for
-            its output; empty where such vectors cannot be used.
+        output_keys: the name of each text encoder in files of embeddings (with ``_out``) that hold vectors for its
+            output, in their order. The name is empty if the denoiser is not given the encoder's states of tokens.
+            No names where such vectors cannot be used.
         output_layers: how many layers that output is made of, one after the other.
         predicts_variance: whether the denoiser also predicts the variance of a step.
         shifts_by_size: whether noise levels are shifted by the size of the image.
@@ -229,7 +230,7 @@ class FamilySpec:
     prompt_weighting: bool = False
     chunks_prompts: bool = False
     embedding_keys: tuple[str, ...] = ()
-    output_key: str = ""
+    output_keys: tuple[str, ...] = ()
     output_layers: int = 1
     predicts_variance: bool = False
     default_steps: int = 20
@@ -275,6 +276,21 @@ class FamilySpec:
     def optional_encoders(self) -> tuple[str, ...]:
         """Names of those that prompts can be read without."""
         return tuple(part.name for part in self.of_kind("text_encoder") if part.optional)
+
+    @property
+    def output_encoders(self) -> dict[str, str]:
+        """Text encoders whose output can be replaced by vectors -> their names in files of embeddings."""
+        known = zip(self.text_encoders, self.output_keys, strict=bool(self.output_keys))
+        return {encoder: key for encoder, key in known if key}
+
+    @property
+    def output_groups(self) -> tuple[tuple[str, ...], ...]:
+        """The same encoders in the arrangement of their states: side by side within a group, and the groups one after
+        the other along the tokens.
+        """
+        long = tuple(name for name in self.output_encoders if name == self.length_of)
+        side_by_side = tuple(name for name in self.output_encoders if name not in long)
+        return tuple(group for group in (side_by_side, long) if group)
 
     @property
     def vae(self) -> str:

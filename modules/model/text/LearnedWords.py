@@ -30,7 +30,9 @@ FILL = "*"
 OUTPUT = "_out"
 """Suffix of the names of vectors that replace a text encoder's output."""
 PLACES = "placed_BL"
-"""The entry in a prompt's states with the places of output vectors: their numbers from 1, 0 elsewhere."""
+"""The entry in a prompt's states with the places of output vectors: their numbers from 1, 0 elsewhere. Each further
+group of text encoders (``FamilySpec.output_groups``) continues the numbers.
+"""
 PREFIX = "embedding/"
 """Prefix of the vectors among the parameters of a run."""
 _FIRST_LETTER = 0xF0000
@@ -110,11 +112,16 @@ class AddedRows:
             for handle in handles:
                 handle.remove()
 
-    def placed(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """``PLACES`` of token numbers."""
+    def placed(self, ids_BL: torch.Tensor, group: int = 0) -> torch.Tensor:
+        """``PLACES`` of token numbers.
+
+        Args:
+            group: that of the encoder that reads them, see ``FamilySpec.output_groups``.
+        """
+        first = group * sum(number >= 0 for number in self.reads)
         outputs = _counted(number >= 0 for number in self.reads)
         numbers = tuple(
-            place + 1 if read >= 0 else 0 for place, read in zip(outputs, self.reads, strict=True)
+            first + place + 1 if read >= 0 else 0 for place, read in zip(outputs, self.reads, strict=True)
         )
         made_BL = self._looked_up(numbers, (ids_BL - self.first).clamp(min=0))
         return made_BL.masked_fill(ids_BL < self.first, 0)
@@ -214,14 +221,25 @@ class LearnedWords:
         """True if any word has output vectors."""
         return any(word.outputs for word in self.words)
 
-    def put_in(self, states_BLE: torch.Tensor, places_BL: torch.Tensor) -> torch.Tensor:
+    def put_in(
+        self, states_BLE: torch.Tensor, places_BL: torch.Tensor, groups: Sequence[Sequence[str]]
+    ) -> torch.Tensor:
         """States of prompts with the output vectors of words at their places.
 
         Args:
             places_BL: ``PLACES``.
+            groups: the text encoders in the arrangement of their states, see ``FamilySpec.output_groups``. The
+                vectors of a group are padded with zeros to the width of the states.
         """
-        rows = [rows for word in self.words for rows in word.outputs.values()]
-        rows_NE = torch.cat([one.to(states_BLE.device, states_BLE.dtype) for one in rows])
+        words = [word.outputs for word in self.words if word.outputs]
+        made: list[torch.Tensor] = []
+        for group in groups:
+            own = [encoder for encoder in group if encoder in words[0]]
+            if own:
+                made += [torch.cat([rows[encoder] for encoder in own], dim=-1) for rows in words]
+        width = states_BLE.shape[-1]
+        filled = [nn.functional.pad(one, (0, width - one.shape[-1])) for one in made]
+        rows_NE = torch.cat([one.to(states_BLE.device, states_BLE.dtype) for one in filled])
         return torch.where((places_BL > 0)[..., None], rows_NE[(places_BL - 1).clamp(min=0)], states_BLE)
 
     def places_digest(self) -> str:

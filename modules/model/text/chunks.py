@@ -16,7 +16,7 @@ from torch import nn
 from modules.model.batch import Conditioning
 from modules.model.text.emphasis import WeightedPrompt, multiplied, weights_of_spans
 from modules.model.text.encoding import clip_outputs
-from modules.model.text.LearnedWords import AddedRows
+from modules.model.text.LearnedWords import PLACES, AddedRows
 
 MARKS = 2
 """Tokens of a chunk that are not from the prompt: one before it and one after."""
@@ -66,18 +66,18 @@ class ClipReader:
         """Split the prompts into chunks for this encoder."""
         return in_chunks(self.tokenizer, prompts, self.length - MARKS, most)
 
-    def read(self, chunks: Sequence[Tokens]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Encode N chunks to token states (N, L, E) and pooled states (N, E)."""
+    def numbers(self, chunks: Sequence[Tokens]) -> torch.Tensor:
+        """Token numbers (N, L) of N chunks with their marks and padding, on the encoder's device."""
         start, end = self.tokenizer("").input_ids
         rows = [[start, *(number for number, _ in chunk), end] for chunk in chunks]
         fill = self.tokenizer.pad_token_id
         ids_NL = torch.tensor([row + [fill] * (self.length - len(row)) for row in rows])
+        return ids_NL.to(next(self.encoder.parameters()).device)
+
+    def read(self, chunks: Sequence[Tokens]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode N chunks to token states (N, L, E) and pooled states (N, E)."""
         states_NLE, pooled_NE = clip_outputs(
-            self.encoder,
-            ids_NL.to(next(self.encoder.parameters()).device),
-            self.layer,
-            self.skip,
-            self.added,
+            self.encoder, self.numbers(chunks), self.layer, self.skip, self.added
         )
         if not any(weight != 1.0 for chunk in chunks for _, weight in chunk):
             return states_NLE, pooled_NE
@@ -114,29 +114,35 @@ def states_in_chunks(
     readers: Sequence[ClipReader], prompts: Sequence[str], most: int
 ) -> tuple[Conditioning, torch.Tensor]:
     """Encode prompts: ``hidden_BLE`` of all chunks with the encoders side by side along E, and the last
-    encoder's pooled states (B, E) of each prompt's first chunk.
+    encoder's pooled states (B, E) of each prompt's first chunk. With words that have output vectors, also ``PLACES``:
+    all encoders divide a prompt into the same tokens.
 
     If encoders split a prompt differently, empty chunks are added so that all have the same number.
     """
     plans = [reader.chunked(prompts, most) for reader in readers]
     counts = [max(len(one.chunks) for one in own) for own in zip(*plans, strict=True)]
-    outputs = [
-        reader.read(
-            [
-                chunk
-                for one, count in zip(plan, counts, strict=True)
-                for chunk in (*one.chunks, *([[]] * (count - len(one.chunks))))
-            ]
-        )
-        for reader, plan in zip(readers, plans, strict=True)
+    wanted: list[list[Tokens]] = [
+        [
+            chunk
+            for one, count in zip(plan, counts, strict=True)
+            for chunk in (*one.chunks, *([[]] * (count - len(one.chunks))))
+        ]
+        for plan in plans
     ]
+    outputs = [reader.read(chunks) for reader, chunks in zip(readers, wanted, strict=True)]
     states_NLE = torch.cat([states for states, _ in outputs], dim=-1) if len(outputs) > 1 else outputs[0][0]
-    pooled_NE = outputs[-1][1]
+    pooled_NE, made = outputs[-1][1], {"hidden_BLE": states_NLE}
+    added = readers[0].added
+    if added is not None and added.puts_out:
+        made[PLACES] = added.placed(readers[0].numbers(wanted[0]))
     if set(counts) == {1}:
-        return Conditioning({"hidden_BLE": states_NLE}), pooled_NE
-    rows = [chunks_CLE.flatten(0, 1) for chunks_CLE in states_NLE.split(counts)]
+        return Conditioning(made), pooled_NE
+    rows = [
+        {name: chunks.flatten(0, 1) for name, chunks in zip(made, own, strict=True)}
+        for own in zip(*(tensor.split(counts) for tensor in made.values()), strict=True)
+    ]
     pooled_BE = torch.stack([chunks_CE[0] for chunks_CE in pooled_NE.split(counts)])
-    return Conditioning.stack([{"hidden_BLE": row_LE} for row_LE in rows]), pooled_BE
+    return Conditioning.stack(rows), pooled_BE
 
 
 def _pieces(prompt: str) -> list[str]:

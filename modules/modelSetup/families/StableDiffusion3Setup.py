@@ -8,7 +8,8 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
-from modules.model.text.encoding import clip_states, t5_states
+from modules.model.text.encoding import clip_states, t5_states, tokenize
+from modules.model.text.LearnedWords import PLACES
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -37,12 +38,27 @@ class StableDiffusion3Setup(BaseModelSetup):
             width = model.denoiser.config.joint_attention_dim  # type: ignore[union-attr]
             t5_BLE = clip_BLE.new_zeros(len(clip_BLE), tokens, width)  # type: ignore[arg-type]
         clip_BLE = torch.nn.functional.pad(clip_BLE, (0, t5_BLE.shape[-1] - clip_BLE.shape[-1]))
-        return Conditioning(
+        cond = Conditioning(
             {
                 "hidden_BLE": torch.cat([clip_BLE, t5_BLE.to(clip_BLE.dtype)], dim=1),
                 "pooled_BE": torch.cat([first_BE, second_BE], dim=-1),
             }
         )
+        if model.words is None or not model.words.puts_out:
+            return cond
+        return cond.plus(**{PLACES: self._places(model, prompts, clip_BLE.shape[1], t5_BLE.shape[1])})
+
+    def _places(self, model: Model, prompts: Sequence[str], clips: int, t5s: int) -> torch.Tensor:
+        """Return the places of words' output vectors: in the states of the CLIPs, then in those of T5."""
+        made: list[torch.Tensor] = []
+        for group, (name, limit) in enumerate((("text_encoder", clips), ("text_encoder_3", t5s))):
+            if name not in model.parts:
+                made.append(made[0].new_zeros(len(prompts), limit))
+                continue
+            tokenizer, added = self._tokenizer_of(model, name)
+            ids_BL, _ = tokenize(tokenizer, prompts, model.module(name), limit)
+            made.append(added.placed(ids_BL, group))  # type: ignore[union-attr]
+        return torch.cat(made, dim=1)
 
     def _clip_states(
         self, model: Model, name: str, prompts: Sequence[str]
@@ -56,7 +72,7 @@ class StableDiffusion3Setup(BaseModelSetup):
         return model.denoiser(  # type: ignore[no-any-return]
             hidden_states=x_BChw,
             timestep=t_B,
-            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
             pooled_projections=cond["pooled_BE"].to(x_BChw.dtype),
             return_dict=False,
         )[0]

@@ -39,7 +39,7 @@ class StableDiffusionSetup(ChunkedPrompts):
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
-        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        hidden_BLE = self.hidden_states(model, cond).to(x_BChw.dtype)
         return model.denoiser(  # type: ignore[no-any-return]
             x_BChw,
             t_B,

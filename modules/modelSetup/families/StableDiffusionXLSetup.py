@@ -62,7 +62,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
         return model.denoiser(  # type: ignore[no-any-return]
             x_BChw,
             t_B,
-            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
             encoder_attention_mask=cond.tensors.get(OWN),
             # the numbers stay integers, because half precision has too few digits for pixels
             added_cond_kwargs={

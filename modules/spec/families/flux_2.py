@@ -67,7 +67,7 @@ FLUX_2 = FamilySpec(
     default_cfg=4.0,
     default_sampler="EULER",
     relatives=(Relative("FLUX.2 dev", _TEXT, 15360, _TEXT_WIDTH, "FLUX_2_DEV"),),
-    output_key="qwen",
+    output_keys=("qwen",),
     output_layers=len(LAYERS),
     order=100,
 )
@@ -100,7 +100,7 @@ FLUX_2_DEV = replace(
     prompt_tokens=TOKENS - DEV_TEMPLATE_TOKENS,
     template_tokens=DEV_TEMPLATE_TOKENS,
     embeds_guidance=True,
-    output_key="mistral",
+    output_keys=("mistral",),
     output_layers=len(DEV_LAYERS),
     relatives=(
         Relative("FLUX.2 klein 4B", _TEXT, 7680, _TEXT_WIDTH, "FLUX_2"),

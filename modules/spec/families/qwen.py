@@ -51,7 +51,7 @@ QWEN = FamilySpec(
     default_steps=50,
     default_cfg=4.0,
     default_sampler="EULER",
-    output_key="qwen",
+    output_keys=("qwen",),
     order=90,
 )
 
@@ -66,7 +66,7 @@ QWEN_EDIT = replace(
     sources=1,
     edits_only=True,
     sees_sources=True,
-    output_key="",
+    output_keys=(),
 )
 
 QWEN_EDIT_PLUS = replace(

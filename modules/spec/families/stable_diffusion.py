@@ -46,6 +46,7 @@ STABLE_DIFFUSION_15 = FamilySpec(
     prompt_weighting=True,
     chunks_prompts=True,
     embedding_keys=("clip_l",),
+    output_keys=("clip_l",),
     skips_layers_of=("text_encoder",),
     prompt_tokens=CLIP_TOKENS,
     default_resolution=512,

@@ -39,6 +39,7 @@ STABLE_DIFFUSION_3 = FamilySpec(
     prompt_weighting=True,
     default_resolution=1024,
     embedding_keys=("clip_l", "clip_g", "t5"),
+    output_keys=("clip_l", "clip_g", "t5"),
     prompt_tokens=256,
     length_of="text_encoder_3",
     padding="seen",

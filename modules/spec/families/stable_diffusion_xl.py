@@ -49,6 +49,7 @@ STABLE_DIFFUSION_XL_10_BASE = FamilySpec(
     prompt_weighting=True,
     chunks_prompts=True,
     embedding_keys=("clip_l", "clip_g"),
+    output_keys=("clip_l", "clip_g"),
     skips_layers_of=("text_encoder", "text_encoder_2"),
     prompt_tokens=CLIP_TOKENS,
     default_resolution=1024,

@@ -40,6 +40,6 @@ Z_IMAGE = FamilySpec(
     default_steps=50,
     default_cfg=5.0,
     default_sampler="EULER",
-    output_key="qwen",
+    output_keys=("qwen",),
     order=80,
 )

@@ -213,7 +213,7 @@ class TrainConfig(
         """Return whether an embedding has vectors for any text encoder whose vectors are trained."""
         spec = self.model_type.spec
         read = spec.text_encoders if spec.embedding_keys else ()
-        written = (spec.length_of,) if spec.output_key else ()
+        written = tuple(spec.output_encoders)
         encoders = written if own.is_output_embedding else read
         return any(getattr(self, encoder).train_embedding for encoder in encoders)
 

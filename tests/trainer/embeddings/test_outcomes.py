@@ -15,6 +15,7 @@ from transformers.models.clip.modeling_clip import CLIPMLP
 
 from modules.adapter.embedding_files import BUNDLE
 from modules.model.text.LearnedWords import PREFIX
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.registry import create_model_setup
 from modules.util.errors import UserError
 from modules.util.files.output_place import word_files
@@ -48,6 +49,34 @@ def test_an_embedding_alone_leaves_the_model_and_learns(tmp_path: Path) -> None:
     assert saved["emb_params"].norm(dim=1).tolist() == pytest.approx([median, median], abs=1e-6)
     start = model.words.start[NAME]
     assert not torch.allclose(saved["emb_params"], start * (median / start.norm(dim=1, keepdim=True)))
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["alone", "with a LoRA"])
+def test_output_vectors_of_a_clip_learn_from_prompts_that_are_encoded_once(
+    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    encode = StableDiffusionSetup._encode
+
+    def counted(self: Any, model: Any, prompts: Any) -> Any:
+        read.extend(map(str, prompts))
+        return encode(self, model, prompts)
+
+    monkeypatch.setattr(StableDiffusionSetup, "_encode", counted)
+    word = {"placeholder": WORD, "token_count": 2, "is_output_embedding": True}
+    changes = {"additional_embeddings": [word]} if lora else {**ALONE, "embedding": word}
+    trainer = run_here(words_config(tmp_path, **changes))
+    model = trainer.parts.model
+    assert not model.trains_text and trainer.progress.epoch == 2
+    # once for its initial vectors, then each caption once
+    assert read.count("a red circle") == 1 and len(read) == 3
+    name = f"{NAME}_out"
+    rows = words_of(trainer)[name]
+    assert bool((rows != model.words.start[name]).any(1).all())
+    saved = load_file(tmp_path / "out.safetensors")
+    key = f"{BUNDLE}{WORD}.clip_l_out" if lora else "emp_params_out"
+    assert [one for one in saved if "_out" in one and "lora" not in one] == [key]
+    assert torch.equal(saved[key], rows)
 
 
 STOPPED = {"stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
@@ -235,7 +264,7 @@ def refusal(path: Path) -> str:
         ({"placeholder": WORD, "model_name": "none.safetensors"}, ("model_name", "does not exist")),
         ({"placeholder": WORD, "model_name": "text.pt"}, ("model_name", "damaged")),
         ({"placeholder": WORD, "model_name": "bomb.pt"}, ("model_name", "compressed")),
-        ({"placeholder": WORD, "model_name": "out.safetensors"}, ("model_name", "emb_params_out", "not supported")),
+        ({"placeholder": WORD, "model_name": "out.safetensors"}, ("model_name", "holds output vectors", "is false")),
         ({"placeholder": WORD, "model_name": "sparse.pt"}, ("model_name", "not a row for each token")),
     ],
     ids=str,

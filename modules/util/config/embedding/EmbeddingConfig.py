@@ -65,9 +65,9 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Output vectors",
         tip=(
-            "Let the vectors replace the output of the large text encoder, not its input. Prompts then stay "
-            "cached, and the encoder need not be on the GPU during training. Qwen-Image, Z-Image and FLUX.2 take "
-            "only output vectors; Stable Diffusion takes none. Off: the vectors are read like words."
+            "Let the vectors replace the output of the text encoders, not their input. Prompts then stay cached, and "
+            "the encoders need not be on the GPU during training. Qwen-Image, Z-Image and FLUX.2 take only output "
+            "vectors. Off: the vectors are read like words."
         ),
     )
     token_count: int | None = setting(

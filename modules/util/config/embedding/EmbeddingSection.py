@@ -6,7 +6,7 @@ from modules.util.config.setting import Float, setting
 from modules.util.enum.choices import DataType
 from modules.util.enum.ModelType import families_where
 
-_OFFERED = families_where(lambda spec: bool(spec.embedding_keys or spec.output_key))
+_OFFERED = families_where(lambda spec: bool(spec.embedding_keys or spec.output_keys))
 
 
 class EmbeddingSection(BaseConfig):

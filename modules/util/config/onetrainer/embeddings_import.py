@@ -33,7 +33,7 @@ def import_embeddings(
     if not isinstance(further, list):
         notes.add(_MORE, further, "not a list", faulty=True)
         return made
-    if further and not (family.spec.embedding_keys or family.spec.output_key):
+    if further and not (family.spec.embedding_keys or family.spec.output_keys):
         notes.add(_MORE, f"{len(further)} entries", f"left out; not supported for {family.label}")
         return made
     for number, given in enumerate(further):
@@ -55,22 +55,15 @@ def _one(
     whole = {**usual, **given}
     ours = EmbeddingConfig.model_fields
     made = {name: value for name, value in whole.items() if name in ours and name not in END}
-    if whole.get("is_output_embedding") is True and not family.spec.output_key:
-        made["is_output_embedding"] = False
-        notes.add(
-            f"{place}.is_output_embedding", True, "not supported; its vectors are inputs of the text encoder"
-        )
-        if made.pop("model_name", ""):
+    if whole.get("is_output_embedding") is True:
+        kept = [key for key in family.spec.output_keys if key]
+        others = [key for key in family.spec.embedding_keys if key not in kept]
+        if others:
             notes.add(
-                f"{place}.model_name", whole["model_name"], "left out; it holds outputs of the text encoder"
+                f"{place}.is_output_embedding",
+                True,
+                f"vectors of {', '.join(kept)} only; none for {', '.join(others)}",
             )
-    elif whole.get("is_output_embedding") is True and len(family.spec.embedding_keys) > 1:
-        others = ", ".join(key for key in family.spec.embedding_keys if key != family.spec.output_key)
-        notes.add(
-            f"{place}.is_output_embedding",
-            True,
-            f"vectors of {family.spec.output_key} only; none for {others}",
-        )
     made |= end_of_training(place, whole, full, notes)
     notes.differences(given, usual, {*ours, "uuid", VERSION_KEY}, place)
     return made

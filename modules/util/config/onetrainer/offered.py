@@ -107,7 +107,7 @@ def _of_words(
     """The training method EMBEDDING, for families that support embeddings."""
     own = full.get("embedding")
     output = isinstance(own, Mapping) and own.get("is_output_embedding") is True
-    if family.spec.embedding_keys or (output and family.spec.output_key):
+    if family.spec.embedding_keys or (output and family.spec.output_keys):
         return "EMBEDDING"
     methods = [name for name in TrainingMethod.__members__ if name != "EMBEDDING"]
     nearest = {"EMBEDDING": ("LORA", f"embeddings cannot be used with {family.label}")}

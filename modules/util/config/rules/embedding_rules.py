@@ -21,8 +21,8 @@ _LISTS = ("training_method", "embedding", "additional_embeddings")
 def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
     spec, places = c.model_type.spec, c.places_of_embeddings()
     alone = c.training_method is TrainingMethod.EMBEDDING
-    if places and not spec.embedding_keys and not spec.output_key:
-        able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys or one.spec.output_key)
+    if places and not spec.embedding_keys and not spec.output_keys:
+        able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys or one.spec.output_keys)
         yield UnsupportedError(
             f"embeddings cannot be used with {c.model_type.label}; they can with {able}",
             "training_method" if alone else "additional_embeddings",
@@ -30,13 +30,6 @@ def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
         )
         return
     for place, one in places.items():
-        if one.is_output_embedding and not spec.output_key:
-            able = ", ".join(one.label for one in ModelType if one.spec.output_key)
-            yield UnsupportedError(
-                f"{c.model_type.label} takes no output vectors; these do: {able}",
-                f"{place}.is_output_embedding",
-                "set it to false",
-            )
         if not one.is_output_embedding and not spec.embedding_keys:
             yield UnsupportedError(
                 f"the text encoder of {c.model_type.label} takes no further words; vectors for its output can be "
@@ -78,7 +71,7 @@ def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
 def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
     kinds = [
-        spec.output_key if one.is_output_embedding else spec.embedding_keys
+        spec.output_keys if one.is_output_embedding else spec.embedding_keys
         for one in c.embeddings()
         if one.train
     ]

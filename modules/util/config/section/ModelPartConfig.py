@@ -270,7 +270,7 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
 
     train_embedding: bool = setting(
         True,
-        visible=families_where(lambda spec: bool(spec.embedding_keys or spec.output_key)),
+        visible=families_where(lambda spec: bool(spec.embedding_keys or spec.output_keys)),
         free=False,
         title="Train embeddings",
         tip=(

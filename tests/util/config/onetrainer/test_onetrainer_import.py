@@ -470,18 +470,18 @@ def test_measured_defaults_come_through_and_our_table_is_theirs(tmp_path: Path) 
     assert (made, notes) == ([ConceptConfig()], [])
 
 
-def test_a_file_of_vectors_for_the_output_is_left_out(tmp_path: Path) -> None:
+def test_a_file_of_vectors_for_the_output_is_kept(tmp_path: Path) -> None:
     one = {"placeholder": "<w>", "model_name": "out.safetensors", "is_output_embedding": True}
     config, notes = load(
         tmp_path, {"__version": 11, "training_method": "EMBEDDING", "embedding": one, **LISTS}
     )
-    assert (config.embedding.placeholder, config.embedding.model_name) == ("<w>", "")
-    assert any("embedding.model_name = " in note and "left out" in note for note in notes)
+    assert (config.embedding.model_name, config.embedding.is_output_embedding) == ("out.safetensors", True)
+    assert not any("embedding." in note for note in notes), notes
 
 
 def test_an_output_of_one_encoder_is_noted_where_there_are_several(tmp_path: Path) -> None:
     one = {"placeholder": "<w>", "is_output_embedding": True}
-    for family, noted in (("FLUX_DEV_1", True), ("CHROMA_1", False)):
+    for family, noted in (("FLUX_DEV_1", True), ("CHROMA_1", False), ("STABLE_DIFFUSION_3", False)):
         data = {
             "__version": 11,
             "model_type": family,
