@@ -82,7 +82,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(
         {"format": "pt"},
     )
     for source, threshold, said in (
-        (other, "0.5", "called background"),
+        (other, "0.5", "labels is background"),
         (damaged, "0.5", f"1 weight missing, such as {name}"),
         (tmp_path / "none", "0.5", "a folder of a semantic segmentation model"),
         (model, "1.5", "not between 0 and 1"),
