@@ -105,12 +105,12 @@ def match_adapter(
                     f"{source} holds the layer {'.'.join(place)} twice, the second time as {name}"
                 )
             layers[place] = piece
-    order = {place: index for index, spelled in enumerate(known.values()) for place in spelled.places}
-    places = sorted(layers, key=order.__getitem__)
+    # a layer's first spelling is in model order; some others follow after those of all layers
+    order = list(dict.fromkeys(place for spelled in known.values() for place in spelled.places))
     return AdapterFile(
         source,
         kind,
-        {place: layers[place] for place in places},
+        {place: layers[place] for place in order if place in layers},
         metadata,
         (*notes, *left_out),
         embeddings,
