@@ -107,7 +107,7 @@ def test_another_file_under_a_reward_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_command_line_tells_what_it_does(tmp_path: Path) -> None:
     made = train(write_online(tmp_path, epochs=1))
     assert made.returncode == 0, made.stderr
-    assert "4 prompts; an epoch makes 4 images of 2 of them, 8 in all, scored by brightness" in made.stdout
+    assert "4 prompts; an epoch makes 4 images for each of 2 prompts, 8 in all, scored by brightness" in made.stdout
     told = events(tmp_path / "run")
     assert told[-1]["status"] == "finished"
     steps = [event["metrics"] for event in told if event["kind"] == "step"]
