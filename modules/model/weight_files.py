@@ -6,13 +6,14 @@ import math
 import pickle
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modules.model.gguf_file import read_gguf
+from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
@@ -26,30 +27,40 @@ MAX_PROGRAM = 64 * 2**20
 """Maximum bytes of a checkpoint that are not tensors; those of large models have a few hundred thousand."""
 SCALES = ("scale_weight", "weight_scale")
 """Last name components of the factor by which 8-bit weights were divided."""
-SECOND_SCALE = "weight_scale_2"
-"""Last name component that only 4-bit weights have."""
+FOUR_BITS = {
+    "weight_scale_2": "nvfp4",
+    "quant_map": "bitsandbytes",
+    "bitsandbytes__nf4": "bitsandbytes NF4",
+    "bitsandbytes__fp4": "bitsandbytes FP4",
+    "wscales": "SVDQuant",
+}
+"""Last name components that only 4-bit weights have, and by which library they were made."""
 DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
-_SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
+_SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant")
 
 
 class WeightFile(ABC):
     """Named tensors of a file, read one by one.
 
-    8-bit weights with a scale are multiplied by it on reading; the scales are not listed as tensors.
+    8-bit weights with a scale are multiplied by it on reading; the scales are not listed as tensors. A scale without a
+    weight is: its weight may be in another file.
     """
 
     def __init__(self, path: Path, names: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
         self.path = path
         self.metadata = metadata
         self._stored = names
-        for name in names:
-            if name.rpartition(".")[2] == SECOND_SCALE:
+        leaves = {name: name.rpartition(".")[2] for name in names}
+        for leaf, library in FOUR_BITS.items():
+            if leaf in leaves.values():
                 raise UserError(
-                    f"{path} has weights in 4 bits (nvfp4), which are not supported",
+                    f"{path} has weights in 4 bits ({library}), which are not supported",
                     hint="use the version of this model in 8 or 16 bits",
                 )
+        for name in names:
             self._check_scale(name)
-        self.shapes = {name: shape for name, shape in names.items() if name.rpartition(".")[2] not in _SILENT}
+        silent = {name for name, leaf in leaves.items() if leaf in _SILENT} | set(map(self._scale, names))
+        self.shapes = {name: shape for name, shape in names.items() if name not in silent}
 
     @property
     def names(self) -> frozenset[str]:
@@ -59,13 +70,18 @@ class WeightFile(ABC):
     def _check_scale(self, name: str) -> None:
         """Raise ``UserError`` for a block-wise scale before anything is read."""
         scale = self._scale(name)
-        rows, numbers = (self._stored[name] or (1,))[0], math.prod(self._stored[scale]) if scale else 1
-        if numbers not in (1, rows):
-            raise UserError(
-                f"{self.path}: {scale} has {numbers} numbers for {rows} rows, so its weights are kept in blocks "
-                "(as mxfp8 does), which is not supported",
-                hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
-            )
+        if scale:
+            _refuse_blocks(self.path, self._stored[name], scale, self._stored[scale])
+
+    def scaled_by(self, name: str, other: WeightFile, scale: str) -> LazyTensor:
+        """A tensor times a scale in another file.
+
+        Raises:
+            UserError: it is a scale of blocks.
+        """
+        _refuse_blocks(other.path, self._stored[name], scale, other.shapes[scale])
+        stored, factor = self._lazy(name), other.lazy(scale)
+        return LazyTensor(stored.shape, torch.float32, lambda: _times(stored.read(), factor.read()))
 
     @abstractmethod
     def _read(self, name: str) -> torch.Tensor: ...
@@ -91,15 +107,28 @@ class WeightFile(ABC):
         return next((scale for scale in known if leaf == "weight" and scale in self._stored), "")
 
     def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """A tensor times its scale, which is a single number, or one per row."""
-        scale = self._read(name).float()
-        return tensor.float() * scale.reshape(-1, *[1] * (tensor.dim() - 1))
+        return _times(tensor, self._read(name))
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in its stored type, or in float32 if it is stored with a scale."""
         tensor = self._read(name)
         scale = self._scale(name)
         return self._scaled(tensor, scale) if scale else tensor
+
+
+def _refuse_blocks(path: Path, shape: Sequence[int], scale: str, numbers: Sequence[int]) -> None:
+    rows, count = (shape or (1,))[0], math.prod(numbers)
+    if count not in (1, rows):
+        raise UserError(
+            f"{path}: {scale} has {count} numbers for {counted(rows, 'row')}, so its weights are kept in blocks "
+            "(as mxfp8 does), which is not supported",
+            hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
+        )
+
+
+def _times(tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """A tensor times its scale, which is a single number, or one per row."""
+    return tensor.float() * scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
 
 
 class _Safetensors(WeightFile):

@@ -24,7 +24,10 @@ from modules.util.program_files import RESOURCES
 
 ROWS = RESOURCES / "bases.json"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NUMBERED = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Z][a-z])")
+"""Where words meet numbers: ``klein4b``, ``hyper8step``, ``flux2Klein``."""
 _WORDS = re.compile(r"[A-Za-z0-9]+")
+_PART_FOLDERS = ("transformer", "unet")
 _MOST_BYTES = 1 << 20
 _MOST_LEVELS = 1000
 _OF_FEW_STEPS = {"LCMScheduler": "lcm", "TCDScheduler": "hyper"}
@@ -100,16 +103,20 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         source: a hub name, a folder or a file.
     """
     path = _path(source)
+    if path.name in _PART_FOLDERS:
+        # what it is a copy of stands one level up
+        path = path.parent
     index = _index(path)
-    for name in (source, cached_name(path), cached_name(_target(path)), index.get("_name_or_path")):
+    hub_name = source.partition("@")[0]
+    for name in (hub_name, cached_name(path), cached_name(_target(path)), index.get("_name_or_path")):
         found = _named(name)
         if found is not None:
             return found
     mine = [row for row in published_models() if row.family == family and row.distilled]
-    # pipelines of some families state it themselves
+    named = _words(path.name)
+    # pipelines of some families state it themselves, but not their size
     if index.get("is_distilled") is True and mine:
-        return mine[0]
-    named = _words(path.stem if path.suffix else path.name)
+        return next((row for row in mine if row.words and _fits(row, named, named)), mine[0])
     # what is inside stays when a file gets another name
     for words in (named, _words(title_of(path)), _scheduler_words(path)):
         found = next((row for row in mine if row.words and _fits(row, words, named)), None)
@@ -192,7 +199,8 @@ def _index(path: Path) -> Mapping[str, Any]:
 
 
 def _words(name: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _WORDS.findall(_CAMEL.sub(" ", name)))
+    apart = _CAMEL.sub(" ", name)
+    return frozenset(word.lower() for text in (apart, _NUMBERED.sub(" ", apart)) for word in _WORDS.findall(text))
 
 
 def _fits(row: PublishedModel, words: frozenset[str], named: frozenset[str]) -> bool:

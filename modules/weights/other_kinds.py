@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
 
 
@@ -115,7 +116,8 @@ def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], fie
     strays = [name for name in outside if not (NEEDLESS.fullmatch(name) or LEFTOVERS.fullmatch(name))]
     if strays:
         raise UserError(
-            f"{path} has {len(strays)} tensors that belong to no part of such a model:\n{list_offenders(strays)}",
+            f"{path} has {counted(len(strays), 'tensor that belongs', 'tensors that belong')} to no part of such a "
+            f"model:\n{list_offenders(strays)}",
             field=field,
             hint="they could change the model's images; use the published file, or one without these tensors",
         )

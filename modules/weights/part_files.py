@@ -21,7 +21,7 @@ from torch import nn
 
 from modules.model.gguf_layers import GgufTensor, keep_packed
 from modules.model.lazy_modules import make_lazy
-from modules.model.weight_files import WeightFile
+from modules.model.weight_files import SCALES, WeightFile
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
@@ -30,7 +30,7 @@ from modules.util.tensors.lazy_tensors import LazyTensor, lazily
 from modules.weights.keymaps import get_key_map
 from modules.weights.loading import part_class
 from modules.weights.open_clip import lazily_from_open_clip
-from modules.weights.other_kinds import NEEDLESS
+from modules.weights.other_kinds import NEEDLESS, refuse_strays
 from modules.weights.single_file import file_prefixes, part_prefixes, squeezed, to_ldm
 
 CONFIGS = RESOURCES / "model_config"
@@ -151,12 +151,20 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
 
     Args:
         alone: whether the file was given for this part, so that names without a prefix belong to it.
+
+    Raises:
+        UserError: it has further tensors of the part, below another prefix.
     """
     others = tuple(
         prefix for other in spec.parts if other.inside and other != part for prefix in part_prefixes(other)
     )
     own = [name for name in file.shapes if not name.startswith(others)] if others else list(file.shapes)
-    names = next((found for prefix in part_prefixes(part) if (found := _below(own, prefix))), None)
+    prefixes = part_prefixes(part)
+    taken = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in own)), None)
+    names = None if taken is None else _below(own, taken)
+    if taken is not None:
+        twice = [name for name in own if name.startswith(prefixes) and not name.startswith(taken)]
+        refuse_strays(file.path, twice, (), f"{part.name}.model_name")
     if names is None and alone and not any(name.startswith(file_prefixes(spec)) for name in own):
         names = {name: name for name in own}
     if not names:
@@ -178,8 +186,20 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
 
 
 def folder_tensors(files: Sequence[WeightFile]) -> PartTensors:
-    """The tensors of a part in a folder of its own, in any number of files."""
-    places = {name: file.lazy(name) for file in files for name in file.shapes}
+    """The tensors of a part in a folder of its own, in any number of files. A scale may be in another file than its
+    weight.
+
+    Raises:
+        UserError: it is a scale of blocks.
+    """
+    owners = {name: file for file in files for name in file.shapes}
+    places = {name: file.lazy(name) for name, file in owners.items()}
+    for scale, file in owners.items():
+        layer, _, leaf = scale.rpartition(".")
+        weight = f"{layer}.weight"
+        if leaf in SCALES and weight in owners:
+            places[weight] = owners[weight].scaled_by(weight, file, scale)
+            del places[scale]
     return _lazy(places)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from modules.model.dtypes import PartDtypes
 from modules.model.lazy_modules import make_lazy
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
-from modules.model.weight_files import WeightFile, open_weights
+from modules.model.weight_files import SCALES, WeightFile, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, list_offenders
 from modules.util.files.model_index import index_file
@@ -38,6 +38,7 @@ from modules.weights.loading import (
 from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
 from modules.weights.part_files import (
+    PartTensors,
     Plan,
     beside_file,
     best_plan,
@@ -53,6 +54,7 @@ from modules.weights.shards import blaming_half, check_shards, choose_files
 from modules.weights.single_file import file_prefixes, marked_scheduler
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+_SCALES = tuple(f".{leaf}" for leaf in SCALES)
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,8 @@ def _load_alone(
         file = open_weights(path, field_of(part.name))
         module = part_from_file(file, spec, part, dtypes, base, alone=True)
         if module is None:
-            raise UserError(
-                f"{path} holds several parts of a model, but no {part.name}",
-                hint="name a file of that part, or a diffusers folder",
-            )
+            what = "holds several parts of a model, but no" if file.shapes else "is empty: it holds no"
+            raise UserError(f"{path} {what} {part.name}", hint="name a file of that part, or a diffusers folder")
         return module
     keyword = "dtype" if part.of_transformers else "torch_dtype"
     folder, name = path, part.place
@@ -186,7 +186,7 @@ def _load_alone(
         check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
     else:
         folder, name = path.parent, path.name
-    if dtypes.lazy:
+    if dtypes.lazy or _has_scales(folder / name, part, dtypes):
         return part_from_folder(folder / name, part, spec, dtypes)
     return load_module(
         part_class(part).from_pretrained,
@@ -238,8 +238,25 @@ def part_from_file(
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
 
 
+def _has_scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> bool:
+    """Whether a part in a folder of its own has 8-bit weights with scales, which its library does not multiply."""
+    config = read_json(place / "config.json", "model config")
+    if isinstance(config, dict):
+        refuse_packed(config, place)
+    files = _chosen(place, part, dtypes)
+    with blaming_half(files):
+        opened = [open_weights(path, FIELD) for path in files]
+    return any(name.endswith(_SCALES) for file in opened for name in file.names)
+
+
+def _chosen(place: Path, part: PartSpec, dtypes: PartDtypes) -> list[Path]:
+    half = part.name in dtypes.half and takes_half(part_class(part))
+    return choose_files(place, half, dtypes.before.get(part.name, ""))
+
+
 def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: PartDtypes) -> nn.Module:
-    """Load a part with a folder of its own, leaving its weights in their files.
+    """Load a part with a folder of its own. If ``dtypes`` is lazy, its weights stay in their files; otherwise its
+    attribute ``read_from`` is the first of them.
 
     Raises:
         UserError: the part is damaged, or its weights do not match its config.
@@ -248,18 +265,22 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: Part
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
     refuse_packed(config, place)
-    half = part.name in dtypes.half and takes_half(part_class(part))
-    files = choose_files(place, half, dtypes.before.get(part.name, ""))
+    files = _chosen(place, part, dtypes)
     if dtypes.configs_only and not files:
         check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})
     with blaming_half(files):
-        return _outlined_from(files, config, place, part, spec)
+        tensors, plan = _planned(files, config, place, part, spec)
+    if dtypes.lazy:
+        return keep_lazy(tensors, plan)
+    module = load_into(tensors, plan, dtypes.of(part.name))
+    module.read_from = files[0]  # type: ignore[assignment]
+    return module
 
 
-def _outlined_from(
+def _planned(
     files: Sequence[Path], config: Mapping[str, Any], place: Path, part: PartSpec, spec: FamilySpec
-) -> nn.Module:
+) -> tuple[PartTensors, Plan]:
     check_shards(files)
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     check_layers(config, lambda: len(tensors.shapes), place)
@@ -274,7 +295,7 @@ def _outlined_from(
     own = plan.module.state_dict()
     refuse_unread(plan.extra, own, place)
     require_floats(plan.stored(tensors), own, place)
-    return keep_lazy(tensors, plan)
+    return tensors, plan
 
 
 def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
@@ -405,9 +426,11 @@ def load_from(
     """Load the wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
         return load_whole_file(sources, spec, wanted, dtypes)
-    if not dtypes.lazy:
-        return load_parts(sources.base, spec, wanted, dtypes)
     modules = [name for name in wanted if name in spec.weight_parts]
+    if not dtypes.lazy:
+        index = check_folder(sources.base, spec, wanted)
+        there = [part for name in modules if not left_out(part := spec.part(name), index)]
+        modules = [part.name for part in there if _has_scales(sources.base / part.place, part, dtypes)]
     loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
     index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
     for part in (spec.part(name) for name in modules):

@@ -258,8 +258,10 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
     refuse_other_kinds(path, file.shapes, FIELD)
     places = {OLD_TEXT.sub(TEXT_PREFIX, name): name for name in file.shapes}
     found: dict[str, Entries] = {}
+    taken: list[str] = []
     for part in (part for part in spec.parts if part.file_prefix):
         prefix = _prefix(part, places)
+        taken += part_prefixes(part) if part.name not in wanted else () if prefix is None else (prefix,)
         found[part.name] = {
             usual.removeprefix(prefix): file.lazy(name)
             for usual, name in places.items()
@@ -277,8 +279,9 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
             field=FIELD,
             hint=hint,
         )
-    if not any(name.startswith(BARE) for name in places):
-        refuse_strays(path, places, file_prefixes(spec), FIELD)
+    # without a prefix, everything else is the denoiser's
+    if "" not in taken:
+        refuse_strays(path, places, taken, FIELD)
     return SingleFile(found, frozenset(file.shapes), file.metadata)
 
 

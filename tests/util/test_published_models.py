@@ -30,7 +30,7 @@ def test_every_row_is_of_a_family_and_a_distilled_one_names_what_to_train() -> N
         assert row.base not in distilled, row.name
 
 
-@pytest.mark.parametrize("name", [TURBO, TURBO.lower(), f" {TURBO.upper()} "])
+@pytest.mark.parametrize("name", [TURBO, TURBO.lower(), f" {TURBO.upper()} ", f"{TURBO}@main", f"{TURBO}@0123abc"])
 def test_a_hub_name_counts_in_any_case(name: str) -> None:
     found = find_published("Z_IMAGE", name)
     assert found is not None and (found.name, found.guessed) == (TURBO, False)
@@ -44,6 +44,16 @@ def test_a_folder_says_what_it_is_a_copy_of(tmp_path: Path) -> None:
     snapshot.mkdir(parents=True)
     found = find_published("Z_IMAGE", str(snapshot))
     assert found is not None and (found.name, found.distilled) == ("Tongyi-MAI/Z-Image", False)
+
+
+def test_a_folder_that_says_it_is_distilled_is_of_the_size_in_its_name(tmp_path: Path) -> None:
+    for name, size in (("FLUX.2-klein-9B", "9B"), ("FLUX.2-klein-4B", "4B"), ("mine", "4B")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "model_index.json").write_text(json.dumps({"is_distilled": True}), encoding="utf-8")
+        found = find_published("FLUX_2", str(folder))
+        assert found is not None and not found.guessed
+        assert found.base == f"black-forest-labs/FLUX.2-klein-base-{size}", name
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"_name_or_path": 7}'])
@@ -62,6 +72,15 @@ def test_a_damaged_index_says_nothing(text: str, tmp_path: Path) -> None:
         ("FLUX_2", "flux-2-klein-4b-fp8.safetensors", "black-forest-labs/FLUX.2-klein-4B"),
         ("FLUX_2", "flux-2-klein-9b.safetensors", "black-forest-labs/FLUX.2-klein-9B"),
         ("FLUX_2", "flux-2-klein-base-4b.safetensors", ""),
+        ("FLUX_2", "flux2-klein4b.safetensors", "black-forest-labs/FLUX.2-klein-4B"),
+        ("FLUX_2", "flux2Klein_9b.safetensors", "black-forest-labs/FLUX.2-klein-9B"),
+        ("FLUX_2", "flux2KleinBase_9b.safetensors", ""),
+        # a folder, whose name has a dot
+        ("FLUX_2", "FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-4B"),
+        ("FLUX_SCHNELL_1", "FLUX.1-schnell", "black-forest-labs/FLUX.1-schnell"),
+        ("FLUX_2", "FLUX.2-klein-base-4B", ""),
+        ("FLUX_2", "FLUX.2-klein-4B/transformer", "black-forest-labs/FLUX.2-klein-4B"),
+        ("STABLE_DIFFUSION_XL_10_BASE", "juggernautXL_hyper8step.safetensors", "ByteDance/Hyper-SD"),
         ("FLUX_SCHNELL_1", "flux1-schnell.safetensors", "black-forest-labs/FLUX.1-schnell"),
         ("STABLE_DIFFUSION_XL_10_BASE", "dreamXL_lightning.safetensors", "ByteDance/SDXL-Lightning"),
         ("STABLE_DIFFUSION_XL_10_BASE", "hyperrealism.safetensors", ""),

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
+from modules.model.lazy_modules import lazy_base_tensors
 from modules.util.errors import UserError
 from scripts import train
 from tests.tiny import tiny_folder, tiny_setup
@@ -102,6 +103,47 @@ def test_scales_of_blocks_are_refused_before_anything_is_read(tmp_path: Path) ->
             assert caught.value.field == "transformer.model_name"
 
 
+def test_a_scale_without_a_weight_is_named(tmp_path: Path) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors")
+    save_file({**load_file(path), "a_new.scale_weight": torch.ones(())}, path)
+    with pytest.raises(UserError, match=r"unknown \(1\)(.|\n)*a_new\.scale_weight"):
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("leaves", "library"),
+    [
+        (("weight_scale", "weight_scale_2"), "nvfp4"),
+        (("weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4"), "bitsandbytes"),
+        (("qweight", "wscales"), "SVDQuant"),
+    ],
+)
+def test_weights_in_4_bits_are_refused_by_their_library(
+    leaves: tuple[str, ...], library: str, tmp_path: Path
+) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors")
+    state = load_file(path)
+    layer = next(name for name in state if name.endswith("qkv.weight")).removesuffix("weight")
+    save_file({**state, **{layer + leaf: torch.ones(4, 4) for leaf in leaves}}, path)
+    with pytest.raises(UserError, match=rf"weights in 4 bits \({library}\)") as caught:
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+    assert "in 8 or 16 bits" in str(caught.value.hint)
+
+
+def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({}, path)
+    with pytest.raises(UserError, match="is empty: it holds no transformer"):
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+
+
+def test_a_part_below_two_prefixes_is_not_read_in_part(tmp_path: Path) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors", PREFIX)
+    save_file({**load_file(path), "diffusion_model.gate.weight": torch.zeros(3)}, path)
+    with pytest.raises(UserError, match=r"has 1 tensor that belongs to no part(.|\n)*diffusion_model\.gate"):
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+
+
 def test_tensors_of_no_part_are_listed(tmp_path: Path) -> None:
     path = denoiser_file(FLUX, tmp_path / "a.safetensors", PREFIX)
     state = load_file(path)
@@ -109,7 +151,7 @@ def test_tensors_of_no_part_are_listed(tmp_path: Path) -> None:
     save_file({**state, "model_ema.decay": torch.zeros(())}, path)
     setup.load(folder, PartDtypes(lazy=True), part_sources={"transformer": str(path)})
     save_file({**state, "second_model.gate.weight": torch.zeros(3)}, path)
-    with pytest.raises(UserError, match=r"has 1 tensors that belong to no part(.|\n)*second_model\.gate"):
+    with pytest.raises(UserError, match=r"has 1 tensor that belongs to no part(.|\n)*second_model\.gate"):
         setup.load(folder, PartDtypes(lazy=True), part_sources={"transformer": str(path)})
 
 
@@ -131,6 +173,35 @@ def sharded(folder: Path) -> tuple[Path, list[Path], Path]:
     index = place / f"{WEIGHTS}.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": listed}), encoding="utf-8")
     return made, files, index
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["with its weight", "in another file"])
+def test_weights_of_a_folder_are_multiplied_by_their_scale_wherever_it_is(apart: bool, tmp_path: Path) -> None:
+    folder, files, index = sharded(tmp_path / "model")
+    listed = json.loads(index.read_text("utf-8"))["weight_map"]
+    name = next(name for name, shard in listed.items() if name.endswith("to_q.weight") and shard == files[0].name)
+    scale = name.removesuffix("weight") + "weight_scale"
+    first, other = load_file(files[0]), load_file(files[1])
+    factor = first[name].abs().max() / 448
+    first[name] = (first[name] / factor).to(torch.float8_e4m3fn)
+    meant = first[name].float() * factor
+    (other if apart else first)[scale] = factor
+    listed[scale] = files[apart].name
+    for path, state in zip(files, (first, other), strict=True):
+        save_file(state, path, {"format": "pt"})
+    index.write_text(json.dumps({"metadata": {}, "weight_map": listed}), "utf-8")
+    setup = tiny_setup(FLUX)
+    model = setup.load(str(folder), parts=["transformer"])
+    assert torch.equal(model.denoiser.state_dict()[name], meant)
+    assert model.weight_files["transformer"] == files[0]
+    alone = setup.load(str(tiny_folder(FLUX)), parts=["transformer"], part_sources={"transformer": str(folder)})
+    assert torch.equal(alone.denoiser.state_dict()[name], meant)
+    stored = setup.load(str(folder), PartDtypes(lazy=True), ["transformer"])
+    assert torch.equal(lazy_base_tensors(stored.denoiser)[name].read(), meant)
+    # one scale for several numbers of a row
+    save_file((other if apart else first) | {scale: torch.ones(7)}, files[apart], {"format": "pt"})
+    with pytest.raises(UserError, match=r"has 7 numbers for .* kept in blocks"):
+        setup.load(str(folder), PartDtypes(lazy=True), ["transformer"])
 
 
 def without_one(files: list[Path], index: Path) -> None:

@@ -65,6 +65,24 @@ def test_tensors_a_part_has_no_place_for_are_refused(
     assert name.rpartition(".")[2] in error.message
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (XL, "diffusion_model.input_blocks.0.0.weight"),
+        (SD, "input_blocks.0.0.weight"),
+        (XL, "vae.gate.weight"),
+        (SD, "text_encoders.clip_l.transformer.gate.weight"),
+    ],
+)
+def test_more_of_a_part_below_another_prefix_is_refused(
+    key: str, name: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    path, state = whole(key, folders, tmp_path)
+    save_file({**state, name: torch.zeros(3)}, path)
+    error = refused(tiny_setup(key), path, "has 1 tensor that belongs to no part")
+    assert name in str(error)
+
+
 @pytest.mark.parametrize("key", [SD, XL])
 def test_an_lcm_model_is_named_as_such(key: str, folders: dict[str, Path], tmp_path: Path) -> None:
     path, state = whole(key, folders, tmp_path)
