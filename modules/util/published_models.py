@@ -112,7 +112,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         found = _named(name)
         if found is not None:
             return found
-    mine = [row for row in published_models() if row.family == family and row.distilled]
+    mine = _distilled_of(family)
     named = _words(path.name)
     # pipelines of some families state it themselves, but not their size
     if index.get("is_distilled") is True and mine:
@@ -144,6 +144,13 @@ def sample_levels(source: str) -> list[float]:
         return []
     falling = all(high > low for high, low in itertools.pairwise(levels))
     return [float(level) for level in levels] if falling else []
+
+
+@functools.cache
+def _distilled_of(family: str) -> tuple[PublishedModel, ...]:
+    """Distilled models of a family, and those that were made from one of it and are a family of their own."""
+    bases = {row.name for row in published_models() if row.family == family}
+    return tuple(row for row in published_models() if row.distilled and (row.family == family or row.base in bases))
 
 
 def _path(source: str) -> Path:

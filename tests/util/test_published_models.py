@@ -16,6 +16,7 @@ from modules.util.config.SampleConfig import SampleConfig
 from modules.util.program_files import PRESETS
 from modules.util.published_models import find_published, published_models
 
+XL = "STABLE_DIFFUSION_XL_10_BASE"
 TURBO = "Tongyi-MAI/Z-Image-Turbo"
 
 
@@ -77,6 +78,8 @@ def test_a_damaged_index_says_nothing(text: str, tmp_path: Path) -> None:
         ("FLUX_2", "flux2KleinBase_9b.safetensors", ""),
         # a folder, whose name has a dot
         ("FLUX_2", "FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-4B"),
+        ("FLUX_DEV_1", "flux1-schnell-fp8.safetensors", "black-forest-labs/FLUX.1-schnell"),
+        ("FLUX_DEV_1", "flux1-dev-fp8.safetensors", ""),
         ("FLUX_SCHNELL_1", "FLUX.1-schnell", "black-forest-labs/FLUX.1-schnell"),
         ("FLUX_2", "FLUX.2-klein-base-4B", ""),
         ("FLUX_2", "FLUX.2-klein-4B/transformer", "black-forest-labs/FLUX.2-klein-4B"),
@@ -177,6 +180,28 @@ def test_a_distilled_base_is_warned_about_once() -> None:
         "ostris/zimage_turbo_training_adapter/zimage_turbo_training_adapter_v2.safetensors"
     ]
     assert warnings(base_model_name="Tongyi-MAI/Z-Image") == []
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "said"),
+    [
+        ("STABLE_DIFFUSION_15", "stabilityai/sdxl-turbo", f"Stable Diffusion XL: set model_type to {XL}"),
+        ("FLUX_2", "black-forest-labs/flux.2-dev", "FLUX.2 dev: set model_type to FLUX_2_DEV"),
+        ("QWEN", "Qwen/Qwen-Image-Edit", "Qwen-Image-Edit: set model_type to QWEN_EDIT"),
+        ("QWEN", "Qwen/Qwen-Image", ""),
+        ("FLUX_DEV_1", "/models/flux1-schnell.safetensors", ""),
+    ],
+)
+def test_a_published_model_of_another_family_is_warned_about(family: str, name: str, said: str) -> None:
+    config = read_config({"__version": 1, "model_type": family, "base_model_name": name})
+    found = [str(each) for each in find_problems(config).warnings if "is a model of" in each.message]
+    assert found == ([] if not said else [f"base_model_name: {find_label(family, name)} is a model of {said}"])
+
+
+def find_label(family: str, name: str) -> str:
+    found = find_published(family, name)
+    assert found is not None
+    return found.label
 
 
 def test_with_a_training_adapter_there_is_no_warning() -> None:

@@ -115,6 +115,22 @@ def test_weights_of_another_model(folder: Path) -> None:
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (1024, "is Stable Diffusion 2.x"),
+        (2048, "is Stable Diffusion XL"),
+        (1280, "is the refiner of Stable Diffusion XL, which is not supported"),
+    ],
+)
+def test_folders_of_later_generations_are_named(width: int, said: str, folder: Path) -> None:
+    edit(folder / "unet" / "config.json", cross_attention_dim=width)
+    for dtypes in (PartDtypes(), PartDtypes(lazy=True, configs_only=True)):
+        with pytest.raises(UserError, match=said) as caught:
+            tiny_setup().load(str(folder), dtypes)
+    assert width != 2048 or "model_type to STABLE_DIFFUSION_XL_10_BASE" in str(caught.value.hint)
+
+
 def test_weights_that_lack_a_tensor(folder: Path) -> None:
     weights = folder / "text_encoder" / "model.safetensors"
     state = load_file(weights)

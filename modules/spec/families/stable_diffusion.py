@@ -58,6 +58,8 @@ STABLE_DIFFUSION_15 = FamilySpec(
         Relative(
             "Stable Diffusion 2.x", _READS_PROMPTS, 1024, _WIDTH, "STABLE_DIFFUSION_21 or another of 2.x"
         ),
+        Relative("Stable Diffusion XL", _READS_PROMPTS, 2048, _WIDTH, "STABLE_DIFFUSION_XL_10_BASE"),
+        Relative("the refiner of Stable Diffusion XL", _READS_PROMPTS, 1280, _WIDTH),
     ),
     order=10,
 )

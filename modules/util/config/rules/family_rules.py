@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from modules.spec.registry import PARTS, TEXT_ENCODERS
+from modules.spec.registry import FAMILIES, PARTS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LossWeight, PaddingMask, StopUnit, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError, UserError
@@ -129,6 +129,16 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
             )
     elif found is not None and found.distilled:
         yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
+
+
+@rule("model_type", "base_model_name")
+def _published_models_have_a_family(c: TrainConfig) -> Iterator[Finding]:
+    found = find_published(c.model_type.value, c.base_model_name)
+    if found is not None and not found.guessed and found.family != c.model_type.value:
+        yield ConfigWarning(
+            f"{found.label} is a model of {FAMILIES[found.family].label}: set model_type to {found.family}",
+            "base_model_name",
+        )
 
 
 @rule("model_type", "transformer")
