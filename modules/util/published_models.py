@@ -25,7 +25,7 @@ from modules.util.program_files import RESOURCES
 ROWS = RESOURCES / "bases.json"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NUMBERED = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Z][a-z])")
-"""Where words meet numbers: ``klein4b``, ``hyper8step``, ``flux2Klein``."""
+"""Boundaries between words and numbers: ``klein4b``, ``hyper8step``, ``flux2Klein``."""
 _WORDS = re.compile(r"[A-Za-z0-9]+")
 _PART_FOLDERS = ("transformer", "unet")
 _MOST_BYTES = 1 << 20

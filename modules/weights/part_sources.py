@@ -239,7 +239,7 @@ def part_from_file(
 
 
 def _has_scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> bool:
-    """Whether a part in a folder of its own has 8-bit weights with scales, which its library does not multiply."""
+    """Return whether a part in its own folder has 8-bit weights with scales, which its library does not multiply."""
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
