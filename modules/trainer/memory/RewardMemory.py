@@ -8,7 +8,7 @@ from modules.reward.base import Reward, RewardOutline
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.online.settings import reward_set, taste_features
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.device_names import listed
+from modules.util.device_names import listed, plain
 
 
 class RewardMemory:
@@ -21,16 +21,9 @@ class RewardMemory:
     def __init__(self, config: TrainConfig, dry_run: ShapeDryRun) -> None:
         self._config, self._dry_run = config, dry_run
 
-    @property
-    def _next_to_the_model(self) -> bool:
-        named = self._config.rlhf_reward_device
-        own = listed(self._config.train_device)[0]
-        return named == "auto" or (listed(named)[0] != "cpu" and (own == "auto" or named == own))
-
     @cached_property
     def _rewards(self) -> list[Reward]:
-        there = self._config.trains_online and self._next_to_the_model
-        return [term.reward for term in reward_set(self._config).terms] if there else []
+        return rewards_next_to_the_model(self._config)
 
     @cached_property
     def _outlines(self) -> dict[str, RewardOutline]:
@@ -60,3 +53,18 @@ class RewardMemory:
         if self._rewards and taste_features(self._config) is not None:
             made.append("these figures do not include the model that votes for you")
         return made
+
+
+def rewards_next_to_the_model(config: TrainConfig) -> list[Reward]:
+    """The rewards of a run that are on a card with its model, not loaded."""
+    named = config.rlhf_reward_device
+    own = _cards(config.train_device, 1)
+    there = named == "auto" or not own.isdisjoint(_cards(named, len(own)) - {"cpu"})
+    return [term.reward for term in reward_set(config).terms] if config.trains_online and there else []
+
+
+def _cards(device: str, processes: int) -> set[str]:
+    """The devices that a setting names, one for each process."""
+    if device in ("auto", "cuda"):
+        return {f"cuda:{number}" for number in range(processes)}
+    return {plain(name) for name in listed(device)}

@@ -17,7 +17,7 @@ from modules.rollout import generate
 from modules.trainer.memory.live_bytes import LiveBytes
 from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of
 from modules.trainer.memory.memory_step import ShapeDryRun
-from modules.trainer.memory.RewardMemory import RewardMemory
+from modules.trainer.memory.RewardMemory import RewardMemory, rewards_next_to_the_model
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.trainer.online.steps.coupled import CoupledStep
 from modules.trainer.online.steps.decoupled import DecoupledStep
@@ -181,6 +181,35 @@ def test_rewards_stay_next_to_the_model_unless_they_take_turns(tmp_path: Path) -
     assert "optimizer state" in turns["scoring images"]
     elsewhere = items(planned(tmp_path / "cpu", **reward, rlhf_reward_device="cpu"))
     assert "scoring images" not in elsewhere and weights not in elsewhere["training step"]
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "together"),
+    [
+        ("cuda", "cuda:0", True),
+        ("cuda:0", "cuda", True),
+        ("auto", "cuda:00", True),
+        ("cuda:1", "auto", True),
+        ("cuda:0,cuda:1", "cuda:1", True),
+        ("cuda:1,cuda:2", "cuda", True),
+        ("auto", "cuda:1", False),
+        ("cuda:0", "cuda:1", False),
+        ("cuda:0", "cpu", False),
+    ],
+)
+def test_rewards_are_counted_on_the_model_s_card_whatever_it_is_called(
+    own: str, named: str, together: bool
+) -> None:
+    config = TrainConfig.from_dict(
+        {
+            "rlhf_enabled": True,
+            "rlhf_mode": "GRPO",
+            "rlhf_reward": "pickscore",
+            "train_device": own,
+            "rlhf_reward_device": named,
+        }
+    )
+    assert bool(rewards_next_to_the_model(config)) == together
 
 
 def test_more_images_at_once_take_more(tmp_path: Path) -> None:
