@@ -13,6 +13,7 @@ from modules.modelSetup import training
 from modules.modelSetup.SampleDenoiser import find_sample_model
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
+from modules.trainer.memory.RewardMemory import rewards_next_to_the_model
 from modules.trainer.memory.shape_only import ModelNotLocal
 from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
@@ -75,6 +76,9 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
         changes["batch_size"] = 1
         changes["gradient_accumulation_steps"] = config.gradient_accumulation_steps * config.batch_size
         yield dict(changes)
+    for saving in _online_savings(config):
+        changes |= saving
+        yield dict(changes)
     if not frozen:
         yield with_part(activation_offloading=True)
         return
@@ -84,6 +88,15 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
         yield with_part(weight_dtype="NFLOAT_4")
         yield with_part(weight_dtype="FLOAT_8", offload_fraction=1.0)
     yield with_part(activation_offloading=True)
+
+
+def _online_savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
+    """Settings of online training that save memory besides those of the model, cheapest first."""
+    together = any(reward.has_weights for reward in rewards_next_to_the_model(config))
+    if together and not config.rlhf_reward_swap:
+        yield {"rlhf_reward_swap": True}
+    if config.trains_online and config.rlhf_rollout_batch_size > 1:
+        yield {"rlhf_rollout_batch_size": 1}
 
 
 def cheapest_saving(

@@ -188,6 +188,28 @@ def test_activations_leave_the_device_where_nothing_else_helps() -> None:
     assert cheapest_saving(whole, 2 * GIB, plan) == ({"unet": {"activation_offloading": True}}, GIB)
 
 
+def test_rewards_and_model_take_turns_where_both_do_not_fit() -> None:
+    def plan(config: TrainConfig) -> MemoryPlan:
+        reward = 0 if config.rlhf_reward_swap else 4
+        images = config.rlhf_rollout_batch_size or config.batch_size
+        making = Phase("making images", {"weights": reward * GIB, "working memory": images * GIB})
+        return MemoryPlan((making,), "", (512, 512))
+
+    online = {
+        "unet": {"weight_dtype": "BFLOAT_16"},
+        "rlhf_mode": "GRPO",
+        "rlhf_reward": "pickscore",
+        "rlhf_rollout_batch_size": 4,
+    }
+    turns = {"rlhf_reward_swap": True}
+    assert cheapest_saving(config_of(**online), 5 * GIB, plan) == (turns, 4 * GIB)
+    both = {**turns, "rlhf_rollout_batch_size": 1}
+    assert cheapest_saving(config_of(**online), 2 * GIB, plan) == (both, GIB)
+    for nothing_to_move in ({"rlhf_reward": "brightness"}, {"rlhf_reward_device": "cpu"}):
+        saving = cheapest_saving(config_of(**{**online, **nothing_to_move}), 5 * GIB, plan)
+        assert saving == ({"rlhf_rollout_batch_size": 1}, 5 * GIB)
+
+
 def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
     """16 GiB of text encoder in float32, alone while it encodes; the step takes 2 GiB an image more than 4."""
 
