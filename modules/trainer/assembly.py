@@ -44,6 +44,7 @@ from modules.trainer.memory.memory_plan import (
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.EpochMaker import EpochMaker
+from modules.trainer.online.judge import reward_device
 from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.prompts import OnlinePrompt, collect_prompts
@@ -548,9 +549,12 @@ def _average(config: TrainConfig, named: Named, processes: Processes) -> MovingA
 
 
 def _prompts(config: TrainConfig, processes: Processes) -> list[OnlinePrompt]:
-    """The prompts of an online run. Too few of them raise an error before the model is loaded."""
+    """The prompts of an online run. Too few of them raise an error before the model is loaded, and so does a
+    device for its rewards that is not here.
+    """
     if not config.trains_online:
         return []
+    reward_device(config, processes)
     prompts = collect_prompts(config)
     online_settings.create_sampler(config, len(prompts), processes.rank, processes.world_size)
     return prompts

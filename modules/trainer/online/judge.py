@@ -24,6 +24,7 @@ from modules.trainer.online.settings import (
     reward_set,
 )
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class Judge:
         self._loaded = True
 
     def _device(self) -> torch.device:
-        name = self._config.rlhf_reward_device
-        return self._processes.device if name == "auto" else choose_device(name, self._processes.local_rank)
+        return reward_device(self._config, self._processes)
 
     def judge(
         self,
@@ -229,6 +229,22 @@ def _received(data: list[Any], indices: list[int]) -> list[RolloutSource | None]
     """The inverse of ``_sendable``."""
     sources = [None if one is None else RolloutSource(tuple(one[0]), tuple(one[1])) for one in data]
     return [sources[index] for index in indices]
+
+
+def reward_device(config: TrainConfig, processes: Processes) -> torch.device:
+    """The device of the rewards.
+
+    Raises:
+        ConfigError: this machine does not have it.
+    """
+    name = config.rlhf_reward_device
+    if name == "auto":
+        return processes.device
+    try:
+        return choose_device(name, processes.local_rank)
+    except ConfigError as error:
+        error.field = "rlhf_reward_device"
+        raise
 
 
 def member_id(epoch: int, group: int, member: int) -> str:

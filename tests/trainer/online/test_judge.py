@@ -14,6 +14,7 @@ from modules.reward.base import RewardBatch, RewardError
 from modules.reward.builtin import ImageStatistic
 from modules.reward.combine import RewardSet
 from modules.trainer.online import judge as online_rewards
+from modules.util.errors import ConfigError
 from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
 
@@ -90,3 +91,15 @@ def test_rewards_and_denoiser_take_turns_on_the_device(
     first = turns.index("scored")
     assert turns[first - 3 : first + 4] == [*score, "rewards to cpu", "given back", "unet to cpu"]
     assert same_weights(tmp_path / "plain" / "out.safetensors", tmp_path / "swapped" / "out.safetensors")
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_device_for_rewards_that_is_not_here_is_an_error_before_the_model_is_loaded(
+    swap: bool, tmp_path: Path
+) -> None:
+    path = write_online(tmp_path, rlhf_reward_swap=swap, rlhf_reward_device="cuda:99")
+    heard = Listening()
+    with pytest.raises(ConfigError, match="cuda:99") as caught:
+        run_here(path, callback=heard)
+    assert caught.value.field == "rlhf_reward_device"
+    assert not heard.phases
