@@ -13,6 +13,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.generate import guided_prediction, is_guided
 from modules.rollout.Rollouts import RolloutSettings
+from modules.rollout.timesteps import sample_timesteps
 from modules.trainer.online import settings as online_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import GroupStrategy
@@ -72,13 +73,54 @@ class OnlinePasses:
         found = self.setup.predict(self.model, self.batch.latents_BChw, cond, draw, self.batch.size)
         return (found.predicted - found.target).square().flatten(1).mean(1)
 
+    @cached_property
+    def _strategy(self) -> GroupStrategy | None:
+        """The strategy for whole trajectories or groups; ``None`` in modes without either."""
+        config, mode = self.config, self.config.rlhf_mode.spec
+        if mode.coupled:
+            return online_settings.gspo_strategy(config) if mode.whole_trajectories else None
+        if not mode.shows("group_loss"):
+            return None
+        if config.rlhf_dgpo_group_strategy is not GroupStrategy.AUTO:
+            return config.rlhf_dgpo_group_strategy
+        # what one process does; several may hold a group together, which takes less
+        parts = config.batch_size % config.rlhf_group_size and not config.rlhf_kl_beta
+        return GroupStrategy.STASH if parts else None
+
+    @property
+    def _at_once(self) -> bool:
+        """True if all denoising steps of an image have one backward pass."""
+        return self.config.rlhf_mode.coupled and self._strategy is GroupStrategy.EXACT
+
+    @property
+    def gradients_before(self) -> int:
+        """Number of copies of the gradients of earlier backward passes during a later one of the optimizer step:
+        those that are added up and, of an image or group that waits for its weight, its own.
+        """
+        config = self.config
+        images = max(config.batch_size * config.gradient_accumulation_steps, config.rlhf_docs_per_step)
+        several = self._levels > 1 and not self._at_once
+        if self._strategy is not GroupStrategy.STASH:
+            return int(several or images > config.batch_size)
+        if config.rlhf_mode.coupled:
+            return several + (images > 1)
+        return (config.rlhf_group_size > config.batch_size) + (several or images > config.rlhf_group_size)
+
+    @property
+    def _levels(self) -> int:
+        """Number of noise levels at which an image is learned from."""
+        config, plan = self.config, self._settings.plan
+        if config.rlhf_mode.coupled:
+            return len(plan.trained)
+        places = [place.timestep for place in plan.positions]
+        options = online_settings.timestep_options(config)
+        return len(sample_timesteps(self.model.schedule, options, places, config.seed, 0))
+
     def learn(self, draw: NoiseDraw) -> None:
         """The forward and backward passes of one micro-batch, after those of other weights it compares with."""
         config, mode = self.config, self.config.rlhf_mode
-        whole = mode.coupled and mode.spec.whole_trajectories
-        at_once = whole and online_settings.gspo_strategy(config) is GroupStrategy.EXACT
         trained = list(self._settings.plan.trained)
-        steps = trained if at_once else trained[:1]
+        steps = trained if self._at_once else trained[:1]
 
         def compute() -> list[torch.Tensor]:
             return [self.coupled(step) for step in steps] if mode.coupled else [self.decoupled(draw)]

@@ -334,12 +334,17 @@ class ShapeDryRun:
         return live.peak + passes.conditions_bytes
 
     def _online_step(self, count: int, size: tuple[int, int]) -> StepBytes:
-        """The passes of one micro-batch of images that the run made."""
+        """The passes of one micro-batch of images that the run made, after others of the optimizer step."""
         passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
+        before = 0
+        if passes.gradients_before and not self.config.optimizer.fused_back_pass:
+            for parameter in self._trained():
+                parameter.grad = torch.empty_like(parameter)
+                before += passes.gradients_before * parameter.numel() * parameter.element_size()
         self.model.set_mode("no_dropout")
         with self._counting(autocast=True) as (saved, live):
             passes.learn(self._draw(passes.batch))
-        return StepBytes(saved.peak, live.peak + passes.conditions_bytes)
+        return StepBytes(saved.peak, live.peak + passes.conditions_bytes + before)
 
     def reward(self, outline: RewardOutline, count: int) -> int:
         """Peak of live bytes while a reward scores ``count`` images, without its weights."""

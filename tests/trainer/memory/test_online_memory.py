@@ -101,16 +101,47 @@ def test_making_images_takes_what_is_predicted(
 def test_learning_from_images_takes_what_is_predicted(
     mode: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    path = write_online(tmp_path, mode, epochs=1, unet={"gradient_checkpointing": False}, **changes)
+    peak = measured_steps(path, monkeypatch)
+    predicted = planner(load_config(path)).dry_run.step(4, (32, 32)).peak
+    assert predicted == pytest.approx(peak, rel=0.15)
+
+
+def measured_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The peak of live bytes of a run's optimizer steps."""
     monkeypatch.setattr(CoupledStep, "_model_of_test", property(lambda step: step._model), raising=False)
     monkeypatch.setattr(
         DecoupledStep, "_model_of_test", property(lambda step: step.loader.model), raising=False
     )
     coupled = measured(monkeypatch, CoupledStep, "forward_backward")
     decoupled = measured(monkeypatch, DecoupledStep, "forward_backward")
-    path = write_online(tmp_path, mode, epochs=1, unet={"gradient_checkpointing": False}, **changes)
     run_here(path)
-    predicted = planner(load_config(path)).dry_run.step(4, (32, 32)).peak
-    assert predicted == pytest.approx(max(*coupled, *decoupled, 0), rel=0.15)
+    return max(*coupled, *decoupled, 0)
+
+
+ONE_BY_ONE = {"batch_size": 1, "gradient_accumulation_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes"),
+    [
+        ("GRPO", {}),
+        pytest.param("GSPO", ONE_BY_ONE, marks=SLOW),
+        pytest.param("GRPO", ONE_BY_ONE, marks=SLOW),
+        pytest.param("NFT", {}, marks=SLOW),
+        pytest.param("NFT", {"rlhf_num_train_timesteps": 2, "rlhf_rollout_steps": 8}, marks=SLOW),
+        pytest.param("DGPO", {**ONE_BY_ONE, "rlhf_dgpo_group_strategy": "STASH"}, marks=SLOW),
+    ],
+)
+def test_gradients_of_earlier_passes_are_counted_once(
+    mode: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # an adapter as large as the activations
+    path = write_online(tmp_path, mode, epochs=1, lora_rank=128, **changes)
+    peak = measured_steps(path, monkeypatch)
+    step = items(plan_memory(load_config(path), cuda=False))["training step"]
+    predicted = step["gradients"] + step["activations and working memory"]
+    assert predicted == pytest.approx(peak, rel=0.05)
 
 
 def reward_of(**params: Any) -> list[dict[str, Any]]:
