@@ -305,8 +305,9 @@ def _roll(
             x_BChw = x_BChw.to(settings.dtype)
             states.append(x_BChw.cpu())
         t_B = plan.timestep(index, len(chunk), model.schedule)
-        predicted = guided_prediction(setup, model, x_BChw, t_B, cond, negative, settings, hooks)
-        made = _transition(model, settings, index, x_BChw, predicted.detach())
+        # where gradients are forced, the graph of this step must not outlive it
+        predicted = guided_prediction(setup, model, x_BChw, t_B, cond, negative, settings, hooks).detach()
+        made = _transition(model, settings, index, x_BChw, predicted)
         if index in plan.trained:
             normal = torch.stack(
                 [torch.randn(shape, generator=generator("rollout/step", s, index)) for s in chunk.seeds]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import CLIPModel
 
+from modules.accelerator.base import ACCELERATORS, Accelerator
 from modules.model.Model import Model
 from modules.reward.base import RewardBatch, create_reward
 from modules.reward.clip import CLIP_H14, CLIP_L14
@@ -84,6 +85,32 @@ def test_making_images_takes_what_is_predicted(
     conditions = sum(map(size_of, dry_run._batch(4, (32, 32)).cond.tensors.values()))  # type: ignore[union-attr]
     there = conditions * (2 if config.rlhf_rollout_cfg_scale > 1 else 1)
     assert dry_run.rollout(4, (32, 32)) - there == pytest.approx(max(peaks), rel=0.15)
+
+
+class WithGradients(Accelerator):
+    """Asks for what a compiled denoiser does: rollouts that run the program of training."""
+
+    name = "with_gradients"
+    safety = "lossless"
+    stage = "both"
+    requires_grad_rollout = True
+
+    def setup(self, models: Mapping[str, torch.nn.Module]) -> None:
+        pass
+
+    def teardown(self) -> None:
+        pass
+
+
+def test_a_rollout_with_gradients_holds_the_graph_of_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ACCELERATORS.keys()
+    monkeypatch.setitem(ACCELERATORS._items, "with_gradients", WithGradients)
+    steps = measured(monkeypatch, generate, "guided_prediction")
+    rollouts = measured(monkeypatch, generate, "_roll")
+    run_here(write_online(tmp_path, epochs=1, acceleration={"shared": ["with_gradients"]}))
+    assert max(rollouts) < 1.2 * max(steps)
 
 
 @pytest.mark.parametrize(
