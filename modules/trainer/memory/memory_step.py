@@ -14,6 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from modules.accelerator.forced_grad import forced_grad
 from modules.adapter.reference import Reference, create_reference
 from modules.dataLoader.create import sides_multiple
 from modules.model.batch import NO_SOURCES, Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
@@ -31,6 +32,7 @@ from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.OnlinePasses import OnlinePasses
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
+from modules.trainer.online.settings import acceleration_plan
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
 from modules.util.prompts_file import read_prompt_rows
@@ -329,7 +331,9 @@ class ShapeDryRun:
         """Peak of live bytes while ``count`` images of ``size`` (height, width) are made together."""
         passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
         self.model.set_mode("eval")
-        with self._counting(autocast=True) as (_, live), torch.no_grad():
+        forces = acceleration_plan(self.config).forces_grad
+        graph = forced_grad([self.model.denoiser]) if forces else nullcontext()
+        with self._counting(autocast=True) as (_, live), torch.no_grad(), graph:
             passes.coupled(0)
         return live.peak + passes.conditions_bytes
 

@@ -102,15 +102,17 @@ class WithGradients(Accelerator):
         pass
 
 
-def test_a_rollout_with_gradients_holds_the_graph_of_one_step(
+def test_a_rollout_with_gradients_holds_the_graph_of_one_step_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ACCELERATORS.keys()
     monkeypatch.setitem(ACCELERATORS._items, "with_gradients", WithGradients)
     steps = measured(monkeypatch, generate, "guided_prediction")
     rollouts = measured(monkeypatch, generate, "_roll")
-    run_here(write_online(tmp_path, epochs=1, acceleration={"shared": ["with_gradients"]}))
+    run_here(path := write_online(tmp_path, epochs=1, acceleration={"shared": ["with_gradients"]}))
     assert max(rollouts) < 1.2 * max(steps)
+    predicted = planner(load_config(path)).dry_run.rollout(4, (32, 32))
+    assert predicted == pytest.approx(max(rollouts), rel=0.1)
 
 
 @pytest.mark.parametrize(
