@@ -179,7 +179,13 @@ class Planner:
             phases = [_with_overhead(phase) for phase in phases]
         source_size = self.dry_run.source_size(self.size) if self.dry_run.edits else None
         mode = mode if self.config.trains_pairs else ""
-        return MemoryPlan(tuple(phases), mode, self.size, tuple(self._rewards.notes()), source_size)
+        return MemoryPlan(tuple(phases), mode, self.size, tuple(self._notes()), source_size)
+
+    def _notes(self) -> Iterator[str]:
+        """Notes on what the figures do not include."""
+        for one in self.config.acceleration.rollout if self.config.trains_online else ():
+            yield f"these figures do not include what {one.name} keeps of earlier denoising steps"
+        yield from self._rewards.notes()
 
     def _lasting(self) -> dict[str, int]:
         """Memory that stays occupied on the device during training, also between steps: the parts every step

@@ -295,6 +295,8 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     assert notes("remote", url="http://127.0.0.1:1") == ()
     (told,) = notes("hpsv2")
     assert "hpsv2" in told
+    (told,) = planned(tmp_path, "NFT", acceleration={"rollout": ["diffusers_cache"]}).notes
+    assert "diffusers_cache" in told
 
 
 def test_sizes_of_images_are_those_of_the_rollout(tmp_path: Path) -> None:
