@@ -32,6 +32,7 @@ from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.OnlinePasses import OnlinePasses
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
+from modules.trainer.memory.ShapeMemo import ShapeMemo
 from modules.trainer.online.settings import acceleration_plan
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
@@ -117,6 +118,8 @@ class ShapesOnly(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype, cuda: bool) -> None:
         super().__init__()
         self.dtype, self.cuda = dtype, cuda
+        # autocast also applies inside operations that are written in Python
+        self.memo = ShapeMemo(lambda: self.dtype)
         self._counts: dict[int, tuple[torch.Tensor, int]] = {}
         self._replaced: list[Any] = []
 
@@ -148,6 +151,9 @@ class ShapesOnly(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "__get__":
+            # most calls ask for a property of a tensor
+            return func(*args, **kwargs)
         if func is torch.Tensor.backward:
             # what is recomputed on the way back needs all this again
             with torch.device("meta"), self:
@@ -214,7 +220,9 @@ def _run_backward(total: torch.Tensor) -> None:
 
 def _together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Move CPU tables that meet tensors on the meta device to that device."""
-    if len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
+    with torch._C.DisableTorchFunction():
+        places = {tensor.is_meta for tensor in tensors_in((args, kwargs))}
+    if len(places) < 2:
         return args, kwargs
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
 
@@ -251,7 +259,7 @@ class ShapeDryRun:
     def _counting(self, autocast: bool) -> Iterator[tuple[SavedBytes, LiveBytes]]:
         tensors = _tensors(self.model)
         shapes = self._shapes if autocast else self._plain
-        with torch.device("meta"), shapes, LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
+        with torch.device("meta"), shapes, LiveBytes(tensors, shapes.memo) as live, SavedBytes(tensors) as saved:
             yield saved, live
 
     def texts(self, count: int, size: tuple[int, int]) -> int:
@@ -353,7 +361,7 @@ class ShapeDryRun:
     def reward(self, outline: RewardOutline, count: int) -> int:
         """Peak of live bytes while a reward scores ``count`` images, without its weights."""
         tensors = [*outline.module.parameters(), *outline.module.buffers()]
-        live = LiveBytes(tensors)
+        live = LiveBytes(tensors, self._plain.memo)
         with torch.device("meta"), self._plain, live, torch.no_grad():
             outline.score(count)
         return live.peak

@@ -15,7 +15,7 @@ from tests.trainer.memory.test_preset_memory import PRESETS, card_of, real_model
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "memory.md").read_text("utf-8")
 ROW = re.compile(r'^(?P<family>.+?)(?: "(?P<name>.+?)")?(?: \(.+\))?, (?P<side>\d+)$')
-QUICK = "Stable Diffusion 1.5/#DPO.json"
+QUICK = "FLUX.2/#klein base 4B DPO.json"
 
 
 def rows() -> dict[str, list[str]]:
