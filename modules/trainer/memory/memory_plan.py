@@ -267,7 +267,8 @@ class Planner:
         return items
 
     def _sampling(self) -> Iterator[Phase]:
-        if not are_samples_due(self.config):
+        listed = any(sample.enabled for sample in self.config.load_samples())
+        if not (are_samples_due(self.config) and listed):
             return
         size = (self.spec.default_resolution,) * 2
         encoders = () if self.model.trains_text else self.model.text_encoders

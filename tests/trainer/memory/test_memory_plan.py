@@ -226,7 +226,7 @@ def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
 
 
 def test_each_phase_has_what_is_there_in_it() -> None:
-    key, sampling = "FLUX_DEV_1", {"sample_before_training": True}
+    key, sampling = "FLUX_DEV_1", {"sample_before_training": True, "samples": [{"prompt": "a cat"}]}
     texts = {"text_encoder", "text_encoder_2"}
     cached = plan_memory(config_of(key, **sampling), cuda=False)
     assert weights_of(cached) == {
@@ -299,6 +299,13 @@ def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -
         assert needs(planner(small).dry_run) < needs(planner(edits).dry_run)
 
 
+@pytest.mark.parametrize("samples", [[], None, [{"prompt": "a cat", "enabled": False}]])
+def test_without_samples_none_are_counted(samples: list[dict[str, Any]] | None) -> None:
+    given = {"sample_before_training": True, "sample_definition_file_name": "none.json"}
+    plan = plan_memory(config_of("FLUX_DEV_1", **given, samples=samples), cuda=False)
+    assert list(weights_of(plan)) == ["encoding prompts", "encoding images", "training step"]
+
+
 def test_filling_the_cache_takes_no_denoiser() -> None:
     plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
     assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}
@@ -308,7 +315,8 @@ def test_filling_the_cache_takes_no_denoiser() -> None:
 
 
 def test_trained_text_encoders_stay() -> None:
-    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, sample_before_training=True)
+    sampling = {"sample_before_training": True, "samples": [{"prompt": "a cat"}]}
+    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, **sampling)
     assert weights_of(plan_memory(config, cuda=False)) == {
         "encoding images": {"vae"},
         "training step": {"unet", "text_encoder"},
