@@ -11,7 +11,7 @@ from PIL import Image
 from modules.curation.store import CurationStore
 from modules.reward.base import create_reward
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
-from modules.reward.preference_head import load_head
+from modules.reward.preference_head import FEWEST_FITS, load_head
 from modules.util.errors import DataError, UserError
 from scripts import train_reward
 from scripts.train_reward import answer_comparisons, load_image, pair_comparisons
@@ -126,7 +126,9 @@ def test_the_reward_agrees_with_the_picks(folders, tmp_path, capsys):
     assert out.read_bytes() == first, "the same picks give the same file"
 
 
-def test_the_denoiser_judges_by_default(folders, tmp_path, capsys):
+def test_the_denoiser_judges_by_default(folders, tmp_path, capsys, monkeypatch):
+    # the fit of each image takes eight passes, and ten images are enough for a bar
+    monkeypatch.setattr(train_reward, "MOST_FITS", FEWEST_FITS)
     cache = tmp_path / "cache"
     more = ("--images", str(folders[1]), "--cache", str(cache))
     code, out, printed = run(folders, tmp_path, capsys, *more)
