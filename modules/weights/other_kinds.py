@@ -44,7 +44,8 @@ KINDS = (
         "a ControlNet",
         re.compile(
             r"((control_model|controlnet_(blocks|single_blocks|single_transformer_blocks|x_embedder|down_blocks|"
-            r"mid_block|cond_embedding|mode_embedder)|input_hint_block|zero_convs|control_blocks|pos_embed_input)\.).*"
+            r"mid_block|cond_embedding|mode_embedder)|input_hint_block|zero_convs|control_blocks|control_layers|"
+            r"control_all_x_embedder|pos_embed_input)\.|lllite_).*"
         ),
         0.0,
         f"ControlNets are not trained or used here; {_WHOLE}",

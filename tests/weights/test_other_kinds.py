@@ -50,6 +50,12 @@ OTHERS = {
         "is a ControlNet",
         "base_model_name",
     ),
+    "controlnet of z-image": (
+        zeros("control_layers.0.attention.to_q.weight", "control_all_x_embedder.2-1.weight"),
+        "is a ControlNet",
+        "base_model_name",
+    ),
+    "controlnet-lllite": (zeros("lllite_unet_a.down.0.weight"), "is a ControlNet", "base_model_name"),
     "redux": (zeros("redux_up.weight", "redux_down.weight"), r"is FLUX\.1 Redux", "base_model_name"),
     "ip adapter": (zeros("image_proj.proj.weight", "ip_adapter.1.to_k_ip.weight"), "IP-Adapter", "family"),
     "embedding": (zeros("emb_params"), "is an embedding", "additional_embeddings"),
