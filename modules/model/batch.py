@@ -36,7 +36,11 @@ def to_device(
     complete on return.
     """
     wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    return tensor.to(device=device, dtype=wanted, non_blocking=torch.device(device).type != "cpu")
+    place = torch.device(device)
+    if place.type == "cuda" and tensor.device.type == "cpu":
+        # from other memory, a copy of more than a few kilobytes waits until the device has nothing left to do
+        tensor = tensor.to(wanted).pin_memory()
+    return tensor.to(device=place, dtype=wanted, non_blocking=place.type != "cpu")
 
 
 class Sources(tuple[torch.Tensor, ...]):
@@ -101,11 +105,13 @@ class Conditioning(_Batched):
     stacked, and only such a batch has ``own_BL`` (bool), which marks the tokens that belong to a row.
 
     ``sources`` are the clean latents of source images. Rows of ``unbind`` contain only the prompts, without
-    sources.
+    sources. ``lengths`` are the numbers of tokens that ``mask_BL`` marks in each sample; ``None``
+    if they are not known without reading the mask.
     """
 
     tensors: dict[str, torch.Tensor]
     sources: Sources = NO_SOURCES
+    lengths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.tensors:
@@ -121,17 +127,38 @@ class Conditioning(_Batched):
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
 
+    def tokens(self) -> tuple[int, ...]:
+        """The number of tokens that ``mask_BL`` marks in each sample."""
+        return _lengths(self[MASK]) if self.lengths is None else self.lengths
+
+    def mask_if_needed(self) -> torch.Tensor | None:
+        """``mask_BL``, or ``None`` if it marks every token: attention is faster without a mask."""
+        mask_BL = self[MASK]
+        return None if set(self.tokens()) <= {mask_BL.shape[1]} else mask_BL
+
     def select(self, index: Index) -> Conditioning:
         """The samples ``index``, in that order. On the CPU, where reading lengths is free, unneeded padding
         is removed.
         """
         picked = {name: _pick(tensor, index) for name, tensor in self.tensors.items()}
         sources = _pick(self.sources, index)
-        return Conditioning(_without_common_padding(picked), sources)  # type: ignore[arg-type]
+        lengths = self._lengths_of(index)
+        return Conditioning(_without_common_padding(picked), sources, lengths)  # type: ignore[arg-type]
+
+    def _lengths_of(self, index: Index) -> tuple[int, ...] | None:
+        if self.lengths is None or (isinstance(index, torch.Tensor) and index.device.type != "cpu"):
+            return None
+        if isinstance(index, slice):
+            return self.lengths[index]
+        return tuple(self.lengths[i] for i in torch.as_tensor(index).tolist())
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
         tensors = {name: to_device(tensor, device, dtype) for name, tensor in self.tensors.items()}
-        return Conditioning(tensors, self.sources.to(device, dtype))
+        lengths, mask_BL = self.lengths, self.tensors.get(MASK)
+        if lengths is None and mask_BL is not None and mask_BL.device.type == "cpu":
+            # on the device, the CPU would have to wait for them
+            lengths = _lengths(mask_BL)
+        return Conditioning(tensors, self.sources.to(device, dtype), lengths)
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
@@ -143,15 +170,17 @@ class Conditioning(_Batched):
             return parts[0]
         padded = _padded([part.tensors for part in parts], axis=1)
         joined = {name: torch.cat([tensors[name] for tensors in padded]) for name in padded[0]}
-        return Conditioning(joined, Sources.cat([part.sources for part in parts]))
+        known = [part.lengths for part in parts if part.lengths is not None]
+        lengths = sum(known, ()) if len(known) == len(parts) else None
+        return Conditioning(joined, Sources.cat([part.sources for part in parts]), lengths)
 
     def plus(self, **tensors: torch.Tensor) -> Conditioning:
         """A copy with additional tensors."""
-        return Conditioning({**self.tensors, **tensors}, self.sources)
+        return Conditioning({**self.tensors, **tensors}, self.sources, None if MASK in tensors else self.lengths)
 
     def editing(self, sources: Sources) -> Conditioning:
         """A copy with source images."""
-        return Conditioning(self.tensors, sources)
+        return Conditioning(self.tensors, sources, self.lengths)
 
     def unbind(self) -> list[dict[str, torch.Tensor]]:
         """The samples one by one, without the batch axis and, if there is a mask, without the padding after
@@ -175,6 +204,10 @@ class Conditioning(_Batched):
 
 MASK = "mask_BL"
 OWN = "own_BL"
+
+
+def _lengths(mask_BL: torch.Tensor) -> tuple[int, ...]:
+    return tuple(mask_BL.sum(dim=1).tolist())
 
 
 def has_tokens(name: str) -> bool:

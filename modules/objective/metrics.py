@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -64,29 +64,48 @@ class PairMetrics:
         """Forget all micro-batches."""
         self._outs.clear()
 
+    def on_device(self) -> tuple[list[torch.Tensor], Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
+        """The numbers of all pairs where they are, and what computes ``sums`` from copies of them on the CPU."""
+        timed = [timestep_B for _, timestep_B in self._outs if timestep_B is not None]
+        sizes = [len(out.margin_B) for out, _ in self._outs]
+        lengths = [None if timestep_B is None else len(timestep_B) for _, timestep_B in self._outs]
+        # all micro-batches at once: each copy would wait for the device
+        found = [torch.cat([_columns(out) for out, _ in self._outs], 1)] if self._outs else []
+        found += [torch.cat(timed)] if timed else []
+        return found, lambda copies: _sums_of(copies, sizes, lengths)
+
+    @staticmethod
+    def losses_of(found: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The losses among the numbers of ``on_device``, one per pair."""
+        return found[0][_SUMS.index("loss")]
+
     def sums(self) -> torch.Tensor:
         """Sums over the pairs, float64 on the CPU. Those of several processes may be added."""
-        total = torch.zeros(_WIDTH, dtype=torch.float64)
-        if not self._outs:
-            return total
-        # all micro-batches at once: each copy would wait for the device
-        found = torch.cat([_columns(out) for out, _ in self._outs], 1).cpu().double()
-        timed = [timestep_B for _, timestep_B in self._outs if timestep_B is not None]
-        timesteps = iter(torch.cat(timed).cpu().split([len(one) for one in timed]) if timed else ())
-        sizes = [len(out.margin_B) for out, _ in self._outs]
-        for columns, (_, timestep_B) in zip(found.split(sizes, 1), self._outs, strict=True):
-            # contiguous, because the order in which numbers are added decides the last digits
-            total[: len(_SUMS)] += columns.contiguous().sum(1)
-            if timestep_B is not None:
-                whole = columns[_SUMS.index("whole")] > 0
-                total[len(_SUMS) :] += _by_quartile(
-                    columns[_SUMS.index("margin")][whole], next(timesteps)[whole]
-                )
-        return total
+        found, summed = self.on_device()
+        return summed([tensor.cpu() for tensor in found])
 
     def averages(self) -> dict[str, float]:
         """The averages of this process's sums."""
         return averages_of(self.sums())
+
+
+def _sums_of(
+    copies: Sequence[torch.Tensor], sizes: Sequence[int], lengths: Sequence[int | None]
+) -> torch.Tensor:
+    total = torch.zeros(_WIDTH, dtype=torch.float64)
+    if not copies:
+        return total
+    timed = [length for length in lengths if length is not None]
+    timesteps = iter(copies[1].split(timed) if timed else ())
+    for columns, length in zip(copies[0].double().split(list(sizes), 1), lengths, strict=True):
+        # contiguous, because the order in which numbers are added decides the last digits
+        total[: len(_SUMS)] += columns.contiguous().sum(1)
+        if length is not None:
+            whole = columns[_SUMS.index("whole")] > 0
+            total[len(_SUMS) :] += _by_quartile(
+                columns[_SUMS.index("margin")][whole], next(timesteps)[whole]
+            )
+    return total
 
 
 def _columns(out: PairOut) -> torch.Tensor:

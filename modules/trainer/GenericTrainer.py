@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -27,6 +28,7 @@ from modules.trainer.control.PeerWatch import PeerLost
 from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import fault_of, memory
 from modules.trainer.distributed import Processes
+from modules.trainer.late import UnreadStep, can_wait, update_if_finite
 from modules.trainer.memory.memory_advice import resumed_mode
 from modules.trainer.online.VoteDesk import Asking
 from modules.trainer.optim.optimizers import effective_rate, set_learning_rate
@@ -77,6 +79,8 @@ class GenericTrainer:
         self._counters = Counters()
         self._rescue = Rescue(self.processes.device)
         self._parts: Run | None = None
+        self._reads_late = False
+        self._unread: UnreadStep | None = None
 
     @property
     def parts(self) -> Run:
@@ -162,6 +166,7 @@ class GenericTrainer:
             return STOPPED
         self.processes.check_same(parts.named)
         parts.ready()
+        self._reads_late = can_wait(parts, self.processes)
         if config.only_cache:
             return FINISHED
         if not resumes and self.processes.first:
@@ -189,9 +194,9 @@ class GenericTrainer:
                 return STOPPED
             # an epoch may have no step at all, if concepts are repeated less than once per epoch
             self.progress.epoch = group.epoch
-            metrics = self._take_step(group)
-            self._advance(group, metrics)
+            self._advance(group, self._take_step(group))
             self._do_what_is_due(group.last)
+        self._read_step()
         return FINISHED
 
     def _groups(self) -> Generator[AccumulationGroup | None]:
@@ -258,37 +263,71 @@ class GenericTrainer:
 
     # -- one step ----------------------------------------------------------------------------------------------
 
-    def _take_step(self, group: AccumulationGroup) -> dict[str, float]:
+    def _take_step(self, group: AccumulationGroup) -> dict[str, float] | None:
+        """Take an optimizer step. Returns what to log, or ``None`` if that is read later."""
         parts, step = self.parts, self.progress.global_step
         self._rescue.whole = parts.fused is None
         parts.begin(self.progress)
         set_learning_rate(parts.optimizer, parts.schedule.factor(step))
         self._gradients(group, step)
+        self._read_step()
         self.processes.reduce_gradients(parts.parameters)
         gradients = [p.grad for p in parts.parameters if p.grad is not None]
         parts.scaler.unscale(gradients)
         norm = self._clip(gradients)
-        metrics = parts.step.metrics()
+        numbers = parts.step.numbers() if self._reads_late and gradients else None
+        if numbers is None:
+            logged = self._update_if_finite(step, norm)
+        else:
+            self._rescue.whole, logged = False, {}
+            update_if_finite(parts.optimizer, norm, numbers.sound, self._update)
+        parts.optimizer.zero_grad(set_to_none=True)
+        self._rescue.whole = True
+        rates = {f"lr/{group['name']}": effective_rate(group) for group in parts.optimizer.param_groups}
+        if numbers is not None:
+            self._unread = UnreadStep(self.progress, numbers, norm, rates)
+            return None
+        return {**logged, **rates}
+
+    def _update_if_finite(self, step: int, norm_on_device: torch.Tensor) -> dict[str, float]:
+        """Update the weights if loss and gradient are finite. Returns what to log."""
+        parts = self.parts
+        norm, metrics = float(norm_on_device), parts.step.metrics()
         sound = math.isfinite(metrics["loss/train_step"])
         finite = math.isfinite(norm) and sound
         self._rescue.whole = False
         if finite:
-            self._moved = self._moved or norm > 0
             self._update()
-            if parts.ema is not None:
-                parts.ema.update(step)
-            if parts.old_policy is not None:
-                parts.old_policy.update(step)
-            self._counters.undefined_steps = 0
+            self._updated(step, norm)
         elif not (sound and parts.scaler.searching):
             self._undefined(metrics["loss/train_step"], norm)
         if sound:
             # the loss itself is not scaled, so a smaller scale fixes only gradients
             parts.scaler.update(finite)
-        parts.optimizer.zero_grad(set_to_none=True)
-        self._rescue.whole = True
-        rates = {f"lr/{group['name']}": effective_rate(group) for group in parts.optimizer.param_groups}
-        return {**metrics, "grad_norm": norm, **rates}
+        return {**metrics, "grad_norm": norm}
+
+    def _updated(self, step: int, norm: float) -> None:
+        """Called after an update of the weights, before the next one."""
+        self._moved = self._moved or norm > 0
+        if self.parts.ema is not None:
+            self.parts.ema.update(step)
+        if self.parts.old_policy is not None:
+            self.parts.old_policy.update(step)
+        self._counters.undefined_steps = 0
+
+    def _read_step(self) -> None:
+        """Read and log the numbers of the last step, if that was put off. The weights must still be those after it."""
+        unread, self._unread = self._unread, None
+        if unread is None:
+            return
+        metrics, norm = unread.read()
+        if math.isfinite(norm) and math.isfinite(metrics["loss/train_step"]):
+            self._updated(unread.before.global_step, norm)
+        else:
+            now, self.progress = self.progress, unread.before
+            self._undefined(metrics["loss/train_step"], norm)
+            self.progress = now
+        self._log(unread.after, {**metrics, "grad_norm": norm, **unread.more}, unread.left)
 
     def _gradients(self, group: AccumulationGroup, step: int) -> None:
         try:
@@ -310,7 +349,7 @@ class GenericTrainer:
         scale = self.parts.scaler.scale * self.parts.loss_factor
         (loss if scale == 1.0 else loss * scale).backward()
 
-    def _clip(self, gradients: list[torch.Tensor]) -> float:
+    def _clip(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """The norm of all gradients before clipping."""
         norm = self.parts.norm(gradients)
         limit = self.config.clip_grad_norm
@@ -319,7 +358,7 @@ class GenericTrainer:
                 torch.nn.utils.clip_grad_norm_(parameter, limit)
         elif limit:
             torch.nn.utils.clip_grads_with_norm_(self.parts.parameters, limit, norm)
-        return float(norm)
+        return norm
 
     def _undefined(self, loss: float, norm: float) -> None:
         """Handle a NaN or infinite loss or gradient: keep the weights, and end the run after too many in a row."""
@@ -337,17 +376,24 @@ class GenericTrainer:
             "nan_patience",
         )
 
-    def _advance(self, group: AccumulationGroup, metrics: dict[str, float]) -> None:
-        """Log the finished step, then advance."""
+    def _advance(self, group: AccumulationGroup, metrics: dict[str, float] | None) -> None:
+        """Log the finished step unless its numbers are read later, then advance."""
         self.progress.advance(group.total)
         self._pace.step()
         left = self._pace.seconds_left(self.total_steps - self.progress.global_step)
         used = memory(self.processes.device)
-        self.callback.step(self.progress, {**metrics, **used}, self.total_steps, left)
-        for warning in self.parts.warnings():
-            self.callback.warning(warning)
+        if metrics is not None:
+            self._log(self.progress, {**metrics, **used}, left)
+        elif self._unread is not None:
+            self._unread.after, self._unread.left = copy.copy(self.progress), left
+            self._unread.more |= used
         if group.last:
             self.progress.next_epoch()
+
+    def _log(self, progress: TrainProgress, metrics: dict[str, float], left: float | None) -> None:
+        self.callback.step(progress, metrics, self.total_steps, left)
+        for warning in self.parts.warnings():
+            self.callback.warning(warning)
 
     # -- between steps -----------------------------------------------------------------------------------------
 
@@ -395,6 +441,8 @@ class GenericTrainer:
 
     def _obey(self, wishes: int) -> bool:
         """Execute the commands. Returns whether to stop."""
+        if wishes:
+            self._read_step()
         if wishes & PAUSE:
             self.callback.phase("paused", 0, 0)
             # commands that came with the pause are executed during it
@@ -424,6 +472,7 @@ class GenericTrainer:
     def _validate(self) -> None:
         parts = self.parts
         assert parts.validation is not None
+        self._read_step()
         self._counters.validated_at = self.progress.global_step
         with parts.exported_weights():
             values = parts.validation.run()
@@ -454,6 +503,7 @@ class GenericTrainer:
         """Make the samples with the moving average and, if requested, also without it. Returns their paths."""
         if not len(self.parts.sampler):
             return "there are no samples to make"
+        self._read_step()
         with self._others_waiting():
             if self.processes.first:
                 with self.parts.acceleration.evaluation(), self.parts.exported_weights():
@@ -471,6 +521,7 @@ class GenericTrainer:
     # -- saving ------------------------------------------------------------------------------------------------
 
     def _save_on_the_way(self) -> str:
+        self._read_step()
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         name = f"{self.config.save_filename_prefix}{stamp}-save-{self.progress.label()}"
         with self.parts.exported_weights():
@@ -505,6 +556,7 @@ class GenericTrainer:
 
     def _backup(self, must: bool = True) -> str:
         """Write a backup. A backup by time may fail, and is retried at the next interval."""
+        self._read_step()
         path: Path | None = None
         # every process adds images of its own
         rollout = self.parts.loader.snapshot(self.progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -37,6 +37,25 @@ Look = tuple[ModelPairScorer, ReferenceOut | None]
 """Pairs with their noise, and the reference's output for them if known."""
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of a step, on its device.
+
+    Args:
+        tensors: what the averages are computed from.
+        sound: whether all losses are finite, bool, ().
+        averages: computes the averages by logged tag from copies of the tensors on the CPU.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    sound: torch.Tensor
+    averages: Callable[[Sequence[torch.Tensor]], dict[str, float]]
+
+    def read(self) -> dict[str, float]:
+        """The averages, read at once."""
+        return self.averages([tensor.cpu() for tensor in self.tensors])
+
+
 class TrainStep(Protocol):
     """The interface of a way of training."""
 
@@ -46,6 +65,11 @@ class TrainStep(Protocol):
     def metrics(self) -> dict[str, float]:
         """Averages of the last step over all processes, by logged tag. They may also be used for learning, so
         it must be called exactly once per step. ``loss/train_step`` is always included.
+        """
+
+    def numbers(self) -> Numbers | None:
+        """The numbers of the last step on its device, instead of ``metrics``; ``None`` if they must be read before
+        the next step.
         """
 
     def warnings(self) -> list[str]:
@@ -86,6 +110,22 @@ class SupervisedStep:
             backward(loss_B.sum() / group.total)
             self._losses.append(loss_B.detach())
 
+    def numbers(self) -> Numbers | None:
+        if not self._losses:
+            return None
+        sizes = [len(loss_B) for loss_B in self._losses]
+        # copied to the CPU only once and all at once, so that no micro-batch waits for the previous one
+        loss_N = torch.cat(self._losses)
+
+        def averages(copies: Sequence[torch.Tensor]) -> dict[str, float]:
+            sums = torch.zeros(2, dtype=torch.float64)
+            for loss_B in copies[0].split(sizes):
+                sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
+            total, count = self._processes.sum(sums).tolist()
+            return {"loss/train_step": total / count if count else math.nan}
+
+        return Numbers((loss_N,), loss_N.isfinite().all(), averages)
+
     def _loss_of(self, batch: ImageBatch) -> torch.Tensor:
         setup, model = self._setup, self._model
         draw = setup.draw_noise(model, batch, self._noise, self._seed)
@@ -121,13 +161,11 @@ class SupervisedStep:
             return setup.predict(model, batch.latents_BChw, cond, draw, batch.size).predicted
 
     def metrics(self) -> dict[str, float]:
-        sums = torch.zeros(2, dtype=torch.float64)
-        if self._losses:
-            # copied to the CPU only now and all at once, so that no micro-batch waits for the previous one
-            losses = torch.cat(self._losses).cpu().split([len(loss_B) for loss_B in self._losses])
-            for loss_B in losses:
-                sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
-        total, count = self._processes.sum(sums).tolist()
+        numbers = self.numbers()
+        if numbers is not None:
+            return numbers.read()
+        # other processes may have losses
+        total, count = self._processes.sum(torch.zeros(2, dtype=torch.float64)).tolist()
         return {"loss/train_step": total / count if count else math.nan}
 
     def warnings(self) -> list[str]:
@@ -271,9 +309,22 @@ class PreferenceStep:
         total, images = self._processes.sum(sums).tolist()
         return reference_point(beta, total, images), known
 
+    def numbers(self) -> Numbers | None:
+        found, summed = self._metrics.on_device()
+        if not found or self._adaptive is not None:
+            # the next step's beta depends on this one's margins
+            return None
+        step = self._step
+        sound = self._metrics.losses_of(found).isfinite().all()
+        return Numbers(tuple(found), sound, lambda copies: self._tags(step, summed(copies)))
+
     def metrics(self) -> dict[str, float]:
-        averages = averages_of(self._processes.sum(self._metrics.sums()))
-        findings = self._diagnostics.update(self._step, averages)
+        return self._tags(self._step, self._metrics.sums())
+
+    def _tags(self, step: int, sums: torch.Tensor) -> dict[str, float]:
+        """The logged averages of a step, from the sums of this process."""
+        averages = averages_of(self._processes.sum(sums))
+        findings = self._diagnostics.update(step, averages)
         self._findings += [f"{finding.kind}: {finding.message}" for finding in findings]
         tags = training_tags(averages)
         if self._adaptive is not None and averages.get("pairs"):

@@ -262,7 +262,9 @@ std::tuple<Tensor, Tensor> probabilities(
     logits = logits.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   }
   auto sums = at::logsumexp(logits, {-1});
-  return {(logits - sums.unsqueeze(-1)).exp(), sums};
+  // a query that sees no key gets zeros, as on a GPU
+  auto blind = sums.isinf().unsqueeze(-1);
+  return {(logits - sums.unsqueeze(-1)).exp().masked_fill(blind, 0.0), sums};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> attention(

@@ -52,7 +52,7 @@ class Krea2Setup(QwenAutoencoder):
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
-        mask_BL, hidden_BLE = cond["mask_BL"], cond["hidden_BLE"].to(x_BChw.dtype)
+        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
         # text tokens have no position
         text_L3 = torch.zeros(hidden_BLE.shape[1], 3, device=x_BChw.device)
         image_L3 = grid_positions(height // 2, width // 2, x_BChw.device)
@@ -61,8 +61,7 @@ class Krea2Setup(QwenAutoencoder):
             encoder_hidden_states=hidden_BLE.unflatten(2, (len(LAYERS), -1)),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             position_ids=torch.cat([text_L3, image_L3]),
-            # attention is faster without a mask
-            encoder_attention_mask=None if bool(mask_BL.all()) else mask_BL,
+            encoder_attention_mask=cond.mask_if_needed(),
             return_dict=False,
         )[0]
         return unpack(out_BLE, height, width)

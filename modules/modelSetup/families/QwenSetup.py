@@ -55,15 +55,13 @@ class QwenSetup(QwenAutoencoder):
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
-        mask_BL = cond["mask_BL"]
         images = [x_BChw, *(source_BChw.to(x_BChw.dtype) for source_BChw in cond.sources)]
         shapes = [(1, image_BChw.shape[-2] // 2, image_BChw.shape[-1] // 2) for image_BChw in images]
         out_BLE = model.denoiser(
             hidden_states=torch.cat([pack(image_BChw) for image_BChw in images], dim=1),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             encoder_hidden_states=self.hidden_states(model, cond).to(x_BChw.dtype),
-            # attention is faster without a mask
-            encoder_hidden_states_mask=None if bool(mask_BL.all()) else mask_BL,
+            encoder_hidden_states_mask=cond.mask_if_needed(),
             img_shapes=[shapes] * len(x_BChw),
             return_dict=False,
         )[0]

@@ -34,13 +34,12 @@ class ZImageSetup(BaseModelSetup):
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
-        lengths = cond["mask_BL"].sum(dim=1).tolist()
         hidden_BLE = self.hidden_states(model, cond).to(x_BChw.dtype)
         # this model counts time from noise to image, and its velocity has that direction
         out = model.denoiser(
             list(x_BChw.unsqueeze(2)),
             (1000.0 - t_B) / 1000.0,
-            [hidden_LE[:length] for hidden_LE, length in zip(hidden_BLE, lengths, strict=True)],
+            [hidden_LE[:length] for hidden_LE, length in zip(hidden_BLE, cond.tokens(), strict=True)],
             return_dict=False,
         )[0]
         return -torch.stack(out).squeeze(2)

@@ -92,7 +92,7 @@ class ProfiledTrainer(GenericTrainer):
         with self._within(BACKWARD):
             super()._backward(loss)
 
-    def _clip(self, gradients: list[torch.Tensor]) -> float:
+    def _clip(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         with self._within(CLIP):
             return super()._clip(gradients)
 

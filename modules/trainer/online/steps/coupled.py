@@ -99,6 +99,9 @@ class CoupledStep:
         if group.fresh:
             self._check_first_ratio(group)
 
+    def numbers(self) -> None:
+        """They are read before the next step."""
+
     def metrics(self) -> dict[str, float]:
         return self._metrics.tags()
 

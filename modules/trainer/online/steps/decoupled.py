@@ -154,6 +154,9 @@ class DecoupledStep:
         """Add the gradients of the step."""
         raise NotImplementedError
 
+    def numbers(self) -> None:
+        """They are read before the next step."""
+
     def metrics(self) -> dict[str, float]:
         return self._results.tags()
 
