@@ -70,7 +70,7 @@ class UnreadStep:
 
 
 def can_wait(parts: Run, processes: Processes) -> bool:
-    """Whether the numbers of this run's steps can be read late, without a difference to its weights."""
+    """Return whether reading the numbers of this run's steps late leaves its weights unchanged."""
     optimizer = parts.optimizer
     fused = type(optimizer) in LATE and all(group["fused"] for group in optimizer.param_groups)
     places = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
