@@ -277,19 +277,19 @@ class GenericTrainer:
         norm = self._clip(gradients)
         numbers = parts.step.numbers() if self._reads_late and gradients else None
         if numbers is None:
-            logged = self._update_if_finite(step, norm)
+            logged = self._update_at_once(step, norm)
         else:
-            self._rescue.whole, logged = False, {}
+            self._rescue.whole = False
             update_if_finite(parts.optimizer, norm, numbers.sound, self._update)
         parts.optimizer.zero_grad(set_to_none=True)
         self._rescue.whole = True
         rates = {f"lr/{group['name']}": effective_rate(group) for group in parts.optimizer.param_groups}
-        if numbers is not None:
-            self._unread = UnreadStep(self.progress, numbers, norm, rates)
-            return None
-        return {**logged, **rates}
+        if numbers is None:
+            return {**logged, **rates}
+        self._unread = UnreadStep(self.progress, numbers, norm, rates)
+        return None
 
-    def _update_if_finite(self, step: int, norm_on_device: torch.Tensor) -> dict[str, float]:
+    def _update_at_once(self, step: int, norm_on_device: torch.Tensor) -> dict[str, float]:
         """Update the weights if loss and gradient are finite. Returns what to log."""
         parts = self.parts
         norm, metrics = float(norm_on_device), parts.step.metrics()

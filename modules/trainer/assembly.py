@@ -286,9 +286,10 @@ def _check_sample_list(config: TrainConfig) -> None:
             "add samples, or set sample_after_unit to NEVER and sample_before_training to false",
         )
     if are_samples_due(config):
-        check_sample_sources(config.model_type.spec, config.load_samples())
-        check_painting(config.model_type.spec, config.load_samples())
-        check_reading(config.model_type, config.load_samples())
+        samples = config.load_samples()
+        check_sample_sources(config.model_type.spec, samples)
+        check_painting(config.model_type.spec, samples)
+        check_reading(config.model_type, samples)
 
 
 def check_model(config: TrainConfig, before: Mapping[str, str] | None = None) -> None:

@@ -361,9 +361,10 @@ def _joined(rank: int, world_size: int) -> Any:
     )
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    address = loopback_of(host) if is_on_one_computer(host, world_size) else None
+    address = None
     if is_on_one_computer(host, world_size):
         stay_local()
+        address = loopback_of(host)
     if address and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         store = listening_store(address, port, JOINING)
     else:

@@ -121,8 +121,7 @@ class SupervisedStep:
             sums = torch.zeros(2, dtype=torch.float64)
             for loss_B in copies[0].split(sizes):
                 sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
-            total, count = self._processes.sum(sums).tolist()
-            return {"loss/train_step": total / count if count else math.nan}
+            return self._average(sums)
 
         return Numbers((loss_N,), loss_N.isfinite().all(), averages)
 
@@ -162,10 +161,12 @@ class SupervisedStep:
 
     def metrics(self) -> dict[str, float]:
         numbers = self.numbers()
-        if numbers is not None:
-            return numbers.read()
-        # other processes may have losses
-        total, count = self._processes.sum(torch.zeros(2, dtype=torch.float64)).tolist()
+        # without losses of its own, because other processes may have some
+        return self._average(torch.zeros(2, dtype=torch.float64)) if numbers is None else numbers.read()
+
+    def _average(self, sums: torch.Tensor) -> dict[str, float]:
+        """The average over all processes, from the sum and the number of this one's losses."""
+        total, count = self._processes.sum(sums).tolist()
         return {"loss/train_step": total / count if count else math.nan}
 
     def warnings(self) -> list[str]:

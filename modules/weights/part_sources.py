@@ -426,14 +426,13 @@ def load_from(
     """Load the wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
         return load_whole_file(sources, spec, wanted, dtypes)
-    modules = [name for name in wanted if name in spec.weight_parts]
-    if not dtypes.lazy:
-        index = check_folder(sources.base, spec, wanted)
-        there = [part for name in modules if not left_out(part := spec.part(name), index)]
-        modules = [part.name for part in there if _has_scales(sources.base / part.place, part, dtypes)]
-    loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
-    index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
-    for part in (spec.part(name) for name in modules):
-        if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base / part.place, part, spec, dtypes)
-    return loaded
+    index = check_folder(sources.base, spec, wanted, weights=not dtypes.configs_only)
+    there = [spec.part(name) for name in wanted if not left_out(spec.part(name), index)]
+    own = {
+        part.name: sources.base / part.place
+        for part in there
+        if part.name in spec.weight_parts
+        and (dtypes.lazy or _has_scales(sources.base / part.place, part, dtypes))
+    }
+    loaded = load_parts(sources.base, spec, [part.name for part in there if part.name not in own], dtypes)
+    return loaded | {name: part_from_folder(place, spec.part(name), spec, dtypes) for name, place in own.items()}

@@ -111,7 +111,7 @@ class Qwen21Setup(QwenAutoencoder):
         """Denoise prompts of different lengths separately, because the position of an image in the sequence
         depends on the length.
         """
-        lengths = cond["mask_BL"].sum(dim=1).tolist()
+        lengths = cond.tokens()
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         made = []
         for length, rows in groupby(order, key=lengths.__getitem__):

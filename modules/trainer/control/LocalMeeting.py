@@ -60,9 +60,9 @@ def listening_store(host: str, port: int, timeout: timedelta) -> TCPStore:
 
 
 def is_on_one_computer(host: str, world_size: int) -> bool:
-    """Return whether all processes of a group run on this computer, by the number that the launcher
-    started here. Without that
-    number, only if they meet at a loopback address: a name may mean the loopback on its own computer alone.
+    """Return whether all processes of a group run on this computer, by the number that the launcher started here.
+    Without that number, only if they meet at a loopback address: a name may mean the loopback on its own computer
+    alone.
 
     Args:
         host: where the processes meet.

@@ -267,8 +267,9 @@ class Planner:
         return items
 
     def _sampling(self) -> Iterator[Phase]:
-        listed = any(sample.enabled for sample in self.config.load_samples())
-        if not (are_samples_due(self.config) and listed):
+        if not are_samples_due(self.config):
+            return
+        if not any(sample.enabled for sample in self.config.load_samples()):
             return
         size = (self.spec.default_resolution,) * 2
         encoders = () if self.model.trains_text else self.model.text_encoders

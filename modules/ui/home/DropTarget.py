@@ -89,13 +89,12 @@ class DropTarget:
 
         def told(made: Added) -> str:
             if project.file.edits and made.edits:
-                looked_in = places.image or places.input_dir
                 EditsDialog(
                     self._ui,
                     lambda _images, found: self._add(project, paths, found),
                     paths,
                     words.SOURCES_LOST,
-                    looked_in,
+                    places,
                 )
             return self._told_images(project.file.edits, made)
 

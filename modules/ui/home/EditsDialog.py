@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tkinter import ttk
 
-from modules.curation.intake.edit_sources import EditOptions, options_of_form
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions, options_of_form
 from modules.ui.dialogs import Dialog
 from modules.ui.form.PathRow import PathRow
 from modules.ui.texts import home as words
@@ -26,7 +26,7 @@ class EditsDialog(Dialog):
         take: called with the images, and where their sources are.
         images: the images or their folder, if they are known.
         reason: why it asks, if the person did not choose to.
-        sources: where they were looked for.
+        places: where their sources were looked for.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class EditsDialog(Dialog):
         take: Callable[[Path | Sequence[Path], EditOptions], object],
         images: Path | Sequence[Path] | None = None,
         reason: str = "",
-        sources: Path | None = None,
+        places: EditOptions = NO_EDITS,
     ) -> None:
         super().__init__(ui, words.EDITS_TITLE, width=WIDTH, height=HEIGHT, scrolls=True)
         self._take = take
@@ -58,7 +58,7 @@ class EditsDialog(Dialog):
         self.sources = PathRow(
             self.body, 2, ui, start.SOURCES, self.accept, folder=words.ASK_INPUTS, file=words.ASK_SOURCE
         )
-        self.sources.value.set(str(sources or ""))
+        self.sources.value.set(str(places.image or places.input_dir or ""))
         note = ttk.Label(
             self.body, text=words.EDITS_NOTE, style="Small.TLabel", wraplength=px(WIDTH - 170), justify="left"
         )

@@ -222,8 +222,7 @@ class StartView(CardBoard):
                 return
             self._say("")
             if isinstance(error, SourcesNotFound):
-                looked_in = places.image or places.input_dir
-                EditsDialog(self.ui, self.take_images, source, words.SOURCES_LOST, looked_in)
+                EditsDialog(self.ui, self.take_images, source, words.SOURCES_LOST, places)
             else:
                 self._fault(str(error))
 

@@ -77,6 +77,17 @@ def _length(number: int) -> Any:
     )
 
 
+def reading_in(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings of ``READING`` that the values of a sample contain: part -> settings, named as in
+    ``TrainConfig``.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    for name, (part, own) in READING.items():
+        if sample.get(name) is not None:
+            made.setdefault(part, {})[own] = sample[name]
+    return made
+
+
 def reading_of(family: FamilySpec) -> frozenset[str]:
     """The settings of ``READING`` that a family has."""
     parts: dict[str, tuple[str, ...]] = {
@@ -206,12 +217,7 @@ class SampleConfig(BaseConfig):
         """Return how its prompts are read where that differs from the run: part -> settings, named as in
         ``TrainConfig``.
         """
-        made: dict[str, dict[str, Any]] = {}
-        for name, (part, own) in READING.items():
-            value = getattr(self, name)
-            if value is not None:
-                made.setdefault(part, {})[own] = value
-        return made
+        return reading_in({name: getattr(self, name) for name in READING})
 
     def seed_at(self, step: int) -> int:
         """The seed at a step of the run: ``seed``, or with ``random_seed`` one derived from seed and step."""

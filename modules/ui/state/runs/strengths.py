@@ -13,7 +13,7 @@ from typing import Any
 from modules.runner.LineProcess import LineProcess
 from modules.ui.state.runs.comparing import Grid, GridImage
 from modules.ui.texts.runs import SAMPLER
-from modules.util.config.SampleConfig import READING
+from modules.util.config.SampleConfig import reading_in
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError, UserError
 from modules.util.program_files import ROOT
@@ -73,8 +73,9 @@ class StrengthImages:
         line += ["--out", str(self.target(number)), "--overwrite"]
         family = ModelType(config["model_type"])
         sample = next((one for one in config.get("samples") or () if isinstance(one, Mapping)), {})
+        reading = reading_in(sample)
         for part in family.parts:
-            own = {**(config.get(part) or {}), **_reading(sample, part)}
+            own = {**(config.get(part) or {}), **reading.get(part, {})}
             if own.get("model_name"):
                 line += [f"--part={part}={own['model_name']}"]
             if own.get("include") is False and part in family.spec.optional_encoders:
@@ -94,15 +95,6 @@ class StrengthImages:
         return line + [
             f"{option}={sample[name]}" for name, option in _OPTIONS.items() if sample.get(name) is not None
         ]
-
-
-def _reading(sample: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The settings of a sample itself for how a part of the model reads prompts."""
-    return {
-        own: sample[name]
-        for name, (whose, own) in READING.items()
-        if whose == part and sample.get(name) is not None
-    }
 
 
 def read_strengths(text: str) -> tuple[float, ...]:

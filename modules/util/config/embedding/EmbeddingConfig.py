@@ -38,9 +38,8 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Placeholder",
         tip=(
-            "The word that stands for the embedding in captions and prompts. Capitals make no difference. Choose "
-            "one that is "
-            "not in the vocabulary, such as <my-cat>."
+            "The word that stands for the embedding in captions and prompts. Capitals make no difference. Choose one "
+            "that is not in the vocabulary, such as <my-cat>."
         ),
     )
     model_name: PathText = setting(

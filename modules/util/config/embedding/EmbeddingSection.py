@@ -42,9 +42,8 @@ class EmbeddingSection(BaseConfig):
         title="Learning rate",
         group="Training of embeddings",
         tip=(
-            "Learning rate of all embeddings. Embeddings need a much higher rate than an adapter: 1e-3 to 5e-3 "
-            "is usual. "
-            "Empty: the run's learning rate."
+            "Learning rate of all embeddings. Embeddings need a much higher rate than an adapter: 1e-3 to 5e-3 is "
+            "usual. Empty: the run's learning rate."
         ),
     )
     embedding_weight_dtype: DataType = setting(
