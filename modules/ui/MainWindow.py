@@ -49,10 +49,13 @@ from modules.ui.widgets.drop import accept_drops, load_drops, one_config
 from modules.ui.widgets.ScrollFrame import ScrollFrame, install_wheel
 from modules.ui.widgets.theme import Theme, is_dark
 from modules.ui.widgets.tk_support import (
+    IDLE,
     MAX_SCALE,
     MIN_SCALE,
     Pump,
+    cancel_timer,
     install_error_dialog,
+    later,
     select_all_with_ctrl_a,
     set_ui_scale,
 )
@@ -134,7 +137,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self._build()
         self._listen()
         self._open_where_it_was(session)
-        self._telling = self.after(200, self._tell)
+        self._telling = later(self, 200, self._tell)
         if number > 1:
             self.say(words.OTHER_WINDOW.format(name=store.session_path.name))
 
@@ -286,7 +289,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     def _refresh_soon(self) -> None:
         if not self._refreshing:
             self._refreshing = True
-            self.after_idle(self._refresh_bars)
+            later(self, IDLE, self._refresh_bars)
 
     def _refresh_bars(self) -> None:
         self._refreshing = False
@@ -455,12 +458,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         if tool is None:
             self.quit_window()
         else:
-            tool.close(lambda: self.after_idle(self._close_tools))
+            tool.close(lambda: later(self, IDLE, self._close_tools))
 
     def quit_window(self) -> None:
         """Save the session and close. A run continues on its own."""
         self.autosave.now()
-        self.after_cancel(self._telling)
+        cancel_timer(self, self._telling)
         self.check.close()
         self.runs.close()
         self.remote.close()
@@ -513,7 +516,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"there is no screen to open a window on: {error}\n")
         return 2
     if options.config is not None:
-        window.after(50, lambda: window.files.load(options.config))
+        later(window, 50, lambda: window.files.load(options.config))
     try:
         window.mainloop()
     except BaseException:

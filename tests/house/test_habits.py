@@ -72,3 +72,27 @@ def test_swallowed_errors_are_found(handler, bad):
     code = f"try:\n    pass\n{handler}"
     (found,) = nodes(parsed(code), ast.ExceptHandler)
     assert swallows(found, code.splitlines()) == bad
+
+
+TIMERS = ("after", "after_idle", "after_cancel")
+TIMERS_HERE = "modules/ui/widgets/tk_support.py"
+
+
+def bare_timers(source: Source) -> list[str]:
+    """Timers of a widget that may be gone before they are due."""
+    return [
+        f"{source.relative}:{node.lineno}"
+        for node in nodes(source, ast.Call)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in TIMERS and source.relative != TIMERS_HERE
+    ]
+
+
+def test_timers_are_those_that_end_with_their_widget():
+    faults = [fault for source in sources("modules", "scripts") for fault in bare_timers(source)]
+    assert not faults, "call later or cancel_timer of modules/ui/widgets/tk_support.py\n" + "\n".join(faults)
+
+
+def test_bare_timers_are_found():
+    code = "\n".join(f"self.window.{name}(f)" for name in TIMERS)
+    assert sorted(bare_timers(parsed(code))) == ["modules/x.py:1", "modules/x.py:2", "modules/x.py:3"]
+    assert not bare_timers(parsed("later(self, 5, f)"))

@@ -14,7 +14,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ThumbGrid import ThumbGrid
-from modules.ui.widgets.tk_support import GOOD
+from modules.ui.widgets.tk_support import GOOD, IDLE, later
 
 BAR_WIDTH, BAR_HEIGHT, NAME_WIDTH = 420, 34, 200
 LABEL_HEIGHT = 16
@@ -82,7 +82,7 @@ class ResultPage(ttk.Frame):
             button.bind("<Return>", lambda event: event.widget.invoke())
             bottom.add(button)
         first = next(iter(self.buttons.values()))
-        self.after_idle(lambda: first.focus_set() if first.winfo_exists() else None)
+        later(self, IDLE, lambda: first.focus_set() if first.winfo_exists() else None)
 
     def _line(self, card: ttk.Frame, row: int, text: str, style: str) -> ttk.Label:
         label = ttk.Label(card, text=text, style=style, justify="left", width=1)

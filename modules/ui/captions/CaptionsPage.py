@@ -34,7 +34,7 @@ from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import show_error
+from modules.ui.widgets.tk_support import IDLE, later, show_error
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -204,7 +204,7 @@ class CaptionsPage(ttk.Frame):
         """Handle a decoded image. Images that arrive together are drawn together."""
         if not self._gathering and self.winfo_exists():
             self._gathering = True
-            self.after(GATHER_MS, self._gathered)
+            later(self, GATHER_MS, self._gathered)
 
     def _gathered(self) -> None:
         self._gathering = False
@@ -264,7 +264,7 @@ class CaptionsPage(ttk.Frame):
 
         def closed(event: tk.Event[tk.Misc]) -> None:
             if event.widget is window and not answered:
-                self.after_idle(keep)
+                later(self, IDLE, keep)
 
         def keep() -> None:
             if not answered and self.winfo_exists():
@@ -342,7 +342,7 @@ class CaptionsPage(ttk.Frame):
             if self._told is not None:
                 done, total = self._told
                 self.say(words.WORKING.format(done=f"{done:,}", total=f"{total:,}"))
-            self.after(round(SHOW_SECONDS * 1000), self._watch)
+            later(self, round(SHOW_SECONDS * 1000), self._watch)
 
     def _end(self) -> None:
         self._busy = False

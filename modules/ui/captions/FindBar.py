@@ -9,6 +9,7 @@ from tkinter import ttk
 from modules.ui.texts import captions as words
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import cancel_timer, later
 
 DELAY_MS = 150
 
@@ -64,7 +65,7 @@ class FindBar(ttk.Frame):
 
     def destroy(self) -> None:
         if self._timer is not None:
-            self.after_cancel(self._timer)
+            cancel_timer(self, self._timer)
         super().destroy()
 
     def say(self, text: str) -> None:
@@ -104,12 +105,12 @@ class FindBar(ttk.Frame):
 
     def _soon(self) -> None:
         if self._timer is not None:
-            self.after_cancel(self._timer)
-        self._timer = self.after(DELAY_MS, self._changed)
+            cancel_timer(self, self._timer)
+        self._timer = later(self, DELAY_MS, self._changed)
 
     def _changed(self) -> None:
         if self._timer is not None:
-            self.after_cancel(self._timer)
+            cancel_timer(self, self._timer)
             self._timer = None
         if (self.by.get(), self.entry.get()) != self._last:
             self._now()

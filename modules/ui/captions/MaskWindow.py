@@ -24,7 +24,7 @@ from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import place_over, show_error, tie
+from modules.ui.widgets.tk_support import IDLE, later, place_over, show_error, tie
 
 LEARNED, HIDDEN = 255, 0
 SMALLEST, LARGEST = 1, 500
@@ -360,7 +360,7 @@ class MaskWindow(tk.Toplevel):
 
         def closed(event: tk.Event[tk.Misc]) -> None:
             if event.widget is window and not answered:
-                self.after_idle(keep)
+                later(self, IDLE, keep)
 
         def keep() -> None:
             if not answered and self.winfo_exists():

@@ -19,6 +19,7 @@ from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key, Shown
 from modules.ui.widgets.ImageView import ZoomState
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import cancel_timer, later
 
 
 @dataclass(frozen=True)
@@ -273,13 +274,13 @@ class ChoiceView(ttk.Frame):
 
     def _next_source(self) -> None:
         self._turn += 1
-        self._turning = self.after(FLIP_MS, self._next_source)
+        self._turning = later(self, FLIP_MS, self._next_source)
         self.compare(Comparing.SOURCE)
 
     def stop_flipping(self) -> None:
         """Stop cycling through sources. What is on the screen stays."""
         if self._turning is not None:
-            self.after_cancel(self._turning)
+            cancel_timer(self, self._turning)
             self._turning = None
 
     def toggle_difference(self) -> None:

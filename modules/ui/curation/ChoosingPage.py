@@ -30,7 +30,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
-from modules.ui.widgets.tk_support import elide_middle
+from modules.ui.widgets.tk_support import IDLE, cancel_timer, elide_middle, later
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
@@ -352,7 +352,7 @@ class ChoosingPage(ttk.Frame):
     def _prefetch(self) -> None:
         """Decode images ahead once they have their places."""
         if self._prefetching is None:
-            self._prefetching = self.after_idle(self._prefetch_now)
+            self._prefetching = later(self, IDLE, self._prefetch_now)
 
     def _prefetch_now(self) -> None:
         self._prefetching = None
@@ -363,7 +363,7 @@ class ChoosingPage(ttk.Frame):
         self.gauge.close()
         for timer in (self._prefetching, self._release):
             if timer is not None:
-                self.after_cancel(timer)
+                cancel_timer(self, timer)
         super().destroy()
 
     def arrived(self, key: Key) -> None:
@@ -412,11 +412,11 @@ class ChoosingPage(ttk.Frame):
     def on_release(self, key: str) -> None:
         """Handle a key release."""
         if self._held and key.lower() == self._held and self._release is None:
-            self._release = self.after(FLICKER_RELEASE_MS, self._let_go)
+            self._release = later(self, FLICKER_RELEASE_MS, self._let_go)
 
     def _hold(self, name: str) -> None:
         if self._release is not None:
-            self.after_cancel(self._release)
+            cancel_timer(self, self._release)
             self._release = None
         if name != self._held:
             self._let_go()
@@ -427,7 +427,7 @@ class ChoosingPage(ttk.Frame):
     def _let_go(self) -> None:
         """Reset the state of held keys."""
         if self._release is not None:
-            self.after_cancel(self._release)
+            cancel_timer(self, self._release)
         self._held, self._release = "", None
         if self.view is not None:
             self.view.flicker(False)

@@ -21,6 +21,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
+from modules.ui.widgets.tk_support import IDLE, later
 from modules.util.display import counted
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
@@ -78,7 +79,7 @@ class ExportPage(ttk.Frame):
         self._bottom(actions)
         self._refresh()
         controller.passed(self._passed_card)
-        self.after_idle(lambda: self.go.focus_set() if self.winfo_exists() else None)
+        later(self, IDLE, lambda: self.go.focus_set() if self.winfo_exists() else None)
 
     def _card(self, row: int, title: str) -> ttk.Frame:
         px = self.theme.px

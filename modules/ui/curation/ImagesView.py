@@ -19,7 +19,7 @@ from modules.ui.curation.PairController import Snapshot
 from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Compared, Key, Shown
 from modules.ui.widgets.ImageView import ImageView
-from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, on_event
+from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, cancel_timer, later, on_event
 from modules.util.display import counted
 
 MAX_AHEAD = 32
@@ -144,7 +144,7 @@ class ImagesView(ChoiceView):
         if on and self._flickering is None:
             self._swap()
         elif not on and self._flickering is not None:
-            self.after_cancel(self._flickering)
+            cancel_timer(self, self._flickering)
             self._flickering = None
             self._order = list(range(len(self.views)))
             self.draw()
@@ -152,11 +152,11 @@ class ImagesView(ChoiceView):
     def _swap(self) -> None:
         self._order = [*self._order[1:], self._order[0]]
         self.draw()
-        self._flickering = self.after(FLICKER_MS, self._swap)
+        self._flickering = later(self, FLICKER_MS, self._swap)
 
     def destroy(self) -> None:
         if self._flickering is not None:
-            self.after_cancel(self._flickering)
+            cancel_timer(self, self._flickering)
             self._flickering = None
         super().destroy()
 

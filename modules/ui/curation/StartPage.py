@@ -24,7 +24,15 @@ from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import Pump, elide_middle, on_event, run_in_thread
+from modules.ui.widgets.tk_support import (
+    IDLE,
+    Pump,
+    cancel_timer,
+    elide_middle,
+    later,
+    on_event,
+    run_in_thread,
+)
 from modules.util.display import counted
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
@@ -122,7 +130,7 @@ class StartPage(ttk.Frame):
         for name, entry in self.entries.items():
             if name in ("source", "output"):
                 accept_drops(entry, partial(self._dropped, name))
-        self.after_idle(self._first_focus)
+        later(self, IDLE, self._first_focus)
 
     def _first_focus(self) -> None:
         if self.winfo_exists():
@@ -299,8 +307,8 @@ class StartPage(ttk.Frame):
 
     def _look_soon(self) -> None:
         if self._looking is not None:
-            self.after_cancel(self._looking)
-        self._looking = self.after(LOOK_MS, self._look)
+            cancel_timer(self, self._looking)
+        self._looking = later(self, LOOK_MS, self._look)
 
     def _look(self) -> None:
         self._looking = None
@@ -394,7 +402,7 @@ class StartPage(ttk.Frame):
 
     def destroy(self) -> None:
         if self._looking is not None:
-            self.after_cancel(self._looking)
+            cancel_timer(self, self._looking)
             self._looking = None
         super().destroy()
 

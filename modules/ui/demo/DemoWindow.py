@@ -21,6 +21,7 @@ from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import IDLE, cancel_timer, later
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
@@ -268,7 +269,7 @@ class DemoWindow(Dialog):
         self.about_images.configure(text=text)
         self.refresh()
         self.buttons["cancel"].focus_set()
-        self._timer = self.after(POLL_MS, self._poll)
+        self._timer = later(self, POLL_MS, self._poll)
 
     def _poll(self) -> None:
         maker = self._maker
@@ -280,7 +281,7 @@ class DemoWindow(Dialog):
                 text=words.MADE_OF.format(done=maker.done, images=counted(maker.total, words.IMAGE))
             )
         if maker.running():
-            self._timer = self.after(POLL_MS, self._poll)
+            self._timer = later(self, POLL_MS, self._poll)
             return
         self._maker = None
         problem = maker.problem()
@@ -324,7 +325,7 @@ class DemoWindow(Dialog):
     def _tool_closed(self) -> None:
         self._tool = None
         if self.winfo_exists():
-            self.after_idle(self._come_back)
+            later(self, IDLE, self._come_back)
 
     def _come_back(self) -> None:
         self.deiconify()
@@ -374,6 +375,6 @@ class DemoWindow(Dialog):
             self._maker.process.end(0.5)
             self._maker = None
         if self._timer:
-            self.after_cancel(self._timer)
+            cancel_timer(self, self._timer)
             self._timer = ""
         super().destroy()

@@ -6,7 +6,7 @@ import tkinter as tk
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import fit_middle, focused
+from modules.ui.widgets.tk_support import IDLE, fit_middle, focused, later
 
 INSET = 6
 """Distance of the text from the edge of the field."""
@@ -38,7 +38,7 @@ class BothEnds:
 
     def _soon(self) -> None:
         if self._entry.winfo_exists():
-            self._entry.after_idle(self._show)
+            later(self._entry, IDLE, self._show)
 
     def _show(self) -> None:
         if not self._entry.winfo_exists():

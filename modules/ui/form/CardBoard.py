@@ -6,6 +6,7 @@ import tkinter as tk
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import IDLE, later
 
 CARD_WIDTH = 500
 MAX_CARD_WIDTH = 760
@@ -56,7 +57,7 @@ class CardBoard(ttk.Frame):
         """Arrange the cards once the current changes are done."""
         if not self._waiting and self.winfo_exists():
             self._waiting = True
-            self.after_idle(self._arrange)
+            later(self, IDLE, self._arrange)
 
     def columns(self) -> int:
         return max(1, min(3, self.winfo_width() // self._theme.px(CARD_WIDTH)))

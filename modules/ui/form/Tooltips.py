@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import cancel_timer, later
 
 DELAY_MS = 500
 WIDTH = 380
@@ -33,7 +34,7 @@ class Tooltips:
 
     def _wait(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
         self.hide()
-        self._timer = self._theme.root.after(DELAY_MS, lambda: self._show(widget, text))
+        self._timer = later(self._theme.root, DELAY_MS, lambda: self._show(widget, text))
 
     def _show(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
         self._timer = None
@@ -61,7 +62,7 @@ class Tooltips:
     def hide(self) -> None:
         """Hide the tooltip, or cancel one about to be shown."""
         if self._timer is not None:
-            self._theme.root.after_cancel(self._timer)
+            cancel_timer(self._theme.root, self._timer)
             self._timer = None
         if self._window is not None:
             self._window.destroy()

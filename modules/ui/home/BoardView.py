@@ -21,6 +21,7 @@ from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.tk_support import IDLE, later
 from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
 
@@ -207,7 +208,7 @@ class BoardView(ttk.Frame):
     def _draw_soon(self) -> None:
         if not self._drawing and self.winfo_exists():
             self._drawing = True
-            self.after_idle(self._draw)
+            later(self, IDLE, self._draw)
 
     def _draw(self) -> None:
         self._drawing = False

@@ -14,7 +14,7 @@ from modules.project.prompts import Prompts
 from modules.ui.home.ProjectJob import ProjectJob
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import home as words
-from modules.ui.widgets.tk_support import Pump, run_in_thread
+from modules.ui.widgets.tk_support import Pump, cancel_timer, later, run_in_thread
 from modules.util.errors import UserError
 
 POLL_MS = 600
@@ -47,7 +47,7 @@ class ProjectWatch:
         """A window that changes the project. While it is open, the project is read continuously."""
         self._listeners: list[Callable[[], None]] = []
         self._looking = False
-        self._timer = root.after(0, self._begin)
+        self._timer = later(root, 0, self._begin)
 
     def _begin(self) -> None:
         self._timer = ""
@@ -151,7 +151,7 @@ class ProjectWatch:
         if found is not None and found.live and self.job is None:
             self.run("train")  # its result must be taken
         if (self.job is not None or self.tool is not None) and not self._timer:
-            self._timer = self._root.after(POLL_MS, self._again)
+            self._timer = later(self._root, POLL_MS, self._again)
 
     def _again(self) -> None:
         self._timer = ""
@@ -238,7 +238,7 @@ class ProjectWatch:
         stays.
         """
         if self._timer:
-            self._root.after_cancel(self._timer)
+            cancel_timer(self._root, self._timer)
         job, self.job, self.project = self.job, None, None
         if job is not None and job.verb != "train":
             job.stop()

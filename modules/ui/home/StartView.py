@@ -34,7 +34,7 @@ from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import fit_middle, run_in_thread
+from modules.ui.widgets.tk_support import IDLE, fit_middle, later, run_in_thread
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
@@ -66,7 +66,7 @@ class StartView(CardBoard):
         self._buttons(foot)
         self._open()
         self.values["base"].trace_add("write", lambda *_: self._look_at_base())
-        self.after_idle(lambda: self.entries["folder"].focus_set() if self.winfo_exists() else None)
+        later(self, IDLE, lambda: self.entries["folder"].focus_set() if self.winfo_exists() else None)
 
     # --- a new one ----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from modules.ui.texts import data as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ThumbGrid import ThumbGrid
+from modules.ui.widgets.tk_support import later
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
@@ -123,7 +124,7 @@ class ConceptWindow(ItemDialog):
     # -- preview ---------------------------------------------------------------------------------------------
 
     def _tab_changed(self, _event: object) -> None:
-        self.after(50, self._want)
+        later(self, 50, self._want)
 
     def _want(self) -> None:
         if self.winfo_exists() and self._prefetcher is not None and self.grid_view.winfo_ismapped():

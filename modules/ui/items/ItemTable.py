@@ -15,7 +15,7 @@ from modules.ui.texts import lists as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import fit_middle, on_event
+from modules.ui.widgets.tk_support import IDLE, fit_middle, later, on_event
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -153,7 +153,7 @@ class ItemTable(ttk.Frame):
     def _resized(self, event: tk.Event[tk.Misc]) -> None:
         if event.width != self._width:
             self._width = event.width
-            self.after_idle(self._fit)
+            later(self, IDLE, self._fit)
 
     def _fit(self) -> None:
         if self.winfo_exists():

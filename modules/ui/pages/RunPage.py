@@ -28,7 +28,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import elide_middle, on_event
+from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later, on_event
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -254,7 +254,7 @@ class RunPage(Page):
 
     def _look_at_log(self) -> None:
         if self._timer:
-            self.after_cancel(self._timer)
+            cancel_timer(self, self._timer)
             self._timer = ""
         if not self.showing:
             return
@@ -268,7 +268,7 @@ class RunPage(Page):
                 _replace(self.log, text)
             elif text:
                 _append(self.log, text)
-        self._timer = self.after(LOG_MS, self._look_at_log)
+        self._timer = later(self, LOG_MS, self._look_at_log)
 
     # -- buttons ---------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class RunPage(Page):
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._timer:
-            self.after_cancel(self._timer)
+            cancel_timer(self, self._timer)
 
 
 def _clock(when: float) -> str:

@@ -18,7 +18,7 @@ from modules.ui.state.ItemList import ItemList
 from modules.ui.texts import lists
 from modules.ui.texts import rlhf as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import elide_middle
+from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later
 from modules.util.catalog import Entry, accelerators, rewards
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
@@ -142,8 +142,8 @@ class OnlineCards:
 
     def _count_soon(self) -> None:
         if self._counting:
-            self.count.after_cancel(self._counting)
-        self._counting = self.count.after(COUNT_AFTER_MS, self._count_now)
+            cancel_timer(self.count, self._counting)
+        self._counting = later(self.count, COUNT_AFTER_MS, self._count_now)
 
     def _count_now(self) -> None:
         self._counting = ""

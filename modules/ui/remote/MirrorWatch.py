@@ -19,6 +19,7 @@ from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import remote as words
 from modules.ui.texts import run as run_words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import later
 from modules.util.errors import UserError
 from modules.util.owned_files import shown
 
@@ -199,7 +200,7 @@ class MirrorWatch:
             return
         self._control.poll()
         if self._control.is_behind:
-            self._ui.root.after(CATCH_UP_MS, self._ended, turn, state)
+            later(self._ui.root, CATCH_UP_MS, self._ended, turn, state)
             return
         self._job = self._attendance = None
         self.connecting = self._control.connected = False

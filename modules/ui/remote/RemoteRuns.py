@@ -23,7 +23,7 @@ from modules.ui.remote.windows import PasswordDialog, TrustDialog
 from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import remote as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import listen_while_alive
+from modules.ui.widgets.tk_support import cancel_timer, later, listen_while_alive
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
@@ -97,7 +97,7 @@ class RemoteRuns:
         return min(1.0, task.sent / task.total) if task is not None and task.total else None
 
     def _tick(self) -> None:
-        self._timer = self._ui.root.after(TICK_MS, self._tick) if self._job is not None else ""
+        self._timer = later(self._ui.root, TICK_MS, self._tick) if self._job is not None else ""
         for listener in list(self._listeners):
             listener()
 
@@ -360,7 +360,7 @@ class RemoteRuns:
     def close(self) -> None:
         """Cancel everything and forget all passwords. Runs continue."""
         if self._timer:
-            self._ui.root.after_cancel(self._timer)
+            cancel_timer(self._ui.root, self._timer)
         self.watch.leave()
         if self._job is not None:
             self._job.cancel()

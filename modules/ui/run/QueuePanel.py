@@ -14,7 +14,7 @@ from modules.ui.Services import QueueWatch
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import fit_middle, listen_while_alive
+from modules.ui.widgets.tk_support import IDLE, cancel_timer, fit_middle, later, listen_while_alive
 from modules.util.errors import UserError
 
 TICK_MS = 1000
@@ -36,10 +36,10 @@ class QueueWork:
         self._listeners: list[Callable[[], None]] = []
         self._busy = False
         self._failed = False
-        self._timer = ui.root.after(TICK_MS, self._tick)
+        self._timer = later(ui.root, TICK_MS, self._tick)
 
     def _tick(self) -> None:
-        self._timer = self._ui.root.after(TICK_MS, self._tick)
+        self._timer = later(self._ui.root, TICK_MS, self._tick)
         if not self._busy and (self.runner.active or self._listeners or self.runner.queue.path.exists()):
             self.look()
 
@@ -77,7 +77,7 @@ class QueueWork:
         listen_while_alive(self._listeners, call, widget)
 
     def close(self) -> None:
-        self._ui.root.after_cancel(self._timer)
+        cancel_timer(self._ui.root, self._timer)
 
 
 class QueuePanel(ttk.Frame):
@@ -115,7 +115,7 @@ class QueuePanel(ttk.Frame):
         self.tree.pack(fill="both", expand=True)
         self.tree.bind("<Double-Button-1>", self._watch)
         self.tree.bind("<Return>", self._watch)
-        self.tree.bind("<Configure>", lambda _event: self.after_idle(self._fit))
+        self.tree.bind("<Configure>", lambda _event: later(self, IDLE, self._fit))
         work.listen(self._show, self)
         self._show()
         work.look()

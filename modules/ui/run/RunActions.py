@@ -16,6 +16,7 @@ from modules.ui.run.StartCheck import StartCheck
 from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import cancel_timer, later
 from modules.util.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class RunActions:
         self._again = False
         """True if Start was pressed while a cancelled start was still being tried."""
         self._news, self._shown = False, 0.0
-        self._timer = ui.root.after(POLL_MS, self._tick)
+        self._timer = later(ui.root, POLL_MS, self._tick)
 
     def start(self) -> None:
         """Start with the current settings, unless they have errors.
@@ -198,15 +199,15 @@ class RunActions:
 
     def _tick(self) -> None:
         if self.starting:
-            self._timer = self._ui.root.after(POLL_MS, self._tick)
+            self._timer = later(self._ui.root, POLL_MS, self._tick)
             return
         if self._waiting_run is not None and time.monotonic() > self._retry_at:
             self._try_to_start(*self._waiting_run)
-            self._timer = self._ui.root.after(POLL_MS, self._tick)
+            self._timer = later(self._ui.root, POLL_MS, self._tick)
             return
         self._news = self.control.poll() or self._news
         behind = self.control.is_behind
-        self._timer = self._ui.root.after(CATCH_UP_MS if behind else POLL_MS, self._tick)
+        self._timer = later(self._ui.root, CATCH_UP_MS if behind else POLL_MS, self._tick)
         # A long run is read in pieces. Drawing after each piece would take longer than reading.
         if self._news and (not behind or time.monotonic() - self._shown > SHOWN_EVERY):
             self._news, self._shown = False, time.monotonic()
@@ -241,4 +242,4 @@ class RunActions:
 
     def close(self) -> None:
         """Stop watching. The run continues."""
-        self._ui.root.after_cancel(self._timer)
+        cancel_timer(self._ui.root, self._timer)

@@ -12,6 +12,7 @@ from modules.ui.state.DryRun import DRY_RUN, DryRun, Found, no_images
 from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import cancel_timer, later
 
 SETTLED_MS = 1500
 """Files are checked after this long without a change."""
@@ -76,7 +77,7 @@ class StartCheck:
         """Schedule a check once changes have settled."""
         self._stop()
         self.checked, self.forecast = False, Forecast()
-        self._timer = self._ui.root.after(SETTLED_MS, self._look)
+        self._timer = later(self._ui.root, SETTLED_MS, self._look)
 
     def after_absence(self) -> None:
         """Check again when the person returns to the window, as files may have been fixed."""
@@ -141,7 +142,7 @@ class StartCheck:
 
     def _stop(self) -> None:
         if self._timer:
-            self._ui.root.after_cancel(self._timer)
+            cancel_timer(self._ui.root, self._timer)
             self._timer = ""
         if self._run is not None:
             self._run.cancel()

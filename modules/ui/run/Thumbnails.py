@@ -10,6 +10,7 @@ from PIL import ImageTk
 
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.tk_support import later
 
 BUDGET = 128 * 2**20
 GATHER_MS = 30
@@ -69,7 +70,7 @@ class Thumbnails:
     def _arrived(self) -> None:
         if not self._pending and self._owner.winfo_exists():
             self._pending = True
-            self._owner.after(GATHER_MS, self._gathered)
+            later(self._owner, GATHER_MS, self._gathered)
 
     def _gathered(self) -> None:
         self._pending = False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
 from modules.ui.texts import window as words
+from modules.ui.widgets.tk_support import cancel_timer, later
 
 log = logging.getLogger(__name__)
 DELAY_MS = 700
@@ -39,7 +40,7 @@ class Autosave:
     def soon(self) -> None:
         """Schedule a save after a change."""
         if self._timer is None:
-            self._timer = self._root.after(DELAY_MS, self._start)
+            self._timer = later(self._root, DELAY_MS, self._start)
 
     def _start(self) -> None:
         self._timer = None
@@ -49,7 +50,7 @@ class Autosave:
     def now(self) -> None:
         """Save before returning, for the end of the program."""
         if self._timer is not None:
-            self._root.after_cancel(self._timer)
+            cancel_timer(self._root, self._timer)
             self._timer = None
         self._write(*self._snapshot())
 

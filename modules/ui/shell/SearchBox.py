@@ -10,7 +10,7 @@ from modules.ui.state.search import search_settings
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import chosen_line, focused, on_event
+from modules.ui.widgets.tk_support import chosen_line, focused, later, on_event
 from modules.util.config.settings import Setting
 
 ROWS = 12
@@ -112,7 +112,7 @@ class SearchBox(ttk.Frame):
         return "break"
 
     def _left(self, _event: object) -> None:
-        self.after(150, self._hide_if_left)
+        later(self, 150, self._hide_if_left)
 
     def _hide_if_left(self) -> None:
         if self.winfo_exists() and focused(self) not in (self.entry, self.list):

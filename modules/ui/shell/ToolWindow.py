@@ -15,6 +15,7 @@ from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
+from modules.ui.widgets.tk_support import later
 from modules.util.errors import UserError
 
 WATCH_MS = 80
@@ -148,7 +149,7 @@ class ToolWindow(Dialog):
         for button in self.buttons:
             button.state(["disabled"])
         self.close_button.configure(text=words.STOP)
-        self.after(WATCH_MS, self._watch, self.job)
+        later(self, WATCH_MS, self._watch, self.job)
 
     def _watch(self, job: ToolJob) -> None:
         ended = job.ended.is_set()
@@ -159,7 +160,7 @@ class ToolWindow(Dialog):
             else words.WORKING
         )
         if not ended or job.lines:
-            self.after(WATCH_MS, self._watch, job)
+            later(self, WATCH_MS, self._watch, job)
             return
         self.job = None
         self.progress.configure(text=words.STOPPED if job.stopped else "" if job.fault else words.DONE)

@@ -13,7 +13,7 @@ from tkinter import filedialog
 from typing import Protocol
 
 from modules.ui.texts import files as words
-from modules.ui.widgets.tk_support import grabbing, show_error
+from modules.ui.widgets.tk_support import cancel_timer, grabbing, later, show_error
 from modules.util.errors import UserError
 
 Kinds = Sequence[tuple[str, str]]
@@ -166,12 +166,12 @@ def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
 
     def look() -> None:
         nonlocal timer
-        timer = guard.after(POLL_MS, look) if process.poll() is None else ""
+        timer = later(guard, POLL_MS, look) if process.poll() is None else ""
         if not timer:
             guard.destroy()
 
-    timer = guard.after(POLL_MS, look)
-    guard.bind("<Destroy>", lambda _event: guard.after_cancel(timer) if timer else None)
+    timer = later(guard, POLL_MS, look)
+    guard.bind("<Destroy>", lambda _event: cancel_timer(guard, timer) if timer else None)
     window.wait_window(guard)
     if process.poll() is None:  # the window was closed
         process.kill()

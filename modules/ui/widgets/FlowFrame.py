@@ -5,6 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from tkinter import ttk
 
+from modules.ui.widgets.tk_support import IDLE, later
+
 
 class FlowFrame(ttk.Frame):
     """Create widgets in it, then ``add`` them in order. Pack or grid the frame so that it gets all the width.
@@ -29,7 +31,7 @@ class FlowFrame(ttk.Frame):
     def _soon(self) -> None:
         if not self._waiting and self.winfo_exists():
             self._waiting = True
-            self.after_idle(self._arrange)
+            later(self, IDLE, self._arrange)
 
     def _arrange(self) -> None:
         self._waiting = False

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from modules.ui.widgets.tk_support import cancel_timer, later
+
 POLL_MS = 3
 
 Done = Callable[[Any], None]
@@ -53,7 +55,7 @@ class SerialWorker:
         self._open_calls += 1
         self._calls.put((work, done, failed or self._failed))
         if self._timer is None:
-            self._timer = self._widget.after(POLL_MS, self._poll)
+            self._timer = later(self._widget, POLL_MS, self._poll)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -75,13 +77,13 @@ class SerialWorker:
             pass
         finally:
             if self._open_calls and not self._closed and self._timer is None:
-                self._timer = self._widget.after(POLL_MS, self._poll)
+                self._timer = later(self._widget, POLL_MS, self._poll)
 
     def close(self) -> None:
         """Finish pending calls, drop their results, and end the thread."""
         self._closed = True
         if self._timer is not None:
-            self._widget.after_cancel(self._timer)
+            cancel_timer(self._widget, self._timer)
             self._timer = None
         self._calls.put(None)
         self._thread.join(timeout=30)

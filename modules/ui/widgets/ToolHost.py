@@ -53,7 +53,7 @@ class ToolHost(ttk.Frame):
         self.page: ttk.Frame | None = None
         self._when_closed = closed
         self._closing = False
-        self._then: Callable[[], None] | None = None
+        self._then: Callable[[], object] | None = None
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -104,7 +104,7 @@ class ToolHost(ttk.Frame):
         if hasattr(self.page, "on_release"):
             cast(Page, self.page).on_release(event.keysym)
 
-    def close(self, then: Callable[[], None] | None = None) -> None:
+    def close(self, then: Callable[[], object] | None = None) -> None:
         """Finish running work, then close.
 
         Args:

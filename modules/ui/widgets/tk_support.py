@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 PUMP_MS = 50
 PUMP_BUDGET_SECONDS = 0.012
+IDLE: Literal["idle"] = "idle"
 FULL_COLLECTION_SECONDS = 30.0
 """Interval between two full garbage collections."""
 MIN_SCALE, MAX_SCALE = 75, 200
@@ -100,7 +101,7 @@ class Pump:
         self._posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._closed = False
         _garbage.opened()
-        self._timer = widget.after(PUMP_MS, self._tick)
+        self._timer = later(widget, PUMP_MS, self._tick)
 
     def post(self, call: Callable[[], object]) -> None:
         """Run ``call`` on the Tk thread soon. May be called from any thread; ignored after ``close``."""
@@ -120,7 +121,7 @@ class Pump:
     def _tick(self) -> None:
         if self._closed:
             return
-        self._timer = self._widget.after(PUMP_MS, self._tick)
+        self._timer = later(self._widget, PUMP_MS, self._tick)
         self.drain()
         _garbage.collect()
 
@@ -130,7 +131,32 @@ class Pump:
             return
         self._closed = True
         _garbage.closed()
-        self._widget.after_cancel(self._timer)
+        cancel_timer(self._widget, self._timer)
+
+
+def later(widget: tk.Misc, delay: int | Literal["idle"], call: Callable[..., object], *args: object) -> str:
+    """Call a function once, unless the widget is gone by then. Returns a timer for ``cancel_timer``.
+
+    ``widget.after`` would not do. A widget that goes away deletes the Tcl command behind its timer, but not the timer.
+    The name of the command is a memory address, so a newer command may get it, and the timer would run that one: a
+    button's, for example. Here the command belongs to the root, which outlives all timers.
+
+    Args:
+        delay: milliseconds, or ``IDLE``: as soon as there is nothing else to do.
+    """
+
+    def due() -> None:
+        if widget.winfo_exists():
+            call(*args)
+
+    root: tk.Misc = widget._root()  # type: ignore[attr-defined]
+    timer: str = root.after(delay, due)
+    return timer
+
+
+def cancel_timer(widget: tk.Misc, timer: str) -> None:
+    """Cancel a timer of ``later``. Nothing happens if it has run already."""
+    widget._root().after_cancel(timer)  # type: ignore[attr-defined]
 
 
 def run_in_thread(
@@ -238,7 +264,7 @@ class ErrorDialog(tk.Toplevel):
         place_over(self, over)
         tie(self, over)
         self.deiconify()
-        self.after(20, self._raise)
+        later(self, 20, self._raise)
 
     def _raise(self) -> None:
         if not self.winfo_exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
 
@@ -15,7 +16,15 @@ from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import ErrorDialog, Pump, install_error_dialog, show_error
+from modules.ui.widgets.tk_support import (
+    IDLE,
+    ErrorDialog,
+    Pump,
+    cancel_timer,
+    install_error_dialog,
+    later,
+    show_error,
+)
 from modules.util.errors import UserError
 
 
@@ -25,6 +34,32 @@ def wait(done: Callable[[], object], live: Callable[[], None] = lambda: None, se
         assert time.monotonic() < end
         live()
         time.sleep(0.002)
+
+
+# --- timers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gui
+def test_a_timer_of_a_widget_that_is_gone_calls_nothing(root: tk.Tk) -> None:
+    """Least of all the command of a newer widget, which may have got the same name."""
+    called: list[str] = []
+    gone, kept = tk.Frame(root), tk.Frame(root)
+    for delay in (IDLE, 1):
+        later(gone, delay, called.append, "gone")
+        later(kept, delay, called.append, str(delay))
+    late = later(kept, 1, called.append, "cancelled")
+    cancel_timer(kept, late)
+    gone.destroy()
+    pending = [root.tk.splitlist(root.tk.call("after", "info", timer))[0] for timer in
+               root.tk.splitlist(root.tk.call("after", "info"))]  # fmt: skip
+    assert all(root.tk.call("info", "commands", name) for name in pending), "a timer has lost its command"
+    assert len(pending) >= 4
+    wait(lambda: len(called) == 2, root.update)
+    time.sleep(0.01)
+    root.update()
+    assert called == ["idle", "1"]
+    cancel_timer(kept, late)
+    assert {name for name in pending if root.tk.call("info", "commands", name)} == set(), "a command is left"
 
 
 # --- the worker -------------------------------------------------------------------------------------------------
