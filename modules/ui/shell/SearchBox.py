@@ -82,7 +82,9 @@ class SearchBox(ttk.Frame):
             return
         self.list.selection_set(0)
         root, entry = self._ui.root, self.entry
-        width = max(entry.winfo_width(), self._ui.theme.px(520))
+        font, edge = self._ui.theme.fonts["text"], 2 * self._ui.theme.px(8)
+        widest = max(font.measure(line) for line in self.list.get(0, "end")) + edge
+        width = min(max(entry.winfo_width(), self._ui.theme.px(520), widest), root.winfo_width() - 8)
         right = entry.winfo_rootx() - root.winfo_rootx() + entry.winfo_width()
         self.list.configure(height=max(1, min(ROWS, self.list.size())))
         top = entry.winfo_rooty() - root.winfo_rooty() + entry.winfo_height() + 2

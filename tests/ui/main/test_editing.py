@@ -143,6 +143,16 @@ def test_search_jumps_to_the_field(hands: Hands) -> None:
     assert not hands.window.top_bar.search.list.winfo_viewable()
 
 
+def test_what_is_found_can_be_read_to_its_end(hands: Hands) -> None:
+    hands.keys("<Control-f>", to=hands.window)
+    hands.wait(lambda: hands.window.focus_get() is hands.window.top_bar.search.entry)
+    hands.type("learning rate")
+    found = hands.window.top_bar.search.list
+    hands.wait(found.winfo_viewable)
+    assert any("(not shown now)" in line for line in found.get(0, "end"))
+    assert found.xview() == (0.0, 1.0)
+
+
 def test_search_tells_what_shows_a_hidden_field(hands: Hands) -> None:
     hands.window.jump("rlhf_dpo_beta")
     assert hands.window.page == "rlhf"
