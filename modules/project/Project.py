@@ -186,7 +186,7 @@ class Project:
         Raises:
             UserError: it is unreadable, or some of it is not what the project's model makes.
         """
-        found = read_tasks(self.prompts_path)
+        found = read_tasks(self.prompts_path, self.prompts_path.name)
         if any(bool(one.sources) is not self.file.edits for one in found):
             raise DataError(
                 f"{self.prompts_path.name} has prompts {'without' if self.file.edits else 'with'} source images",

@@ -21,6 +21,7 @@ from modules.util.rng import python_random
 
 Prompts = Path | str | Sequence[PromptRow]
 """A file of prompts, its text, or its lines."""
+FLAG = "--prompts"
 MOST_OF_A_LINE = 256
 HELD_OUT_SHARE = 0.2
 _CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
@@ -73,26 +74,40 @@ def written_out(line: str) -> list[str]:
     return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
 
 
-def read_rows(given: Prompts) -> list[PromptRow]:
-    """The lines of a file or a text, as they are written."""
-    if isinstance(given, Path):
-        return read_prompt_rows(given)
-    if isinstance(given, str):
-        return [PromptRow(text) for text in prompts_of_text(given, "the list")]
+def read_rows(given: Prompts, place: str = FLAG) -> list[PromptRow]:
+    """The lines of a file or a text, as they are written.
+
+    Args:
+        place: what messages name as their origin.
+
+    Raises:
+        DataError: they are unreadable, or a line is wrong.
+    """
+    try:
+        if isinstance(given, Path):
+            return read_prompt_rows(given)
+        if isinstance(given, str):
+            return [PromptRow(text) for text in prompts_of_text(given, "the list")]
+    except DataError as error:
+        # these files are not those of a run's setting
+        raise DataError(error.message, place, error.hint) from error
     return list(given)
 
 
-def read_tasks(given: Prompts) -> list[Given]:
+def read_tasks(given: Prompts, place: str = FLAG) -> list[Given]:
     """Read the tasks of a file or a text, with choices expanded and duplicates removed.
 
     Prompts that are equal after removing generator tags count as duplicates, because images are grouped this
     way. The same prompt with another source is another task.
 
+    Args:
+        place: what messages name as their origin.
+
     Raises:
         DataError: there are no tasks, or only some have a source image.
     """
     found: dict[str, Given] = {}
-    for row in read_rows(given):
+    for row in read_rows(given, place):
         source = name_of_sources(row.sources) if row.sources else ""
         for prompt in written_out(row.text):
             one = Given(Task(prompt, source), row.sources)
@@ -103,7 +118,7 @@ def read_tasks(given: Prompts) -> list[Given]:
         raise DataError(
             f"{counted(len(without), 'prompt has', 'prompts have')} no source image, and others have one:\n"
             f"{list_offenders([shown(text, 60) for text in without])}",
-            "--prompts",
+            place,
             'write {"prompt": ..., "source": ...} in each line, or a source in none',
         )
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections import Counter
@@ -71,13 +72,14 @@ class TestNew:
             (("--prompts", "{good}", "--width", "65"), "image.width"),
             (("--prompts", "{good}", "--adapter", "{none}"), "no file"),
             (("--prompts", "{choices}"), "make 512 prompts"),
+            (("--prompts", "{pipe}"), "error: --prompts: "),
         ],
     )
     def test_mistakes_leave_nothing_behind(self, tmp_path, prompts_file, drawer, capsys, arguments, message):
         (tmp_path / "two").write_text("one\ntwo\n")
         (tmp_path / "choices").write_text("{a|b}" * 9)
-        files = {"two": tmp_path / "two", "none": tmp_path / "none", "good": prompts_file,
-                 "choices": tmp_path / "choices"}  # fmt: skip
+        os.mkfifo(tmp_path / "pipe")
+        files = {name: tmp_path / name for name in ("two", "none", "choices", "pipe")} | {"good": prompts_file}
         given = [argument.format(**files) for argument in arguments]
         assert message in refused(capsys, "new", tmp_path / "p", *NEW, *given)
         assert not (tmp_path / "p").exists()
