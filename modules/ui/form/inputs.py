@@ -18,7 +18,8 @@ from modules.util.config.settings import Choice, Setting
 TextChanged = Callable[[str], None]
 ValueChanged = Callable[[Any], None]
 EMPTY = "automatic"
-NONE = "none"
+EMPTY_OF = {"bound": "none", "inherited": "as in the run"}
+"""What an empty field means, by the hint of its setting."""
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
 _SUGGESTIONS: dict[str, tuple[str, ...]] = {
@@ -77,7 +78,7 @@ class Line(Input):
         entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
         self.widget = self.focus_widget = entry
         if setting.optional:
-            self._add_hint(entry, theme, NONE if setting.widget == "bound" else EMPTY)
+            self._add_hint(entry, theme, EMPTY_OF.get(setting.widget, EMPTY))
         if buttons and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
@@ -197,15 +198,16 @@ class Pick(Input):
         self,
         parent: tk.Misc,
         choices: tuple[Choice, ...],
-        optional: bool,
+        empty: str,
         theme: Theme,
         changed: ValueChanged,
     ) -> None:
+        """Make it. ``empty`` is the label of no choice; empty if there has to be one."""
         self._values: list[str | None] = [choice.value for choice in choices]
         labels = [choice.label for choice in choices]
-        if optional:
+        if empty:
             self._values.insert(0, None)
-            labels.insert(0, "\u2014")
+            labels.insert(0, empty)
         self._changed = changed
         combo = ttk.Combobox(parent, values=labels, state="readonly", font=theme.fonts["text"], width=12)
         combo.configure(height=min(len(labels), 14), postcommand=lambda: style_popdown(theme, combo))
@@ -300,7 +302,8 @@ def make_input(
     if setting.kind == "bool":
         return Switch(parent, value_changed)
     if setting.kind == "choice":
-        return Pick(parent, setting.choices, setting.optional, theme, value_changed)
+        empty = EMPTY_OF.get(setting.widget, "\u2014") if setting.optional else ""
+        return Pick(parent, setting.choices, empty, theme, value_changed)
     if setting.kind == "choices":
         return Several(parent, setting.choices, value_changed)
     if setting.widget == "multiline":

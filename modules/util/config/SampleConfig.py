@@ -54,6 +54,7 @@ def _skip(number: int) -> Any:
         None,
         ge=0,
         le=100,
+        widget="inherited",
         group=_READING,
         title=f"Layer skip {number}",
         tip=(
@@ -68,6 +69,7 @@ def _length(number: int) -> Any:
         None,
         ge=1,
         le=1024,
+        widget="inherited",
         group=_READING,
         title=f"Tokens of a prompt {number}",
         tip=(
@@ -189,6 +191,7 @@ class SampleConfig(BaseConfig):
     text_encoder_4_sequence_length: int | None = _length(4)
     transformer_attention_mask: Annotated[PaddingMask, Strict(False)] | None = setting(
         None,
+        widget="inherited",
         group=_READING,
         title="Padding of prompts",
         tip=(

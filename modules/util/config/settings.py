@@ -80,7 +80,8 @@ class Setting:
         limits: allowed numbers.
         visible: when it is shown, see ``is_visible``; empty means always.
         widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
-            ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound).
+            ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound, ``inherited``: empty: as in the
+            run).
         hidden: never a row of a form.
         first: whether it is one of the few of its page that matter in a first run.
         cost: ``value`` if every other value makes an optimizer step take another time, ``switch`` if only

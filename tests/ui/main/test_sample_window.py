@@ -48,6 +48,8 @@ def test_a_sample_shows_how_its_family_can_read_prompts(hands: Hands) -> None:
     window = opened(hands)
     expected = ["text_encoder_1_layer_skip", "text_encoder_2_sequence_length", "transformer_attention_mask"]
     assert shown(window) == expected
+    length, padding = (window.forms[0].rows[name].input.focus_widget for name in expected[1:])
+    assert length.winfo_children()[0]["text"] == padding.get() == "as in the run"
     hands.focus(window.forms[0].rows["text_encoder_1_layer_skip"].input.focus_widget)
     hands.keys("<Control-slash>", "<Delete>")
     hands.click(hands.button("OK", window))
