@@ -87,6 +87,17 @@ def _reward_bounds(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
+@rule(*_MODE, "rlhf_rewards", "rlhf_advantage_ranked")
+def _ranks_have_no_scale(c: TrainConfig) -> Iterator[Finding]:
+    ranked = c.trains_online and c.rlhf_advantage_ranked
+    for index, one in enumerate(c.rlhf_rewards if ranked else ()):
+        if one.normalise:
+            yield ConfigWarning(
+                "has no effect: rlhf_advantage_ranked replaces each reward by its rank, and dividing changes no rank",
+                f"rlhf_rewards[{index}].normalise",
+            )
+
+
 @rule(*_MODE, "rlhf_advantage_scale", "rlhf_reward_combination")
 def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
     combined = c.rlhf_reward_combination is RewardCombination.GDPO

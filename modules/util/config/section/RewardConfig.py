@@ -41,7 +41,7 @@ class RewardConfig(BaseConfig):
         title="Normalise",
         tip=(
             "Divide by a moving average of the reward's standard deviation within prompts, so that a "
-            "weight means the same for all rewards."
+            "weight means the same for all rewards. Without effect if rewards are replaced by their ranks."
         ),
     )
     params: dict[str, Any] = setting(

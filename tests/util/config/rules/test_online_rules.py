@@ -10,6 +10,7 @@ from modules.util.errors import ConfigError, UnsupportedError, UserError
 GRPO = {"rlhf_enabled": True, "rlhf_mode": "GRPO"}
 DGPO = {"rlhf_enabled": True, "rlhf_mode": "DGPO"}
 GSPO = {"rlhf_enabled": True, "rlhf_mode": "GSPO"}
+NORMALISED = {"rlhf_rewards": [{"reward": "entropy"}, {"reward": "contrast", "normalise": True}]}
 CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
 
 
@@ -192,6 +193,7 @@ def test_a_single_accelerator_is_a_list_of_one() -> None:
         ),
         ({**DGPO, "rlhf_dgpo_clip_kl": True}, "rlhf_dgpo_clip_kl"),
         ({**GRPO, "rlhf_count_skipped": True}, "rlhf_count_skipped"),
+        ({**GRPO, **NORMALISED, "rlhf_advantage_ranked": True}, "rlhf_rewards[1].normalise"),
     ],
 )
 def test_a_setting_that_cannot_act_is_named(data: dict, field: str) -> None:
@@ -207,5 +209,7 @@ def test_the_same_settings_are_not_named_where_they_act() -> None:
         {**DGPO, "rlhf_num_train_timesteps": 10},
         {**DGPO, "rlhf_num_train_timesteps": 99, "rlhf_timestep_sampler": "UNIFORM"},
         {**DGPO, "rlhf_rollout_noise_level": 0},
+        {**GRPO, **NORMALISED},
+        {**NORMALISED, "rlhf_advantage_ranked": True},
     ):
         assert find_problems(read_config(data)).warnings == []
