@@ -39,6 +39,7 @@ from modules.trainer.resume.Rescue import Rescue
 from modules.trainer.resume.resume_rules import check_resumable, check_same_start
 from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError
 from modules.util.files.output_place import output_fault
 from modules.util.TrainProgress import TrainProgress
@@ -240,6 +241,7 @@ class GenericTrainer:
             self._backup()
         if fault:
             raise fault
+        self._note_average()
         with parts.exported_weights():
             if parts.best is not None and parts.best.step is not None and self.processes.first:
                 # last of all, because neither the average nor the optimizer's view may come after it; only
@@ -524,10 +526,20 @@ class GenericTrainer:
         self._read_step()
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         name = f"{self.config.save_filename_prefix}{stamp}-save-{self.progress.label()}"
+        self._note_average()
         with self.parts.exported_weights():
             path = self._save(self.run_directory.save_dir / f"{name}.safetensors")
         self._pace.leave_out()
         return str(path)
+
+    def _note_average(self) -> None:
+        """Say so if the weights to be saved are not averaged although an average is kept."""
+        average, steps = self.parts.ema, self.progress.global_step
+        if average is not None and not average.begun and steps:
+            self.callback.warning(
+                f"the moving average has not been updated in {counted(steps, 'step')} (ema_update_step_interval is "
+                f"{average.interval}), so the trained weights are saved without averaging"
+            )
 
     def _save(self, path: Path) -> Path:
         """Write the model with the current weights, in the first process only."""

@@ -145,10 +145,16 @@ class Run:
         return [parameter for _, parameter in self.named if parameter.requires_grad]
 
     @contextmanager
-    def exported_weights(self, averaged: bool = True) -> Iterator[None]:
+    def exported_weights(self, averaged: bool | None = None) -> Iterator[None]:
         """Inside the block, the weights are those that would be saved: schedule-free weights, or their moving
         average.
+
+        Args:
+            averaged: use the moving average; by default once it has been updated, because until then it is what the
+                run started from.
         """
+        if averaged is None:
+            averaged = self.ema is not None and self.ema.begun
         with ExitStack() as stack:
             stack.enter_context(evaluation_weights(self.optimizer))
             if averaged and self.ema is not None:
@@ -221,7 +227,7 @@ class Run:
             with self.old_policy.active():
                 yield
         elif self.ema is not None and config.rlhf_off_policy and not config.rlhf_mode.coupled:
-            with self.exported_weights():
+            with self.exported_weights(averaged=True):
                 yield
         else:
             yield

@@ -36,12 +36,15 @@ class MovingAverage:
             name: parameter.detach().to(device, torch.float32, copy=True)
             for name, parameter in self.parameters
         }
+        self.begun = False
+        """False while the averages are still those initial values."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update after optimizer step ``step`` (from 0); does nothing between the intervals."""
         if (step + 1) % self.interval:
             return
+        self.begun = True
         weight = 1.0 - decay_at(step, self.decay)
         for name, parameter in self.parameters:
             average = self._average[name]
@@ -68,8 +71,12 @@ class MovingAverage:
         return dict(self._average)
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restore the state. Raises ``DataError`` if the averages belong to other parameters."""
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], steps: int) -> None:
+        """Restore the state after ``steps`` optimizer steps.
+
+        Raises:
+            DataError: the averages belong to other parameters.
+        """
         fits = state.keys() == self._average.keys() and all(
             state[name].shape == average.shape for name, average in self._average.items()
         )
@@ -77,6 +84,7 @@ class MovingAverage:
             raise DataError("the moving average in the backup does not match the parameters that are trained now")
         for name, average in self._average.items():
             average.copy_(state[name])
+        self.begun = steps >= self.interval
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
         parts.reference.load_snapshot(backup.tensors.get("reference", {}))
     load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
     if parts.ema is not None:
-        parts.ema.load_state_dict(_tensors(backup, "ema"))
+        parts.ema.load_state_dict(_tensors(backup, "ema"), backup.progress.global_step)
     if parts.old_policy is not None:
         parts.old_policy.load_state_dict(_tensors(backup, "old_policy"))
     parts.loader.restore(backup.tensors.get("rollout", {}), state.get("rollout"))

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from modules.trainer.callbacks import Callback
 from modules.trainer.optim.ema import MovingAverage, decay_at, kept
 from modules.util.errors import DataError
+from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 
 Named = list[tuple[str, torch.nn.Parameter]]
+
+
+class Heard(Callback):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warning(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 def weights() -> Named:
@@ -155,7 +169,7 @@ def test_resuming_from_a_state_is_the_same() -> None:
         one.update(step)
     state = {name: tensor.clone() for name, tensor in one.state_dict().items()}
     two = MovingAverage(resumed, 0.99, 2, "cpu")
-    two.load_state_dict(state)
+    two.load_state_dict(state, 5)
     with torch.no_grad():
         for (_, a), (_, b) in zip(resumed, straight, strict=True):
             a.copy_(b)
@@ -172,4 +186,36 @@ def test_resuming_from_a_state_is_the_same() -> None:
 def test_averages_of_other_weights_are_refused(state: dict[str, torch.Tensor]) -> None:
     average = MovingAverage(weights()[:2], 0.9, 1, "cpu")
     with pytest.raises(DataError, match="moving average"):
-        average.load_state_dict(state)
+        average.load_state_dict(state, 1)
+
+
+@pytest.mark.parametrize(("steps", "saved"), [(2, "trained"), (3, "average")])
+def test_until_the_first_update_the_trained_weights_are_saved(tmp_path: Path, steps: int, saved: str) -> None:
+    # an average that was never updated is the adapter that the run began with, which changes nothing
+    heard = Heard()
+    data = write_pairs(tmp_path / "data")
+    for name, ema in (("plain", "OFF"), ("mean", "CPU")):
+        config = write_config(
+            tmp_path / name, concepts=data, max_steps=steps, ema=ema, ema_update_step_interval=3
+        )
+        run_here(config, callback=heard)
+    assert same_weights(tmp_path / "plain" / "out.safetensors", tmp_path / "mean" / "out.safetensors") == (
+        saved == "trained"
+    )
+    told = [text for text in heard.warnings if "ema_update_step_interval" in text]
+    assert len(told) == (saved == "trained")
+
+
+def test_a_resumed_run_knows_whether_the_average_was_updated(tmp_path: Path) -> None:
+    data = write_pairs(tmp_path / "data")
+    common = {
+        "concepts": data, "ema": "CPU", "ema_update_step_interval": 2, "backup_before_save": True
+    }  # fmt: skip
+    for steps in (3, 1):
+        run_here(write_config(tmp_path / str(steps), max_steps=steps, **common))
+        again = write_config(tmp_path / str(steps), max_steps=steps, continue_last_backup=True, **common)
+        saved = tmp_path / str(steps) / "out.safetensors"
+        shutil.copy(saved, tmp_path / "before.safetensors")
+        trainer = run_here(again)
+        assert trainer.parts.ema.begun == (steps == 3)
+        assert same_weights(saved, tmp_path / "before.safetensors")

@@ -497,7 +497,15 @@ def _intervals(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("ema", "ema_decay")
+@rule("ema", "ema_decay", "ema_update_step_interval", "max_steps")
 def _ema_moves(c: TrainConfig) -> Iterator[Finding]:
-    if c.ema.value != "OFF" and c.ema_decay == 1:
+    if c.ema.value == "OFF":
+        return
+    if c.ema_decay == 1:
         yield ConfigWarning("is 1: the average never moves", "ema_decay")
+    if 0 < c.max_steps < c.ema_update_step_interval:
+        yield ConfigWarning(
+            f"is {c.ema_update_step_interval}: the average is not updated within the {c.max_steps} steps of this run "
+            "(max_steps), and the trained weights are saved without averaging",
+            "ema_update_step_interval",
+        )

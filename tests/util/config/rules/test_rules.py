@@ -135,6 +135,7 @@ def test_what_is_meant_passes_without_a_word(data: dict) -> None:
             "rlhf_dpo_reference_cache_draws",
         ),
         ({"ema": "CPU", "ema_decay": 1.0}, "ema_decay"),
+        ({"ema": "CPU", "ema_update_step_interval": 8, "max_steps": 7}, "ema_update_step_interval"),
         ({**DPO, "rlhf_dpo_objective": "KTO", "gradient_accumulation_steps": 7}, "rlhf_dpo_objective"),
     ],
 )
