@@ -10,6 +10,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.ui.form.BothEnds import BothEnds
+from modules.ui.texts import window as words
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme, style_text
 from modules.util.catalog import accelerators, rewards
@@ -17,9 +18,6 @@ from modules.util.config.settings import Choice, Setting
 
 TextChanged = Callable[[str], None]
 ValueChanged = Callable[[Any], None]
-EMPTY = "automatic"
-EMPTY_OF = {"bound": "none", "inherited": "as in the run"}
-"""What an empty field means, by the hint of its setting."""
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
 _SUGGESTIONS: dict[str, tuple[str, ...]] = {
@@ -78,7 +76,7 @@ class Line(Input):
         entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
         self.widget = self.focus_widget = entry
         if setting.optional:
-            self._add_hint(entry, theme, EMPTY_OF.get(setting.widget, EMPTY))
+            self._add_hint(entry, theme, words.EMPTY_OF.get(setting.widget, words.EMPTY))
         if buttons and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
@@ -89,9 +87,9 @@ class Line(Input):
             self.widget = holder
             BothEnds(entry, self._variable, theme)
 
-    def _add_hint(self, entry: ttk.Entry, theme: Theme, words: str) -> None:
+    def _add_hint(self, entry: ttk.Entry, theme: Theme, meaning: str) -> None:
         """Show what an empty field means."""
-        hint = tk.Label(entry, text=words, cursor="xterm", borderwidth=0, padx=0, pady=0)
+        hint = tk.Label(entry, text=meaning, cursor="xterm", borderwidth=0, padx=0, pady=0)
         hint.bind("<Button-1>", lambda _event: _focus(entry))
 
         def restyle() -> None:
@@ -302,7 +300,7 @@ def make_input(
     if setting.kind == "bool":
         return Switch(parent, value_changed)
     if setting.kind == "choice":
-        empty = EMPTY_OF.get(setting.widget, "\u2014") if setting.optional else ""
+        empty = words.EMPTY_OF.get(setting.widget, "\u2014") if setting.optional else ""
         return Pick(parent, setting.choices, empty, theme, value_changed)
     if setting.kind == "choices":
         return Several(parent, setting.choices, value_changed)

@@ -111,6 +111,10 @@ CLOSE_WHILE_TRAINING = (
 )
 CLOSE_WINDOW, KEEP_WINDOW = "Close the window", "Keep it open"
 
+EMPTY = "automatic"
+EMPTY_OF = {"bound": "none", "inherited": "as in the run"}
+"""Meaning of an empty field, by the hint of its setting."""
+
 
 def more_settings(hidden: int, changed: int) -> str:
     """``38 more settings (2 changed)``."""
