@@ -242,9 +242,12 @@ class TrainConfig(
 
 
 def refuse_other_programs(data: Mapping[str, Any], where: str = "") -> None:
-    """Raise ``ConfigError`` for a OneTrainer config, which has settings that ours lacks."""
+    """Raise ``ConfigError`` for a config of OneTrainer or ai-toolkit, which have settings that ours lacks."""
     if not data.keys().isdisjoint(_ONETRAINER_ONLY):
         raise ConfigError("this is a OneTrainer config", where or None, IMPORT_IT)
+    inner = data.get("config")
+    if isinstance(inner, Mapping) and "process" in inner:
+        raise ConfigError("this is a config of ai-toolkit", where or None, IMPORT_IT)
 
 
 def _without_older_names(data: dict[str, Any], where: str, faults: list[UserError]) -> dict[str, Any]:

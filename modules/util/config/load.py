@@ -21,11 +21,14 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
 )
 from modules.util.config.rules.rules import Problems, run_rules
 from modules.util.config.section.OlderNames import OlderNames
-from modules.util.config.TrainConfig import TrainConfig, refuse_other_programs
+from modules.util.config.TrainConfig import IMPORT_IT, TrainConfig, refuse_other_programs
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import read_json
+from modules.util.owned_files import shown
 
 Config = TypeVar("Config", bound=TrainConfig)
+_YAML = "a YAML file, as configs of ai-toolkit are"
+_OTHER_FORMATS = {".toml": "a TOML file, as configs of kohya are", ".yaml": _YAML, ".yml": _YAML}
 
 
 def find_problems(config: TrainConfig) -> Problems:
@@ -87,6 +90,7 @@ def load_layered(
     merged: dict[str, Any] = {}
     for path in (preset_path, config_path):
         if path is not None:
+            _refuse_other_formats(Path(path))
             data = read_json(path, model.WHAT)
             if not isinstance(data, Mapping):
                 raise ConfigError(f"{path} is not a config: it must be an object {{...}}")
@@ -108,6 +112,13 @@ def load_layered(
         older = {name: value for name, value in merged.items() if name in OlderNames.model_fields}
         notes += OlderNames.from_dict(older).idle()
     return made
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Raise ``ConfigError`` for a file whose name is that of a config of another program."""
+    name = path.suffix.lower()
+    if name in _OTHER_FORMATS and path.is_file():
+        raise ConfigError(f"{shown(path)} is {_OTHER_FORMATS[name]}; ours are JSON", None, IMPORT_IT)
 
 
 def _read(data: Mapping[str, Any], model: type[Config], known: Sequence[UserError], check: bool) -> Config:

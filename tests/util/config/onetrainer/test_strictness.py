@@ -423,6 +423,24 @@ def test_a_preset_of_onetrainer_is_refused_and_sent_to_the_import(tmp_path: Path
     assert load_layered(path, None).batch_size == 2
 
 
+def test_configs_of_other_programs_are_sent_to_the_import(tmp_path: Path) -> None:
+    ours = tmp_path / "ours.json"
+    ours.write_text(json.dumps({"__version": TrainConfig.VERSION}))
+    files = {
+        "train.toml": 'pretrained_model_name_or_path = "x"',
+        "train.yaml": "job: extension",
+        "train.json": json.dumps({"job": "extension", "config": {"process": []}}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        for preset, config in ((None, tmp_path / name), (tmp_path / name, ours)):
+            with pytest.raises(UserError, match=r"scripts/import_config\.py") as caught:
+                load_layered(preset, config)
+            assert "there is no such setting" not in str(caught.value)
+    with pytest.raises(UserError, match="does not exist"):
+        load_config(tmp_path / "missing.toml")
+
+
 def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path) -> None:
     usual, notes = load(tmp_path, text_encoder={"train": False})
     assert (
