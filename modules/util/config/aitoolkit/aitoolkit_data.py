@@ -40,6 +40,17 @@ _IDLE = (
     *("num_workers", "prefetch_factor", "enable_ar_bucket", "dataset_path", "fps"),
 )
 
+_OF_A_SAMPLE = {
+    "width": "width", "height": "height", "neg": "negative_prompt", "seed": "seed", "guidance_scale": "cfg_scale",
+    "sample_steps": "diffusion_steps", "ctrl_img": "source_path",
+}  # fmt: skip
+"""Settings of a single sample, and their names here."""
+_FLAGS = {
+    "n": "neg", "w": "width", "h": "height", "d": "seed", "l": "guidance_scale", "cfg": "guidance_scale",
+    "s": "sample_steps", "steps": "sample_steps",
+}  # fmt: skip
+"""Flags in a prompt, and the settings of a sample that they stand for."""
+
 
 def import_dataset(
     fields: Fields, trigger: str, rates: list[float], masks: MaskKinds, notes: Notes
@@ -87,31 +98,47 @@ def import_dataset(
 
 
 def import_samples(fields: Fields, trigger: str, notes: Notes) -> list[SampleConfig]:
-    """Import the sample prompts with their shared size, steps, guidance and seed."""
+    """Import the samples with their shared size, steps, guidance and seed.
+
+    A sample may have its own, as settings or as flags in its prompt (``a fox --w 768 --n blurry``).
+    """
     shared: Data = {
-        "width": fields.whole("width", 1024),
-        "height": fields.whole("height", 1024),
-        "seed": fields.whole("seed", 42),
+        "width": fields.whole("width", 512),
+        "height": fields.whole("height", 512),
         "diffusion_steps": fields.whole("sample_steps", 20),
         "cfg_scale": fields.number("guidance_scale", 7.0),
         "negative_prompt": fields.text("neg"),
     }
-    walk = fields.flag("walk_seed")
+    seed, walk = fields.whole("seed", 0), fields.flag("walk_seed")
     made = []
-    listed = [*_texts(fields.raw("prompts")), *_prompts(fields.raw("samples"))]
-    for index, prompt in enumerate(listed):
-        own = {
-            "prompt": prompt.replace("[trigger]", trigger),
-            "seed": shared["seed"] + (index if walk else 0),
-        }
-        made.append(build(SampleConfig, {**shared, **own}, f"sample.prompts[{index}]", notes))
+    listed = fields.items("samples")
+    simple = fields.raw("prompts")
+    if not listed and isinstance(simple, list):
+        places = [f"{fields.place('prompts')}[{index}]" for index in range(len(simple))]
+        listed = [Fields({"prompt": text}, notes, place) for place, text in zip(places, simple, strict=True)]
+    for index, one in enumerate(listed):
+        own = {ours: one.peek(name) for name, ours in _OF_A_SAMPLE.items() if name in one}
+        text, flags = _without_flags(one.text("prompt"), one, notes)
+        whole = {**shared, "seed": seed + (index if walk else 0), **own, **flags}
+        whole["prompt"] = text.replace("[trigger]", trigger)
+        one.without_meaning((*_OF_A_SAMPLE, "fps", "num_frames", "ctrl_idx"))
+        why = "not supported: the adapter has full strength"
+        one.lost("network_multiplier", why, unless=(None, 1), changes_weights=False)
+        one.note_rest()
+        made.append(build(SampleConfig, whole, f"sample.prompts[{index}]", notes))
     return made
 
 
-def _texts(given: Any) -> list[str]:
-    return [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
-
-
-def _prompts(given: Any) -> list[str]:
-    items = given if isinstance(given, list) else []
-    return _texts([item.get("prompt") for item in items if isinstance(item, dict)])
+def _without_flags(prompt: str, sample: Fields, notes: Notes) -> tuple[str, Data]:
+    """A prompt without its flags, and the settings that these stand for."""
+    text, *rest = prompt.split("--")
+    made: Data = {}
+    for one in rest:
+        flag, _, value = one.partition(" ")
+        value = value.strip()
+        ours = _OF_A_SAMPLE.get(_FLAGS.get(flag.strip(), flag.strip()))
+        if ours is None:
+            notes.add(f"{sample.place('prompt')} --{flag.strip()}", value, "left out", changes_weights=False)
+        else:
+            made[ours] = value
+    return text.strip(), made

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.config.aitoolkit.aitoolkit_data import import_dataset, import_samples
+from modules.util.config.aitoolkit.aitoolkit_rates import import_optimizer, import_schedule
 from modules.util.config.faults import show
 from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.building import build
@@ -15,7 +16,6 @@ from modules.util.config.foreign.Fields import Fields
 from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.foreign.step_counts import in_optimizer_steps
-from modules.util.config.kohya.kohya_optimizer import optimizer_named, optimizer_section, schedule_named
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError, UnsupportedError
@@ -128,7 +128,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
     _weights(model, train, family, parts, adapter, made, notes)
     inside, together = _accumulation(train, notes)
     made |= {"gradient_accumulation_steps": inside * together}
-    made |= _training(train, family, parts, adapter, notes) | _levels(train, family, notes)
+    made |= _training(train, family, parts, together, notes) | _levels(train, family, notes)
     made["max_steps"] = in_optimizer_steps("train.steps", made["max_steps"], together, notes)
     made |= _saving(fields, name, together, notes)
     trigger = fields.text("trigger_word")
@@ -224,18 +224,22 @@ def _weights(
     model: Fields, train: Fields, family: ModelType, parts: Data, adapter: bool, made: Data, notes: Notes
 ) -> None:
     """Import the number formats of weights, and layer offloading to main memory."""
-    dtype = train.text("dtype", "bf16")
+    dtype = train.text("dtype", "fp32")
     if dtype not in _DTYPES:
         raise UnsupportedError(f"{show(dtype)} is not supported", "train.dtype", "nearest: bf16")
     made["train_dtype"] = _DTYPES[dtype]
     for part in family.parts:
         parts[part]["weight_dtype"] = _DTYPES[dtype]
-    for switch, kind, places in (
-        ("quantize", "qtype", (family.denoiser,)),
-        ("quantize_te", "qtype_te", family.text_encoders),
+    whole = model.flag("quantize")
+    large = (family.spec.length_of,) if family.spec.length_of else ()
+    # unless it is set, the large text encoder follows the denoiser
+    texts = model.flag("quantize_te", whole and bool(large))
+    for wanted, kind, places in (
+        (whole, "qtype", (family.denoiser,)),
+        (texts, "qtype_te", large or family.text_encoders),
     ):
         bits = model.text(kind, "qfloat8")
-        if not model.flag(switch):
+        if not wanted:
             continue
         if bits.partition("|")[0] not in _FEW_BITS:
             raise UnsupportedError(f"{show(bits)} is not supported", f"model.{kind}", "nearest: qfloat8")
@@ -245,9 +249,6 @@ def _weights(
     share = model.number("layer_offloading_transformer_percent", 1.0)
     if model.flag("layer_offloading"):
         parts[family.denoiser]["offload_fraction"] = share
-        parts[family.denoiser]["weight_dtype"] = (
-            _DTYPES[dtype] if not model else parts[family.denoiser]["weight_dtype"]
-        )
     model.without_meaning(("low_vram", "layer_offloading_text_encoder_percent", "compile"))
     model.lost("model_kwargs", "not read", unless=(None, {}))
     model.lost("assistant_lora_path", "set training_adapter.model_name")
@@ -255,11 +256,7 @@ def _weights(
     model.lost("accuracy_recovery_adapter", "not supported")
 
 
-def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, notes: Notes) -> Data:
-    name, params = optimizer_named(train.text("optimizer", "adamw"), "train.optimizer")
-    arguments = {key: _number(value) for key, value in train.inner("optimizer_params").left().items()}
-    schedule = train.text("lr_scheduler", "constant").lower()
-    train.lost("lr_scheduler_params", "not read: set the schedule's numbers", unless=(None, {}))
+def _training(train: Fields, family: ModelType, parts: Data, together: int, notes: Notes) -> Data:
     loss = train.text("loss_type", "mse")
     if loss not in _LOSSES:
         raise UnsupportedError(f"the loss {show(loss)} is not supported", "train.loss_type", "nearest: mse")
@@ -273,10 +270,10 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
         parts[part] |= {"learning_rate": rate, "gradient_checkpointing": checkpointing}
     train.without_meaning(("train_unet",))
     ema = train.inner("ema_config")
+    rate = train.number("lr", 1e-6)
     made: Data = {
-        "optimizer": optimizer_section(name, params, arguments, notes, "train.optimizer_params"),
-        "learning_rate": train.number("lr", 1e-6),
-        "learning_rate_scheduler": schedule_named(schedule, 1.0, "train.lr_scheduler"),
+        "optimizer": import_optimizer(train, notes), "learning_rate": rate,
+        **import_schedule(train, rate, together, notes),
         "max_steps": train.whole("steps", 1000), "epochs": 1_000_000, "batch_size": train.whole("batch_size", 1),
         "clip_grad_norm": train.number("max_grad_norm", 1.0), "mse_strength": 0.0, _LOSSES[loss]: 1.0,
         "offset_noise_weight": train.number("noise_offset", 0.0), "ema_update_step_interval": 1,
@@ -297,19 +294,13 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
     return made
 
 
-def _number(value: Any) -> Any:
-    """Convert to a number. YAML reads 1e-4, without a decimal point, as text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     """Import how noise levels are drawn. Its step indices count from full noise, ours from none."""
     kind, stress = train.text("timestep_type", "sigmoid"), train.text("content_or_style", "balanced")
-    if train.flag("linear_timesteps"):
-        kind = "linear"
+    for name in ("linear_timesteps", "linear_timesteps2"):
+        if train.flag(name):
+            kind = "linear"
+            notes.add(f"train.{name}", True, "evenly drawn; its weights of the loss by timestep are not supported")
     low, high = train.number("min_denoising_steps", 0) or 0, train.number("max_denoising_steps", 999) or 999
     made: Data = {
         "min_noising_strength": (999 - high) / 1000,
@@ -319,10 +310,15 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     if stress in ("content", "style"):
         bias = 1.0 if stress == "content" else -1.0
         return made | {"timestep_distribution": "POWER", "noising_weight": 3.0, "noising_bias": bias}
-    if kind == "linear":
+    if kind == "linear" or not family.spec.flow_matching:
+        # timestep_type is that of flow matching there
         return made | {"timestep_distribution": "UNIFORM"}
     if kind == "shift" and family.spec.shifts_by_size:
         return made | {"timestep_distribution": "UNIFORM", "dynamic_timestep_shifting": True}
+    if kind == "weighted":
+        why = "evenly drawn as there; its weights of the loss by timestep are not supported"
+        notes.add("train.timestep_type", kind, why, ours="UNIFORM")
+        return made | {"timestep_distribution": "UNIFORM"}
     if kind != "sigmoid":
         notes.add("train.timestep_type", kind, "not supported; sigmoid instead", ours="LOGIT_NORMAL")
     return made | {"timestep_distribution": "LOGIT_NORMAL"}

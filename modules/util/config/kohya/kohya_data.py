@@ -26,7 +26,6 @@ _IDLE = (
         "bucket_reso_steps",
         "min_bucket_reso",
         "max_bucket_reso",
-        "keep_tokens_separator",
     ),
     *(
         "batch_size",
@@ -45,6 +44,7 @@ _LOST = {
     "token_warmup_step": "not supported: all tokens from the first step",
     "token_warmup_min": "not supported: all tokens from the first step",
     "caption_dropout_every_n_epochs": "not supported: text_encoder.dropout_probability drops captions at random",
+    "keep_tokens_separator": "not supported, and it stays in the captions: set keep_tokens",
     "wildcard": "not supported",
     "enable_wildcard": "not supported",
     "secondary_separator": "not supported",

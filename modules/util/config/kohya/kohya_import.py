@@ -34,7 +34,7 @@ _OF_DATA = (
     "caption_extension", "caption_separator", "keep_tokens", "shuffle_caption", "caption_prefix", "caption_suffix",
     "caption_dropout_rate", "caption_dropout_every_n_epochs", "caption_tag_dropout_rate", "color_aug", "flip_aug",
     "face_crop_aug_range", "random_crop", "token_warmup_min", "token_warmup_step", "prior_loss_weight", "alpha_mask",
-    "enable_wildcard", "secondary_separator", "conditioning_data_dir",
+    "enable_wildcard", "secondary_separator", "conditioning_data_dir", "keep_tokens_separator",
 )  # fmt: skip
 _IDLE = (
     "xformers", "sdpa", "mem_eff_attn", "torch_compile", "dynamo_backend", "lowram", "highvram",

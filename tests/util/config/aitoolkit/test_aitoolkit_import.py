@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from modules.pipeline.nodes.prompts import complete_prompt
+from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.util.config.foreign.importing import CHANGED, DONE, Import, import_file
 from modules.util.config.load import find_problems, load_config
 from modules.util.config.TrainConfig import TrainConfig
@@ -98,7 +99,8 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
     config = load_config(target)
     assert find_problems(config).errors == []
     assert (config.model_type, config.lora_rank, config.lora_alpha) == ("FLUX_DEV_1", 16, 8)
-    assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == ("FLOAT_8", "BFLOAT_16")
+    assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == ("FLOAT_8", "FLOAT_8")
+    assert config.text_encoder.weight_dtype == "BFLOAT_16"
     assert (config.max_steps, config.gradient_accumulation_steps, config.learning_rate) == (1000, 2, 1e-4)
     assert (config.optimizer.optimizer, config.ema, config.ema_decay) == ("ADAMW_8BIT", "GPU", 0.99)
     assert (config.timestep_distribution, config.noising_weight) == ("LOGIT_NORMAL", 0)
@@ -119,7 +121,6 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
     ("changes", "field", "value"),
     [
         ({"train__timestep_type": "linear"}, "timestep_distribution", "UNIFORM"),
-        ({"train__linear_timesteps": True}, "timestep_distribution", "UNIFORM"),
         ({"train__timestep_type": "shift"}, "dynamic_timestep_shifting", True),
         ({"train__content_or_style": "content"}, "noising_bias", 1.0),
         ({"train__content_or_style": "style"}, "noising_bias", -1.0),
@@ -141,6 +142,89 @@ def test_one_field(changes: dict[str, Any], field: str, value: Any, tmp_path: Pa
     assert [note for note in imported.notes.listed() if note.changes_weights] == []
     assert getattr(imported.made, field) == pytest.approx(value)
     assert imported.outcome() == DONE
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, {"optimizer": "ADAMW_8BIT", "eps": 1e-6}),
+        ({"train__optimizer": "adamw"}, {"eps": 1e-6}),
+        ({"train__optimizer": "prodigy", "train__optimizer_params": {"d_coef": 2.0}}, {"eps": 1e-6}),
+        ({"train__optimizer": "lion8bit"}, {"eps": None}),
+        (
+            {"train__optimizer": "adafactor"},
+            {"params": {"relative_step": False, "scale_parameter": False, "warmup_init": False}},
+        ),
+        (
+            {"train__optimizer": "adafactor", "train__optimizer_params": {"scale_parameter": True}},
+            {"params": {"relative_step": False, "scale_parameter": True, "warmup_init": False}},
+        ),
+    ],
+)
+def test_optimizers_have_the_numbers_of_that_program(
+    changes: dict[str, Any], numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    imported = read(tmp_path, **changes)
+    assert isinstance(imported.made, TrainConfig)
+    assert find_problems(imported.made).errors == []
+    assert {name: getattr(imported.made.optimizer, name) for name in numbers} == numbers
+    assert imported.made.learning_rate_scheduler == "CONSTANT"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "factors"),
+    [
+        # torch's LinearLR begins with a third of the rate
+        ("linear", {}, {0: 1 / 3, 500: 2 / 3, 999: 1.0}),
+        ("linear", {"start_factor": 1.0, "end_factor": 0.1}, {0: 1.0, 500: 0.55, 999: 0.1}),
+        ("constant_with_warmup", {}, {0: 0.0, 250: 0.5, 750: 1.0}),
+        ("constant_with_warmup", {"num_warmup_steps": 200}, {50: 0.5, 100: 1.0, 900: 1.0}),
+        ("cosine", {"eta_min": 1e-5}, {0: 1.0, 500: 0.55, 999: 0.1}),
+        ("cosine_with_restarts", {}, {0: 1.0, 500: 0.5, 999: 0.0}),
+    ],
+)
+def test_schedules_have_the_shape_of_that_program(
+    name: str, params: dict[str, Any], factors: dict[int, float], tmp_path: Path
+) -> None:
+    # 2000 steps there are 1000 optimizer steps
+    imported = read(tmp_path, train__lr_scheduler=name, train__lr_scheduler_params=params)
+    assert isinstance(imported.made, TrainConfig)
+    assert imported.outcome() == DONE
+    assert find_problems(imported.made).errors == []
+    schedule = LearningRateSchedule.from_config(imported.made, 1000)
+    assert {step: schedule.factor(step) for step in factors} == pytest.approx(factors, abs=5e-3)
+
+
+def test_levels_of_models_that_are_no_flow_models_are_drawn_evenly(tmp_path: Path) -> None:
+    imported = read(
+        tmp_path, model__is_flux=False, model__is_xl=True, model__name_or_path="stabilityai/sdxl",
+        model__quantize=False, train__noise_scheduler="ddpm",
+    )  # fmt: skip
+    assert isinstance(imported.made, TrainConfig)
+    assert imported.made.timestep_distribution == "UNIFORM"
+    assert imported.made.model_type.value == "STABLE_DIFFUSION_XL_10_BASE"
+
+
+def test_without_a_number_format_everything_has_32_bits(tmp_path: Path) -> None:
+    imported = read(tmp_path, train__dtype=None, model__quantize=False)
+    assert isinstance(imported.made, TrainConfig)
+    assert (imported.made.train_dtype, imported.made.transformer.weight_dtype) == ("FLOAT_32", "FLOAT_32")
+
+
+def test_samples_have_settings_of_their_own(tmp_path: Path) -> None:
+    imported = read(
+        tmp_path, sample__prompts=["a [trigger] fox --n blurry, dark --w 768 --h 640 --d 5 --l 3.5 --s 12 --gr 0.7"]
+    )
+    assert isinstance(imported.made, TrainConfig)
+    (one,) = imported.made.samples or []
+    assert (one.prompt, one.negative_prompt) == ("a p3r5on fox", "blurry, dark")
+    assert (one.width, one.height, one.seed, one.cfg_scale, one.diffusion_steps) == (768, 640, 5, 3.5, 12)
+    assert [note for note in imported.notes.listed() if "--gr" in note and not note.changes_weights]
+    listed = [{"prompt": "a horse", "width": 512, "neg": "n", "seed": 9}, {"prompt": "a cow"}]
+    imported = read(tmp_path, sample__samples=listed, sample__width=None)
+    assert isinstance(imported.made, TrainConfig)
+    found = [(one.prompt, one.width, one.negative_prompt, one.seed) for one in imported.made.samples or []]
+    assert found == [("a horse", 512, "n", 9), ("a cow", 512, "", 43)]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +255,9 @@ def test_what_is_not_offered_is_refused(
     [
         {"train__do_guidance_loss": True},
         {"train__made_up": 3},
+        {"train__linear_timesteps": True},
+        {"train__timestep_type": "weighted"},
+        {"train__lr_scheduler_params__T_mult": 2, "train__lr_scheduler": "cosine_with_restarts"},
         {"datasets__0__invert_mask": True},
         {"network__lokr_factor": 8, "network__type": "lokr"},
         {"train__lr": "fast"},

@@ -401,3 +401,9 @@ def test_steps_are_optimizer_steps_in_both_programs(tmp_path: Path) -> None:
     assert (config.sample_after, config.sample_after_unit) == (50, "STEP")
     assert config.learning_rate_warmup_steps == 80
     assert not [note for note in notes.listed() if "step" in note]
+
+
+def test_a_separator_of_kept_tokens_is_noted(tmp_path: Path) -> None:
+    text = '[[datasets]]\n[[datasets.subsets]]\nimage_dir = "a"\nkeep_tokens_separator = "|||"\n'
+    _, notes = concepts(tmp_path, text)
+    assert [note for note in notes.listed() if note.changes_weights and "keep_tokens_separator" in note]
