@@ -162,6 +162,25 @@ def test_rates_that_do_not_belong_to_a_rule_are_warned_about() -> None:
 
 
 @pytest.mark.parametrize(
+    ("optimizer", "averages"),
+    [
+        ({"optimizer": "SCHEDULE_FREE_ADAMW"}, True),
+        ({"optimizer": "SCHEDULE_FREE_SGD"}, True),
+        ({"optimizer": "PRODIGY_PLUS_SCHEDULE_FREE"}, True),
+        ({"optimizer": "PRODIGY_PLUS_SCHEDULE_FREE", "params": {"use_schedulefree": False}}, False),
+        ({"optimizer": "ADAMW"}, False),
+    ],
+)
+def test_a_second_average_and_a_schedule_are_warned_about_where_the_rule_averages(
+    optimizer: dict[str, object], averages: bool
+) -> None:
+    for field, value in (("ema", "CPU"), ("learning_rate_scheduler", "COSINE")):
+        data = {"optimizer": optimizer, "learning_rate": 1e-4, "rlhf_enabled": False, field: value}
+        found = [warning.field for warning in find_problems(TrainConfig.from_dict(data)).warnings]
+        assert (field in found) is averages
+
+
+@pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"muon_hidden_layers": "block(", "muon_adam_regex": True}, "regular expression"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from modules.spec.registry import DENOISERS, TEXT_ENCODERS
 from modules.util.config.optimizer.tables import faults_of, idle_in
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
+from modules.util.enum.choices import EMAMode, LearningRateScheduler, Optimizer, Scaler, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ ROUNDED = (
     Optimizer.SGD,
 )
 """Optimizers that support stochastic rounding, because they handle each parameter separately."""
+_SCHEDULE_FREE = (
+    Optimizer.SCHEDULE_FREE_ADAMW,
+    Optimizer.SCHEDULE_FREE_SGD,
+    Optimizer.PRODIGY_PLUS_SCHEDULE_FREE,
+)
 HIGH_RATE = 1e-2
 _MOVES_BY_THE_RATE = (
     Optimizer.ADAMW,
@@ -121,6 +126,24 @@ def _finds_a_step_size_for_each_part(c: TrainConfig) -> bool:
         and bool(params.get("split_groups", True))
         and not params.get("split_groups_mean", False)
     )
+
+
+@rule("optimizer", "learning_rate_scheduler", "ema")
+def _averages_on_its_own(c: TrainConfig) -> Iterator[Finding]:
+    kind = c.optimizer.optimizer
+    plain = kind is Optimizer.PRODIGY_PLUS_SCHEDULE_FREE and c.optimizer.params.get("use_schedulefree") is False
+    if kind not in _SCHEDULE_FREE or plain:
+        return
+    if c.learning_rate_scheduler is not LearningRateScheduler.CONSTANT:
+        yield ConfigWarning(
+            f"{c.learning_rate_scheduler} lowers a rate that {kind} expects to stay the same, because its average of "
+            "the weights takes the place of a schedule: use CONSTANT",
+            "learning_rate_scheduler",
+        )
+    if c.ema is not EMAMode.OFF:
+        yield ConfigWarning(
+            f"{c.ema} replaces the average that {kind} computes and saves otherwise: set it to OFF", "ema"
+        )
 
 
 @rule("optimizer")
