@@ -1,4 +1,4 @@
-"""Measure how hard each image is for a model: mean losses as a table, the hardest image first.
+"""Measure how hard each image is for a model: mean losses as a table and a sheet of images, the hardest first.
 
 Images far above the others are worth a look: wrong captions, damaged files, images that do not belong. The same command
 gives the same numbers.
@@ -36,8 +36,11 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         path = getattr(options, name)
         if path is not None and not path.exists():
             raise DataError(f"{path} does not exist", hint="check the path")
-    if options.target.exists() and not options.overwrite:
-        raise DataError(f"{options.target} already exists", hint="choose another name, or add --overwrite")
+    if options.target.suffix.lower() == ".png":
+        raise ConfigError(f"{options.target} is the name of an image", "target", "choose a name that ends with .csv")
+    for path in (options.target, image_losses.sheet_of(options.target)):
+        if path.exists() and not options.overwrite:
+            raise DataError(f"{path} already exists", hint="choose another name, or add --overwrite")
     config = image_losses.settings_of(load_layered(None, options.config), options.images)
     check_config(config)
     if options.dry_run:
@@ -56,7 +59,9 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     if len(found) > SHOWN:
         print(f"and {len(found) - SHOWN} more in the table")
     image_losses.write_table(found, options.target)
+    image_losses.write_sheet(found, options.target)
     print(options.target)
+    print(image_losses.sheet_of(options.target))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -477,9 +477,16 @@ LOSSES = ToolSpec(
             Kind.WHOLE,
             8,
         ),
-        ToolField("target", "Table", "The CSV file to write.", Kind.TARGET, needed=True),
+        ToolField(
+            "target",
+            "Table",
+            "The CSV file to write. A sheet of the hardest images, a PNG file of the same name, is next to it.",
+            Kind.TARGET,
+            needed=True,
+        ),
         _REPLACE,
     ),
+    shows=True,
 )
 MERGE_MODEL = ToolSpec(
     "merge_model",

@@ -65,6 +65,11 @@ def test_a_planted_image_of_noise_is_first_and_numbers_are_the_same_twice(
     assert Path(rows[0]["image"]).name == "noise.png"
     assert float(rows[0]["loss"]) > 1.5 * float(rows[1]["loss"])
     assert len(rows) == 6
+    with Image.open(tmp_path / "a.png") as sheet, Image.open(images / "noise.png") as noise:
+        assert sheet.size == (6 * 196, 218)
+        # the hardest image is the first, as large as its cell
+        drawn = noise.convert("RGB").resize((192, 192), Image.Resampling.BICUBIC)
+        assert sheet.crop((0, 0, 192, 192)).tobytes() == drawn.tobytes()
     for row in rows:
         levels = [float(row[f"level {number}"]) for number in (1, 2, 3)]
         assert float(row["loss"]) == pytest.approx(sum(levels) / 3, rel=1e-6)
@@ -142,9 +147,12 @@ def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
 ) -> None:
     there = tmp_path / "there.csv"
     there.write_text("mine")
+    (tmp_path / "sheet.png").write_text("mine")
     for words, message in (
         ((config, tmp_path / "x.csv"), "give a folder of images"),
         (("--images", images, config, there), "already exists"),
+        (("--images", images, config, tmp_path / "sheet.csv"), "sheet.png already exists"),
+        (("--images", images, config, tmp_path / "x.png"), "ends with .csv"),
         (("--images", images / "gone", config, tmp_path / "x.csv"), "does not exist"),
         (("--images", images, "--levels", 0, config, tmp_path / "x.csv"), "--levels"),
         (("--images", images, tmp_path / "gone.json", tmp_path / "x.csv"), "gone.json"),

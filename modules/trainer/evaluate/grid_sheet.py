@@ -6,13 +6,14 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 MOST_SIDE, MOST_PIXELS = 16_000, 60_000_000
 LARGEST_CELL, SMALLEST_CELL = 512, 96
 FONT_SIZE, LINE, GAP, ROW_HEAD, MOST_LINES = 14, 18, 4, 150, 4
 ELLIPSIS = "..."
 STRENGTH_CELL, STRENGTH_HEAD = 256, 20
+SORTED_CELL, SORTED_COLUMNS = 192, 6
 
 
 def wrapped(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
@@ -100,6 +101,29 @@ def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
         column, row = divmod(number, rows)
         draw.text((column * wide + 4, 4), f"{strengths[column]:g}", fill="black")
         sheet.paste(image.resize((wide, high)), (column * wide, STRENGTH_HEAD + row * high))
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def sorted_sheet(found: Sequence[tuple[Path, str]]) -> bytes:
+    """Draw a PNG file with images in reading order, all as large as fit a cell, each above its label.
+
+    Args:
+        found: the images and their labels, at least one.
+    """
+    columns = min(SORTED_COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    step = SORTED_CELL + LINE + 2 * GAP
+    font = ImageFont.load_default(FONT_SIZE)
+    sheet = Image.new("RGB", (columns * (SORTED_CELL + GAP), rows * step), "white")
+    draw = ImageDraw.Draw(sheet)
+    for number, (path, label) in enumerate(found):
+        left, top = number % columns * (SORTED_CELL + GAP), number // columns * step
+        with Image.open(path) as image:
+            small = ImageOps.contain(ImageOps.exif_transpose(image).convert("RGB"), (SORTED_CELL, SORTED_CELL))
+        sheet.paste(small, (left, top))
+        draw.text((left, top + SORTED_CELL + GAP), _fitting(label, SORTED_CELL, font.getlength), "black", font)
     stream = io.BytesIO()
     sheet.save(stream, "PNG")
     return stream.getvalue()

@@ -23,13 +23,16 @@ from modules.model.batch import ImageBatch
 from modules.modelSetup import training
 from modules.modelSetup.learned_words import add_words_of, noting_known_words
 from modules.modelSetup.registry import create_model_setup
+from modules.trainer.evaluate.grid_sheet import sorted_sheet
 from modules.trainer.memory.memory_plan import parts_of_a_step
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
-from modules.util.jsonio import atomic_path
+from modules.util.jsonio import atomic_path, write_bytes
 
 STREAM = "image losses"
+MOST_SHOWN = 60
+"""Maximum number of images on a sheet."""
 SAME = "every image"
 """Key of the noise, in place of the image."""
 
@@ -141,3 +144,14 @@ def write_table(found: list[ImageLoss], target: Path) -> None:
         table.writerow(["image", "loss", *(f"level {i + 1}" for i in range(levels))])
         for one in found:
             table.writerow([one.path, f"{one.loss:.8g}", *(f"{value:.8g}" for value in one.levels)])
+
+
+def sheet_of(target: Path) -> Path:
+    """The file of the sheet that belongs to a table."""
+    return target.with_suffix(".png")
+
+
+def write_sheet(found: list[ImageLoss], target: Path) -> None:
+    """Draw the hardest images next to their table ``target``, the hardest first."""
+    shown = [(Path(one.path), one.loss) for one in found[:MOST_SHOWN]]
+    write_bytes(sheet_of(target), sorted_sheet([(path, f"{loss:.4f}  {path.name}") for path, loss in shown]))
