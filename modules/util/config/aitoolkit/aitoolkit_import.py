@@ -249,6 +249,7 @@ def _weights(
     share = model.number("layer_offloading_transformer_percent", 1.0)
     if model.flag("layer_offloading"):
         parts[family.denoiser]["offload_fraction"] = share
+    made["force_v_prediction"] = model.flag("is_v_pred") and not family.spec.flow_matching
     model.without_meaning(("low_vram", "layer_offloading_text_encoder_percent", "compile"))
     model.lost("model_kwargs", "not read", unless=(None, {}))
     model.lost("assistant_lora_path", "set training_adapter.model_name")

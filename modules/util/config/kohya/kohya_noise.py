@@ -97,8 +97,9 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
     drawn: dict[str, Data] = {
         "none": {"timestep_distribution": "UNIFORM"},
         "uniform": {"timestep_distribution": "UNIFORM"},
+        # a number drawn there is a place in the list of timesteps, which begins with pure noise
         "logit_normal": {
-            "timestep_distribution": "LOGIT_NORMAL", "noising_weight": spread - 1.0, "noising_bias": mean,
+            "timestep_distribution": "LOGIT_NORMAL", "noising_weight": spread - 1.0, "noising_bias": -(mean or 0.0),
         },
         "mode": {"timestep_distribution": "HEAVY_TAIL", "noising_weight": mode},
         "cosmap": {"timestep_distribution": "COS_MAP"},

@@ -40,6 +40,7 @@ _SCHEDULES = {
     "cosine_with_min_lr": "COSINE",
     "adafactor": "ADAFACTOR",
 }
+_WITH_A_LEAST = "cosine_with_min_lr"
 _FIELDS = ("weight_decay", "eps", "momentum")
 
 
@@ -126,7 +127,11 @@ def _schedule(fields: Fields, notes: Notes) -> Data:
         warmup = 0.0
     made["learning_rate_warmup_steps"] = float(warmup)
     made["learning_rate_cycles"] = float(fields.number("lr_scheduler_num_cycles", 1.0) or 1.0)
-    made["learning_rate_min_factor"] = fields.number("lr_scheduler_min_lr_ratio", 0.0)
+    least = fields.number("lr_scheduler_min_lr_ratio", 0.0)
+    if given == _WITH_A_LEAST:
+        made["learning_rate_min_factor"] = least
+    elif least:
+        notes.moved("lr_scheduler_min_lr_ratio", least, "0", f"only {_WITH_A_LEAST} has a lowest rate there")
     return made
 
 

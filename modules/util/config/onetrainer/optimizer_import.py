@@ -176,7 +176,7 @@ def import_optimizer(
             theirs,
             f"{name} instead, whose state has 32 bits: only memory",
             ours=name,
-            changes_weights=True,
+            changes_weights=False,
         )
     numbers = _NUMBERS.get(name, _USUAL_NUMBERS)
     params = {

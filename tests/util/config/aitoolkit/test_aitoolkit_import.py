@@ -202,6 +202,13 @@ def test_levels_of_models_that_are_no_flow_models_are_drawn_evenly(tmp_path: Pat
     )  # fmt: skip
     assert isinstance(imported.made, TrainConfig)
     assert imported.made.timestep_distribution == "UNIFORM"
+    assert not imported.made.force_v_prediction
+    again = read(
+        tmp_path, model__is_flux=False, model__is_xl=True, model__name_or_path="stabilityai/sdxl",
+        model__quantize=False, model__is_v_pred=True,
+    )  # fmt: skip
+    assert isinstance(again.made, TrainConfig)
+    assert again.made.force_v_prediction
     assert imported.made.model_type.value == "STABLE_DIFFUSION_XL_10_BASE"
 
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from modules.model.noising.noise import NoiseOptions, noise_level
 from modules.pipeline.nodes.collect import collect_items
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.foreign.importing import CHANGED, DONE, import_file
@@ -407,3 +408,24 @@ def test_a_separator_of_kept_tokens_is_noted(tmp_path: Path) -> None:
     text = '[[datasets]]\n[[datasets.subsets]]\nimage_dir = "a"\nkeep_tokens_separator = "|||"\n'
     _, notes = concepts(tmp_path, text)
     assert [note for note in notes.listed() if note.changes_weights and "keep_tokens_separator" in note]
+
+
+@pytest.mark.parametrize(("name", "least"), [("cosine_with_min_lr", 0.1), ("cosine", 0), ("cosine_with_restarts", 0)])
+def test_only_one_schedule_has_a_lowest_rate(name: str, least: float, tmp_path: Path) -> None:
+    config, notes = read(tmp_path, **LORA, lr_scheduler=name, lr_scheduler_min_lr_ratio=0.1)
+    assert config.learning_rate_min_factor == least
+    assert notes.listed() == []
+
+
+def test_levels_of_a_logit_normal_lie_on_the_side_they_lie_there(tmp_path: Path) -> None:
+    config, _ = read(
+        tmp_path, pretrained_model_name_or_path="black-forest-labs/FLUX.1-dev", network_module="networks.lora_flux",
+        weighting_scheme="logit_normal", logit_mean=0.8, logit_std=0.7,
+    )  # fmt: skip
+    uniform = (torch.arange(4000) + 0.5) / 4000
+    # what is drawn is an index into timesteps that fall from 1000, shifted by 3
+    drawn = torch.sigmoid(0.8 + 0.7 * torch.special.ndtri(uniform))
+    there = 3 * (1 - drawn) / (1 + 2 * (1 - drawn))
+    options = NoiseOptions(config.timestep_distribution, weight=config.noising_weight, bias=config.noising_bias)
+    here = noise_level(uniform, options, config.timestep_shift)
+    assert torch.sort(here).values == pytest.approx(torch.sort(there).values, abs=1e-3)

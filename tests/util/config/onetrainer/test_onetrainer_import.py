@@ -346,6 +346,7 @@ def test_imported_optimizers_take_their_numbers(tmp_path: Path, name: str) -> No
     made = optimizer_arguments(config.optimizer)
     assert made["weight_decay"] == 0.1
     assert ("optimizer.optimizer" in about(notes)) is (name == "CAME_8BIT")
+    assert not [note for note in notes if "optimizer.optimizer" in note and note.changes_weights]
     if name == "PRODIGY":
         assert (made["d_coef"], made["growth_rate"], made["betas"][:2]) == (2.0, math.inf, (0.5, 0.6))
 
