@@ -23,7 +23,7 @@ from modules.util.files.user_path import user_path
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
-from modules.weights.other_kinds import NEEDLESS
+from modules.weights.other_kinds import NEEDLESS, refuse_other_folders
 from modules.weights.shards import WEIGHT_STEMS, blaming_half, check_shards, choose_files, variant_of
 
 _log = logging.getLogger(__name__)
@@ -207,6 +207,7 @@ def check_folder(
     """
     index_path = index_file(folder)
     if index_path is None:
+        refuse_other_folders(folder, FIELD, spec, spec.denoiser)
         inside = sorted(p.name for p in folder.iterdir())[:8]
         raise UserError(
             f"{folder} is not a diffusers folder: it has no model_index.json",

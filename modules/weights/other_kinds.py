@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
+from modules.util.jsonio import read_json
+
+_NEVER = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True)
@@ -20,12 +25,36 @@ class OtherKind:
         names: regular expression of the names of its tensors.
         share: share of all names that must match, 0 to 1; for 0, one name suffices.
         hint: what to do instead.
+        classes: regular expression of the class in its config.
     """
 
     label: str
     names: re.Pattern[str]
     share: float
     hint: str
+    classes: re.Pattern[str] = _NEVER
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """A kind of part that may be given in place of another part, or of a whole model.
+
+    Args:
+        label: its displayed name, with an article.
+        names: regular expression of the names of its tensors.
+        share: share of all names that must match, 0 to 1.
+        classes: regular expression of the class in its config.
+    """
+
+    label: str
+    names: re.Pattern[str]
+    share: float
+    classes: re.Pattern[str]
+
+    def homes(self, spec: FamilySpec) -> list[PartSpec]:
+        """The parts of a family that are of this kind."""
+        modules = (part for part in spec.parts if part.name in spec.module_parts)
+        return [part for part in modules if self.classes.fullmatch(part.classes[0])]
 
 
 _WHOLE = "set base_model_name to a model of the family"
@@ -49,6 +78,16 @@ KINDS = (
         ),
         0.0,
         f"ControlNets are not trained or used here; {_WHOLE}",
+        re.compile(r".*ControlNet.*"),
+    ),
+    OtherKind(
+        "a T2I-Adapter",
+        re.compile(
+            r"(adapter\.)?(body\.\d+\.(block[12]|in_conv|resnets\.\d+|skep|down_opt)\..*|conv_in\.(weight|bias))"
+        ),
+        0.9,
+        f"T2I-Adapters are not trained or used here; {_WHOLE}",
+        re.compile(r"(Full|Light)?T2I-?Adapter.*"),
     ),
     OtherKind(
         "FLUX.1 Redux, which turns images into prompts",
@@ -66,6 +105,57 @@ KINDS = (
         f"name it in additional_embeddings, or as embedding.model_name to train it further; {_WHOLE}",
     ),
 )
+_TEXT = r"(cond_stage_model\.|conditioner\.embedders\.\d\.|text_encoders\.\w+\.)?(transformer\.|model\.)?"
+"""Beginnings of the names of text encoders in files of several parts."""
+PARTS = (
+    PartKind(
+        "an image encoder (CLIP vision)",
+        re.compile(r"(model\.)?(vision_model|visual_projection|visual)\..*"),
+        1.0,
+        re.compile(r"clip_?vision.*|siglip.*|dino.*", re.IGNORECASE),
+    ),
+    PartKind(
+        "an autoencoder (VAE)",
+        re.compile(
+            r"(first_stage_model\.|vae\.)?((en|de)coder\.(conv1|conv_in|conv_out|norm_out|conv_norm_out|down|up|mid|"
+            r"down_blocks|up_blocks|mid_block|downsamples|upsamples|middle|head|stages|project_in|project_out|"
+            r"(post_)?quant_conv|layers\.\d+\.(weight|bias|conv))(\..*|$)|(post_)?quant_conv\..*|bn\..*|"
+            r"conv[12]\.(weight|bias)|quantize\..*|loss\..*|model_ema\..*)"
+        ),
+        0.9,
+        re.compile(r"(Asymmetric)?Autoencoder.*|ConsistencyDecoderVAE|VQModel"),
+    ),
+    PartKind(
+        "a text encoder (CLIP)",
+        re.compile(
+            _TEXT + r"((text_model\.)?(embeddings\..*|encoder\.layers\.\d+\.(self_attn|mlp|layer_norm\d)\..*|"
+            r"final_layer_norm\..*)|transformer\.resblocks\..*|token_embedding\.weight|positional_embedding|"
+            r"ln_final\..*|text_projection(\.weight)?|logit_scale|(vision_model|visual_projection|visual)\..*)"
+        ),
+        0.9,
+        re.compile(r"(open_?)?clip.*", re.IGNORECASE),
+    ),
+    PartKind(
+        "a text encoder (T5)",
+        re.compile(
+            _TEXT + r"(shared\.weight|(en|de)coder\.(embed_tokens\.weight|block\.\d+\.layer\..*|"
+            r"final_layer_norm\.weight)|lm_head\.weight)|enc\.(blk\.\d+|output_norm)\..*|token_embd\.weight"
+        ),
+        0.9,
+        re.compile(r"(u?m)?t5.*", re.IGNORECASE),
+    ),
+    PartKind(
+        "a text encoder (language model)",
+        re.compile(
+            _TEXT + r"(language_model\.)?(model\.)?(embed_tokens\.weight|layers\.\d+\.(self_attn|mlp|(input|"
+            r"post_attention|pre_feedforward|post_feedforward)_layernorm)\..*|norm\.weight|lm_head\.weight|(visual|"
+            r"vision_tower|multi_modal_projector)\..*)|blk\.\d+\..*|(token_embd|output|output_norm)\.weight"
+        ),
+        0.9,
+        re.compile(r"(qwen(?!image)|gemma|llama|mi(ni)?stral).*", re.IGNORECASE),
+    ),
+)
+"""Kinds of parts; the first that matches counts."""
 _LCM = re.compile(r"(.*\.)?time_embed(ding)?\.cond_proj\.weight")
 """The layer that tells a UNet its guidance scale."""
 NEEDLESS = re.compile(
@@ -81,18 +171,18 @@ LEFTOVERS = re.compile(
 """Tensors of whole models that are needed only for training, or are marks."""
 
 
-def refuse_other_kinds(path: Path, names: Collection[str], field: str) -> None:
-    """Refuse a file that is not a model, before its tensors are compared with one.
+def refuse_other_kinds(path: Path, names: Collection[str], field: str, spec: FamilySpec, part: str) -> None:
+    """Refuse a file that is not what it was given for, before its tensors are compared with that.
 
     Args:
         field: the config field that names the file.
+        part: the part it was given for: for whole models the denoiser, or none if that comes from elsewhere.
 
     Raises:
         UserError: the file is something else. The message says what, and what to set instead.
     """
     for kind in KINDS:
-        count = sum(bool(kind.names.fullmatch(name)) for name in names)
-        if count and count >= kind.share * len(names):
+        if _agrees(kind, names):
             raise UserError(f"{path} is {kind.label}, not a model", field=field, hint=kind.hint)
     if any(map(_LCM.fullmatch, names)):
         raise UserError(
@@ -100,6 +190,66 @@ def refuse_other_kinds(path: Path, names: Collection[str], field: str) -> None:
             field=field,
             hint="train the model it was made from; the LoRA works with the LCM model too",
         )
+    found = next((kind for kind in PARTS if part and _agrees(kind, names)), None)
+    if found is not None and spec.part(part) not in found.homes(spec):
+        raise _misplaced(path, found, field, spec, spec.part(part))
+
+
+def refuse_other_folders(folder: Path, field: str, spec: FamilySpec, part: str) -> None:
+    """As ``refuse_other_kinds``, for a folder of a single part, by the class in its config. No such folder is a whole
+    model.
+
+    Raises:
+        UserError: the folder holds something else. The message says what, and what to set instead.
+    """
+    place = folder / "config.json"
+    config = read_json(place, "model config") if place.is_file() else {}
+    name = _class_in(config) if isinstance(config, dict) else ""
+    wanted, alone = spec.part(part), field == f"{part}.model_name"
+    if not name or (alone and name in wanted.classes):
+        return
+    for kind in KINDS:
+        if kind.classes.fullmatch(name):
+            raise UserError(f"{folder} is {kind.label}, not a model", field=field, hint=kind.hint)
+    found = next((kind for kind in PARTS if kind.classes.fullmatch(name)), None)
+    if found is not None and wanted not in found.homes(spec):
+        raise _misplaced(folder, found, field, spec, wanted)
+    denoiser = spec.part(spec.denoiser)
+    if found is None and not (wanted.of_transformers and "_class_name" not in config):
+        hint = _instead([denoiser] if name in denoiser.classes else [], field, spec, wanted)
+        meant = _meant(spec, wanted) if alone else "a whole model"
+        raise UserError(f"{folder} holds a part of the class {name}, not {meant}", field=field, hint=hint)
+
+
+def _agrees(kind: OtherKind | PartKind, names: Collection[str]) -> bool:
+    count = sum(bool(kind.names.fullmatch(name)) for name in names)
+    return bool(count) and count >= kind.share * len(names)
+
+
+def _class_in(config: Mapping[str, Any]) -> str:
+    """The name of a class, or in configs without one the type of the model; empty if there is neither."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    found = config.get("_class_name") or first or config.get("model_type")
+    return found if isinstance(found, str) else ""
+
+
+def _misplaced(path: Path, kind: PartKind, field: str, spec: FamilySpec, part: PartSpec) -> UserError:
+    hint = _instead(kind.homes(spec), field, spec, part)
+    return UserError(f"{path} is {kind.label}, not {_meant(spec, part)}", field=field, hint=hint)
+
+
+def _meant(spec: FamilySpec, part: PartSpec) -> str:
+    return "a model" if part.denoises else f"the {part.name} of {spec.label}"
+
+
+def _instead(homes: Sequence[PartSpec], field: str, spec: FamilySpec, part: PartSpec) -> str:
+    """The hint for something that was given for another part."""
+    fields = " or ".join(f"{home.name}.model_name" for home in homes)
+    first = f"set {fields} to it" if fields else f"{spec.label} has no such part"
+    if field == f"{part.name}.model_name":
+        return f"{first}; leave {field} empty, or set it to a {part.name} of {spec.label}"
+    return f"{first}; {_WHOLE}"
 
 
 def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], field: str) -> None:

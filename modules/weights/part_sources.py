@@ -35,7 +35,7 @@ from modules.weights.loading import (
     require_floats,
     takes_half,
 )
-from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
+from modules.weights.other_kinds import refuse_other_folders, refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
 from modules.weights.part_files import (
     PartTensors,
@@ -175,6 +175,7 @@ def _load_alone(
     """Load one part from a source of its own: a file, a diffusers folder, or a folder with only this part."""
     if path.is_file():
         file = open_weights(path, field_of(part.name))
+        refuse_other_kinds(path, file.shapes, field_of(part.name), spec, part.name)
         module = part_from_file(file, spec, part, dtypes, base, alone=True)
         if module is None:
             what = "holds several parts of a model, but no" if file.shapes else "is empty: it holds no"
@@ -185,6 +186,7 @@ def _load_alone(
     if index_file(path):
         check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
     else:
+        refuse_other_folders(path, field_of(part.name), spec, part.name)
         folder, name = path.parent, path.name
     if dtypes.lazy or _has_scales(folder / name, part, dtypes):
         return part_from_folder(folder / name, part, spec, dtypes)
@@ -211,7 +213,6 @@ def part_from_file(
     Raises:
         UserError: it does not match any config.
     """
-    refuse_other_kinds(file.path, file.shapes, field_of(part.name))
     known = file_prefixes(spec)
     # a denoiser's names may have no prefix, even if the file contains another part
     inside = tuple(other.inside for other in spec.parts if other.inside)
@@ -327,6 +328,7 @@ def load_whole_file(
     file = open_weights(sources.base, FIELD)
     loaded: dict[str, Any] = {}
     missing: list[str] = []
+    refuse_other_kinds(file.path, file.shapes, FIELD, spec, spec.denoiser if spec.denoiser in wanted else "")
     with _blamed(FIELD):
         for part in (part for part in spec.parts if part.name in wanted):
             made: Any

@@ -255,7 +255,7 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
         UserError: the file is damaged, or lacks a wanted part in the latent-diffusion layout.
     """
     file = open_weights(path, FIELD)
-    refuse_other_kinds(path, file.shapes, FIELD)
+    refuse_other_kinds(path, file.shapes, FIELD, spec, spec.denoiser if spec.denoiser in wanted else "")
     places = {OLD_TEXT.sub(TEXT_PREFIX, name): name for name in file.shapes}
     found: dict[str, Entries] = {}
     taken: list[str] = []

@@ -265,8 +265,8 @@ def test_unknown_and_missing_tensors_are_listed(tmp_path: Path) -> None:
     write_gguf(path, state | {"adapter.0.weight": torch.zeros(2, 32)})
     error = refused(path, r"unknown \(1\)(.|\n)*adapter\.0\.weight")
     assert "double_blocks.0.img_attn.qkv.weight" in str(error)
-    write_gguf(path, {"blk.0.attn_q.weight": torch.zeros(32, 32)})
-    refused(path, r"unknown \(1\)(.|\n)*blk\.0\.attn_q")
+    write_gguf(path, {"tower.0.attn_q.weight": torch.zeros(32, 32)})
+    refused(path, r"unknown \(1\)(.|\n)*tower\.0\.attn_q")
 
 
 def test_other_parts_and_unets_are_refused(tmp_path: Path) -> None:

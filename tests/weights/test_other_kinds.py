@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.lazy_modules import lazy_base_tensors
 from modules.util.errors import UserError
 from scripts import train
-from tests.tiny import tiny_folder, tiny_setup
+from tests.tiny import factories, tiny_folder, tiny_setup
 from tests.trainer.builders import write_config
 from tests.weights.test_part_sources import PREFIX, denoiser_file
 
@@ -56,6 +57,35 @@ OTHERS = {
         "base_model_name",
     ),
     "controlnet-lllite": (zeros("lllite_unet_a.down.0.weight"), "is a ControlNet", "base_model_name"),
+    "t2i-adapter": (
+        zeros("body.0.block1.weight", "body.0.in_conv.weight", "conv_in.weight"), "is a T2I-Adapter", "base_model_name"
+    ),
+    "t2i-adapter of diffusers": (
+        zeros("adapter.body.0.resnets.0.block1.weight", "adapter.body.1.in_conv.bias", "adapter.conv_in.weight"),
+        "is a T2I-Adapter",
+        "base_model_name",
+    ),
+    "published autoencoder": (
+        zeros("encoder.down.0.block.0.conv1.weight", "decoder.conv_in.weight", "decoder.up.0.block.0.norm1.bias"),
+        r"is an autoencoder \(VAE\), not a model",
+        "set vae.model_name to it",
+    ),
+    "autoencoder of wan": (
+        zeros("conv1.weight", "encoder.downsamples.0.residual.0.gamma", "decoder.head.2.weight"),
+        r"is an autoencoder \(VAE\), not a model",
+        "set vae.model_name to it",
+    ),
+    "clip vision": (zeros("vision_model.embeddings.class_embedding"), "is an image encoder", "has no such part"),
+    "open clip": (
+        zeros("transformer.resblocks.0.attn.in_proj_weight", "token_embedding.weight", "visual.proj"),
+        r"is a text encoder \(CLIP\), not a model",
+        "set text_encoder.model_name to it",
+    ),
+    "language model": (
+        zeros("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"),
+        r"is a text encoder \(language model\), not a model",
+        "has no such part",
+    ),
     "redux": (zeros("redux_up.weight", "redux_down.weight"), r"is FLUX\.1 Redux", "base_model_name"),
     "ip adapter": (zeros("image_proj.proj.weight", "ip_adapter.1.to_k_ip.weight"), "IP-Adapter", "family"),
     "embedding": (zeros("emb_params"), "is an embedding", "additional_embeddings"),
@@ -79,6 +109,71 @@ def test_what_is_no_model_is_named_with_what_to_set(key: str, case: str, tmp_pat
             setup.load(base, PartDtypes(lazy=True), part_sources=sources)
         assert remedy in str(caught.value.hint)
         assert caught.value.field == (f"{part}.model_name" if sources else "base_model_name")
+
+
+@pytest.mark.parametrize("key", sorted(factories()))
+def test_parts_given_for_each_other_are_named_with_where_they_belong(key: str, tmp_path: Path) -> None:
+    """Each text encoder and autoencoder of a family, as its file or its folder, for the denoiser and the others."""
+    setup, folder = tiny_setup(key), tiny_folder(key)
+    spec = setup.spec
+    parts = [part for part in map(spec.part, spec.module_parts) if part.kind in ("vae", "text_encoder")]
+    said = re.compile(r"is an? (text encoder|autoencoder) \(.*\), not (a|the) ")
+    for given in parts:
+        place = folder / given.place
+        files = sorted(place.glob("*.safetensors"))
+        if given.library == "diffusers" and given.kind == "text_encoder":
+            # no other program publishes such a part alone
+            continue
+        for target in ("", spec.denoiser, *(part.name for part in parts)):
+            if target and spec.part(target).classes[0][:4] == given.classes[0][:4]:
+                # another of the same kind fits or not by its size
+                continue
+            field = f"{target}.model_name" if target else "base_model_name"
+            for path in (files[0], place):
+                base, sources = (str(folder), {target: str(path)}) if target else (str(path), {})
+                with pytest.raises(UserError, match=said) as caught:
+                    setup.load(base, PartDtypes(lazy=True), part_sources=sources)
+                assert caught.value.field == field
+                assert re.search(rf"set (\w+\.model_name or )*{given.name}\.model_name", str(caught.value.hint))
+
+
+@pytest.mark.parametrize(
+    ("key", "target", "said", "remedy"),
+    [
+        (FLUX, "vae", "class FluxTransformer2DModel, not the vae of FLUX", "set transformer.model_name to it"),
+        (FLUX, "text_encoder", "not the text_encoder of FLUX", "set transformer.model_name to it"),
+        (FLUX, "", "not a whole model", "set transformer.model_name to it; set base_model_name to"),
+        ("QWEN", "text_encoder", "class QwenImageTransformer2DModel, not the", "set transformer.model_name to it"),
+    ],
+)
+def test_the_folder_of_a_denoiser_given_for_something_else_is_named(
+    key: str, target: str, said: str, remedy: str
+) -> None:
+    folder = tiny_folder(key)
+    place = str(folder / "transformer")
+    base, sources = (str(folder), {target: place}) if target else (place, {})
+    with pytest.raises(UserError, match=said) as caught:
+        tiny_setup(key).load(base, part_sources=sources)
+    assert remedy in str(caught.value.hint)
+    assert caught.value.field == (f"{target}.model_name" if target else "base_model_name")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"_class_name": "FluxControlNetModel"}, "is a ControlNet, not a model"),
+        ({"_class_name": "T2IAdapter"}, "is a T2I-Adapter, not a model"),
+        ({"_class_name": "SD3Transformer2DModel"}, "class SD3Transformer2DModel, not a model"),
+        ({"model_type": "bert"}, "class bert, not a model"),
+    ],
+)
+def test_a_folder_of_something_else_given_as_the_denoiser_is_named(
+    config: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match=said) as caught:
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(tmp_path)})
+    assert caught.value.field == "transformer.model_name"
 
 
 def test_a_run_with_an_adapter_for_its_model_ends_before_anything_is_loaded(
