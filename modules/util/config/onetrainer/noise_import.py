@@ -10,6 +10,8 @@ from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
 _REX_D = 0.9
+_SCHEDULE_FREE = {"SCHEDULE_FREE_ADAMW": True, "SCHEDULE_FREE_SGD": True, "PRODIGY_PLUS_SCHEDULE_FREE": False}
+"""Optimizers whose schedule is always CONSTANT there, and whether they have a warm-up of their own."""
 _TRAINS_VARIANCE = ("PixArtAlphaPipeline",)
 """Models whose variance is trained there."""
 
@@ -18,8 +20,13 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
     """Further settings of ours that reproduce the noise and learning rates of a OneTrainer config (with its
     defaults).
     """
-    made: Data = {}
+    made = without_schedule(full)
     schedule = full["learning_rate_scheduler"]
+    if made:
+        constant = made["learning_rate_scheduler"]
+        if schedule != constant:
+            notes.moved("learning_rate_scheduler", schedule, constant, "always so there with this optimizer")
+        schedule = constant
     if schedule == "REX":
         made["learning_rate_rex_d"] = _REX_D
         notes.moved(
@@ -67,6 +74,23 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
     if shifted and full["timestep_distribution"] == "SIGMOID":
         notes.add("timestep_distribution", "SIGMOID", "shifted once; there it is shifted twice")
     return made
+
+
+def without_schedule(full: Mapping[str, Any]) -> Data:
+    """Our schedule and warm-up for an optimizer that has no schedule there; empty for others.
+
+    Their own warm-up counts optimizer steps, whatever is accumulated.
+    """
+    chosen = full["optimizer"]
+    name = chosen.get("optimizer") if isinstance(chosen, Mapping) else None
+    if name not in _SCHEDULE_FREE:
+        return {}
+    steps = full["learning_rate_warmup_steps"]
+    warms_up = _SCHEDULE_FREE[name] and isinstance(steps, (int, float)) and steps > 1
+    return {
+        "learning_rate_scheduler": "CONSTANT",
+        "learning_rate_warmup_steps": float(steps) if warms_up else 0.0,
+    }
 
 
 def _arguments(given: object, notes: Notes) -> str:

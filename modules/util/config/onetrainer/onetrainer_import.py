@@ -26,7 +26,7 @@ from modules.util.config.onetrainer.idle import note_rest
 from modules.util.config.onetrainer.intervals_import import import_intervals
 from modules.util.config.onetrainer.layers_import import import_layers, import_rounded_layers
 from modules.util.config.onetrainer.masks_import import import_masks
-from modules.util.config.onetrainer.noise_import import noise_and_rates
+from modules.util.config.onetrainer.noise_import import noise_and_rates, without_schedule
 from modules.util.config.onetrainer.offered import offered
 from modules.util.config.onetrainer.onetrainer_migrations import (
     TRAIN_FORMAT,
@@ -266,7 +266,7 @@ def _warmup(full: Data, notes: Notes) -> Data:
     """The warm-up in optimizer steps. Values above 1 count batches in the file, several of which make a step."""
     batches, together = full["learning_rate_warmup_steps"], full["gradient_accumulation_steps"]
     counted = all(isinstance(value, (int, float)) and value == value for value in (batches, together))
-    if not counted or batches <= 1 or together <= 1 or math.isinf(batches):
+    if without_schedule(full) or not counted or batches <= 1 or together <= 1 or math.isinf(batches):
         return {}
     steps = float(batches // together)
     if steps <= 1:

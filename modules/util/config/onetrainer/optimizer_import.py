@@ -125,12 +125,20 @@ _PARAMS = {
 """Further arguments of update rules that mean the same in both programs."""
 _RENAMED = {
     "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
+    "DADAPT_ADAM": {"decouple": ("weight_decouple", False), "use_bias_correction": ("bias_correction", False)},
+    "ADABELIEF": {"decoupled_decay": ("weight_decouple", True)},
+    "TIGER": {"decoupled_decay": ("weight_decouple", True)},
+    "YOGI": {"decoupled_decay": ("weight_decouple", True)},
+    "AIDA": {"decoupled_decay": ("weight_decouple", False)},
+    "ADOPT": {"decoupled_decay": ("weight_decouple", False)},
 }
 """Switches of OneTrainer: our name, and what our class does without it."""
 _IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
 """Arguments that only affect memory or messages, and stochastic rounding, which is handled separately."""
 _ALWAYS = {
+    "ADABELIEF": ("degenerated_to_sgd",),
     "ADAFACTOR": ("scale_parameter", "relative_step"),
+    "AIDA": ("degenerated_to_sgd",),
     "ADAMW_ADV": ("use_bias_correction",),
     "PRODIGY_ADV": ("d_limiter",),
     "MUON_ADV": ("nesterov",),
@@ -138,6 +146,19 @@ _ALWAYS = {
     "PRODIGY_PLUS_SCHEDULE_FREE": ("split_groups_mean",),
 }
 """Arguments that are carried over even at their default, because ours differs."""
+_UNSET: Mapping[str, Data] = {
+    "AdEMAMix": {"weight_decay": 0.01},
+    "LION_8BIT": {"beta2": 0.999},
+    "SCHEDULE_FREE_ADAMW": {"weight_decay": 0.01},
+    "SCHEDULE_FREE_SGD": {"momentum": 0.0},
+    "TIGER": {"weight_decay": 0.0},
+    "DADAPT_SGD": {"momentum": 0.0},
+    "ADAMW_ADV": {"beta1": 0.0, "beta2": 0.99},
+    "ADOPT_ADV": {"beta1": 0.0},
+    "PRODIGY_ADV": {"beta1": 0.0, "beta2": 0.99},
+    "SIGNSGD_ADV": {"momentum": 0.0},
+}
+"""Numbers of optimizers there if a file leaves them empty, as far as our classes have others (``create_optimizer``)."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
 """Features that our update rules always have."""
 
@@ -167,6 +188,8 @@ def import_optimizer(
         )
     theirs = str(given.get("optimizer"))
     given = _remembered(given, theirs, full, defaults)
+    unset = _UNSET.get(theirs, {})
+    given = {**given, **{name: value for name, value in unset.items() if given.get(name) is None}}
     name = _SAME_RULE.get(theirs, theirs)
     if name not in Optimizer.__members__:
         return _nearest(theirs, full, notes, lenient)

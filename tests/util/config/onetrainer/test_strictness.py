@@ -581,3 +581,45 @@ def test_a_dora_of_inputs_gets_a_layout_that_holds_it(tmp_path: Path) -> None:
     config, notes = load(tmp_path, **given, lora_decompose_output_axis=True)
     assert config.output_model_format.value == "DIFFUSERS_LORA"
     assert not [note for note in notes if "output_model_format" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup"),
+    [("SCHEDULE_FREE_ADAMW", 50), ("SCHEDULE_FREE_SGD", 50), ("PRODIGY_PLUS_SCHEDULE_FREE", 0), ("ADAMW", 12)],
+)
+def test_optimizers_without_a_schedule_have_none(name: str, warmup: float, tmp_path: Path) -> None:
+    config, notes = load(
+        tmp_path, training_method="LORA", optimizer={"optimizer": name}, learning_rate_scheduler="REX",
+        learning_rate_warmup_steps=50, gradient_accumulation_steps=4, learning_rate=1.0,
+    )  # fmt: skip
+    expected = "REX" if name == "ADAMW" else "CONSTANT"
+    assert (config.learning_rate_scheduler, config.learning_rate_warmup_steps) == (expected, warmup)
+    assert config.learning_rate_rex_d == (0.9 if name == "ADAMW" else 0.5)
+    assert not lines(notes, "learning_rate_scheduler")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("SCHEDULE_FREE_ADAMW", {}, {"weight_decay": 0.01}),
+        ("SCHEDULE_FREE_ADAMW", {"weight_decay": 0.0}, {"weight_decay": 0.0}),
+        ("SCHEDULE_FREE_SGD", {}, {"momentum": 0.0}),
+        ("LION_8BIT", {}, {"betas": (0.9, 0.999)}),
+        ("AdEMAMix", {}, {"weight_decay": 0.01}),
+        ("YOGI", {"weight_decay": 0.1}, {"weight_decouple": False}),
+        ("YOGI", {"weight_decay": 0.1, "decoupled_decay": True}, {"weight_decay": 0.1}),
+        ("AIDA", {"weight_decay": 0.1, "decoupled_decay": True}, {"weight_decouple": True}),
+        ("ADABELIEF", {"rectify": True}, {"degenerated_to_sgd": False}),
+        ("DADAPT_ADAM", {"weight_decay": 0.1, "decouple": True}, {"weight_decouple": True}),
+    ],
+)
+def test_what_a_file_leaves_empty_is_as_there(
+    name: str, given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    from modules.trainer.optim.optimizers import optimizer_arguments
+
+    config, notes = load(tmp_path, training_method="LORA", optimizer={"optimizer": name, **given}, learning_rate=1.0)
+    made = optimizer_arguments(config.optimizer)
+    assert {key: made.get(key) for key in expected} == expected
+    assert ("weight_decouple" in made) is ("weight_decouple" in expected)
+    assert not lines(notes, "optimizer")
