@@ -16,6 +16,7 @@ from modules.util.config.foreign.Fields import Fields
 from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.foreign.step_counts import in_optimizer_steps
+from modules.util.config.kohya.kohya_network import with_convolutions
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError, UnsupportedError
@@ -185,15 +186,12 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
     if family.denoiser == "unet":
         made["layer_filter"] = "attentions"
     conv = network.number("conv", None)
-    network.lost("conv_alpha", "not supported: lora_alpha holds for convolutions too", unless=(None, alpha))
+    conv_alpha = network.number("conv_alpha", conv)
     if conv and family.denoiser != "unet":
         why = "the layers that are trained have no convolutions"
         notes.add("network.conv", conv, why, changes_weights=False)
     if conv and family.denoiser == "unet":
-        made |= {
-            "layer_filter": "attentions,resnets",
-            "lora_rank_pattern": f"conv1={int(conv)},conv2={int(conv)}",
-        }
+        made |= with_convolutions(conv, conv_alpha or conv)
     factor = network.number("lokr_factor", -1)
     if kind == "lokr" and factor != -1:
         notes.add(

@@ -96,11 +96,15 @@ def _layers(arguments: Fields, family: ModelType, notes: Notes) -> Data:
     made: Data = {"layer_filter_preset": "custom"}
     if not rank:
         return {**made, "layer_filter": _IN_BLOCKS}
+    return {**made, **with_convolutions(rank, alpha or rank)}
+
+
+def with_convolutions(rank: float, alpha: float) -> Data:
+    """Attention blocks of a UNet and its larger convolutions, which have their own rank and alpha."""
     return {
-        **made,
         "layer_filter": _WITH_CONVOLUTIONS,
         "lora_rank_pattern": ",".join(f"{name}={int(rank)}" for name in _CONVOLUTIONS),
-        "lora_alpha_pattern": ",".join(f"{name}={alpha or rank:g}" for name in _CONVOLUTIONS),
+        "lora_alpha_pattern": ",".join(f"{name}={alpha:g}" for name in _CONVOLUTIONS),
     }
 
 

@@ -270,7 +270,6 @@ def test_what_is_not_offered_is_refused(
         {"train__lr": "fast"},
         {"datasets__0__num_frames": 41},
         {"datasets__0__is_reg": True},
-        {"network__conv_alpha": 4},
         {"model__model_kwargs": {"match_target_res": True}},
     ],
 )
@@ -366,3 +365,21 @@ def test_an_epoch_as_one_optimizer_step_is_noted(tmp_path: Path) -> None:
     assert isinstance(imported.made, TrainConfig) and imported.made.gradient_accumulation_steps == 1
     assert any("an epoch is one optimizer step" in note for note in imported.notes.listed())
     assert imported.outcome() == CHANGED
+
+
+@pytest.mark.parametrize(("given", "alpha"), [({}, 8.0), ({"network__conv_alpha": 4}, 4.0)])
+def test_convolutions_of_a_unet_have_a_rank_and_an_alpha_of_their_own(
+    given: dict[str, Any], alpha: float, tmp_path: Path
+) -> None:
+    imported = read(
+        tmp_path, model__is_flux=False, model__is_xl=True, model__name_or_path="stabilityai/sdxl",
+        model__quantize=False, network__conv=8, network__linear_alpha=16, **given,
+    )  # fmt: skip
+    config = imported.made
+    assert isinstance(config, TrainConfig)
+    assert imported.outcome() == DONE
+    names = ("conv1", "conv2", "downsamplers", "upsamplers")
+    assert config.rank_patterns() == dict.fromkeys(names, 8)
+    assert config.alpha_patterns() == dict.fromkeys(names, alpha)
+    assert (config.lora_rank, config.lora_alpha) == (16, 16)
+    assert set(config.layer_filter.split(",")) == {"attentions", "resnets", "downsamplers", "upsamplers"}
