@@ -112,8 +112,10 @@ def import_parts(fields: Fields, family: ModelType, adapter: bool) -> Data:
     """Our sections of the parts: whether trained, learning rate, number format."""
     denoiser, encoders = family.denoiser, list(family.text_encoders)
     made: dict[str, Data] = {part: {} for part in family.parts}
-    first = encoders[:1] if family.spec.flow_matching else encoders
-    texts = set(first) if adapter or fields.flag("train_text_encoder") else set()
+    # the large encoder, whose length is set, is trained in no case
+    small = [name for name in encoders if name != family.spec.length_of] or encoders[:1]
+    wanted = adapter or fields.flag("train_text_encoder")
+    texts = set(small if family.spec.flow_matching else encoders) if wanted else set()
     if fields.flag("network_train_unet_only"):
         texts = set()
     made[denoiser]["train"] = not fields.flag("network_train_text_encoder_only")

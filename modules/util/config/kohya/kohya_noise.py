@@ -15,6 +15,8 @@ Data = dict[str, Any]
 _LOSSES = {"l2": "mse", "l1": "mae", "huber": "huber", "smooth_l1": "huber"}
 _STRENGTHS = ("mse", "mae", "huber")
 _TIMESTEPS = 1000
+_DRAWS_BY_WEIGHTING_ALONE = ("StableDiffusion3Pipeline",)
+"""Models whose script has no timestep_sampling, and a shift with another name."""
 _LOST = {
     "multires_noise_iterations": "not supported: plain noise",
     "multires_noise_discount": "not supported: plain noise",
@@ -79,6 +81,9 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
     """Return how noise levels are drawn for flow-matching families."""
     kind = fields.text("timestep_sampling", "sigma")
     scale, shift = fields.number("sigmoid_scale", 1.0) or 0.0, fields.number("discrete_flow_shift", 3.0)
+    own_shift = fields.number("training_shift", 1.0)
+    if family.spec.pipeline_class in _DRAWS_BY_WEIGHTING_ALONE:
+        kind, shift = "sigma", own_shift
     weighting = fields.text("weighting_scheme", "none")
     mean, spread = fields.number("logit_mean", 0.0), fields.number("logit_std", 1.0) or 0.0
     mode = fields.number("mode_scale", 1.29)

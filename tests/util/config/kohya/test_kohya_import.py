@@ -429,3 +429,31 @@ def test_levels_of_a_logit_normal_lie_on_the_side_they_lie_there(tmp_path: Path)
     options = NoiseOptions(config.timestep_distribution, weight=config.noising_weight, bias=config.noising_bias)
     here = noise_level(uniform, options, config.timestep_shift)
     assert torch.sort(here).values == pytest.approx(torch.sort(there).values, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("module", "base", "trained"),
+    [
+        ("networks.lora_sd3", "stabilityai/stable-diffusion-3.5-large", ["text_encoder", "text_encoder_2"]),
+        ("networks.lora_flux", "black-forest-labs/FLUX.1-dev", ["text_encoder"]),
+        ("networks.lora", XL, ["text_encoder", "text_encoder_2"]),
+    ],
+)
+def test_the_clips_are_trained_and_no_larger_encoder(
+    module: str, base: str, trained: list[str], tmp_path: Path
+) -> None:
+    config, _ = read(tmp_path, pretrained_model_name_or_path=base, network_module=module)
+    assert [name for name in config.model_type.text_encoders if getattr(config, name).train] == trained
+    config, _ = read(
+        tmp_path, pretrained_model_name_or_path=base, network_module=module, network_train_unet_only=True
+    )
+    assert not [name for name in config.model_type.text_encoders if getattr(config, name).train]
+
+
+@pytest.mark.parametrize(("given", "shift"), [({}, 1.0), ({"training_shift": 2.5, "discrete_flow_shift": 3.0}, 2.5)])
+def test_the_shift_of_stable_diffusion_3_has_its_own_name(
+    given: dict[str, float], shift: float, tmp_path: Path
+) -> None:
+    base = "stabilityai/stable-diffusion-3.5-large"
+    config, _ = read(tmp_path, pretrained_model_name_or_path=base, network_module="networks.lora_sd3", **given)
+    assert (config.timestep_distribution, config.timestep_shift) == ("UNIFORM", shift)
