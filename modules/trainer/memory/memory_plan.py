@@ -111,6 +111,12 @@ class MemoryPlan:
         return made + [f"  note: {note}" for note in self.notes]
 
 
+def _possible(size: tuple[int, int], step: int) -> tuple[int, int]:
+    """The nearest (height, width) that are multiples of ``step``."""
+    height, width = (max(step, round(side / step) * step) for side in size)
+    return height, width
+
+
 def _gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB" if size >= GIB // 100 else f"{size / 2**20:.2f} MiB"
 
@@ -162,7 +168,7 @@ class Planner:
         self.spec = self.model.spec
         side = max(config.resolutions())
         step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
-        self.size = (max(step, round(side / step) * step),) * 2
+        self.size = _possible((side, side), step)
         self._rewards = RewardMemory(config, dry_run)
         if config.trains_online:
             self.size = rollout_size(config)
@@ -269,9 +275,12 @@ class Planner:
     def _sampling(self) -> Iterator[Phase]:
         if not are_samples_due(self.config):
             return
-        if not any(sample.enabled for sample in self.config.load_samples()):
+        step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
+        # the check of samples reports sizes that are impossible
+        sizes = dict.fromkeys(_possible(one.size, step) for one in self.dry_run.wanted_samples())
+        if not sizes:
             return
-        size = (self.spec.default_resolution,) * 2
+        size = max(sizes, key=math.prod)
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
             # prompt and negative prompt, encoded in advance
@@ -280,16 +289,18 @@ class Planner:
                 "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
             )
         other = self.model.sample_denoiser
-        if other is not None:
+        # smaller ones take less than the training step
+        if other is not None or math.prod(size) > math.prod(self.size):
             yield Phase(
                 "denoising samples",
                 {
                     **self._lasting(),
-                    "weights: sample_model_name": _bytes_of(other.module),
+                    **({} if other is None else {"weights: sample_model_name": _bytes_of(other.module)}),
                     "working memory": self.dry_run.denoising(size),
                 },
             )
-        working = self.dry_run.samples(1, size)
+        # large images are decoded in tiles, so the largest need not take the most
+        working = max(self.dry_run.samples(1, each) for each in sizes)
         yield Phase(
             "making samples",
             {

@@ -34,6 +34,7 @@ from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.trainer.memory.ShapeMemo import ShapeMemo
 from modules.trainer.online.settings import acceleration_plan
+from modules.util.config.SampleConfig import FilledSample
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
 from modules.util.prompts_file import read_prompt_rows
@@ -288,13 +289,16 @@ class ShapeDryRun:
             self.setup.decode_latents(self.model, torch.empty(self._latents(count, size)))
         return live.peak
 
+    def wanted_samples(self) -> list[FilledSample]:
+        """The samples that the run makes."""
+        with self.model.as_sampled():
+            usual = self.model.published
+        return [one.filled(self.setup.spec, usual) for one in self.config.load_samples() if one.enabled]
+
     def denoising(self, size: tuple[int, int]) -> int:
         """The same of one denoising step of a sample, guided if any of the run's is."""
         spec, model = self.setup.spec, self.model
-        with model.as_sampled():
-            usual = model.published
-        wanted = [one.filled(spec, usual) for one in self.config.load_samples() if one.enabled]
-        count = 1 + (spec.reads_negatives and any(one.cfg_scale > 1.0 for one in wanted))
+        count = 1 + (spec.reads_negatives and any(one.cfg_scale > 1.0 for one in self.wanted_samples()))
         if count not in self._conds:
             self.texts(count, size)
         with self._counting(autocast=True) as (_, live), torch.no_grad():

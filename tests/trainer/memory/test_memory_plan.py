@@ -217,6 +217,14 @@ def test_the_plan_is_the_largest_phase() -> None:
     assert any("optimizer state" in line for line in plan.lines())
 
 
+SAMPLED = {
+    "resolution": "64",
+    "sample_before_training": True,
+    "samples": [{"prompt": "a cat", "width": 64, "height": 64}],
+}
+"""Samples of the size of the images."""
+
+
 def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
     """The parts of the model that are on the device, by phase."""
     return {
@@ -226,9 +234,9 @@ def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
 
 
 def test_each_phase_has_what_is_there_in_it() -> None:
-    key, sampling = "FLUX_DEV_1", {"sample_before_training": True, "samples": [{"prompt": "a cat"}]}
+    key = "FLUX_DEV_1"
     texts = {"text_encoder", "text_encoder_2"}
-    cached = plan_memory(config_of(key, **sampling), cuda=False)
+    cached = plan_memory(config_of(key, **SAMPLED), cuda=False)
     assert weights_of(cached) == {
         "encoding prompts": texts,
         "encoding images": {"vae"},
@@ -299,6 +307,25 @@ def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -
         assert needs(planner(small).dry_run) < needs(planner(edits).dry_run)
 
 
+def test_samples_are_predicted_at_their_own_sizes() -> None:
+    def phases(resolution: str, *samples: dict[str, Any]) -> dict[str, int]:
+        listed = [{"prompt": "a cat", **sample} for sample in samples]
+        config = config_of(
+            "FLUX_DEV_1", sample_before_training=True, samples=listed, resolution=resolution, batch_size=1
+        )
+        return {phase.name: phase.items["working memory"] for phase in plan_memory(config, cuda=False).phases[3:]}
+
+    small, large = {"width": 64, "height": 96}, {"width": 512, "height": 256}
+    plain = phases("128", small)
+    assert "denoising samples" not in plain and plain["making samples"] > 0
+    both = phases("128", small, large)
+    assert both["making samples"] == phases("512", large)["making samples"] > 4 * plain["making samples"]
+    assert both["denoising samples"] > phases("128", {"width": 256, "height": 256})["denoising samples"] > 0
+    assert "denoising samples" not in phases("512", small, large)
+    # a size that is impossible is reported elsewhere; one that is switched off is not made
+    assert phases("128", {"width": 72, "height": 104}, {**large, "enabled": False}) == plain
+
+
 @pytest.mark.parametrize("samples", [[], None, [{"prompt": "a cat", "enabled": False}]])
 def test_without_samples_none_are_counted(samples: list[dict[str, Any]] | None) -> None:
     given = {"sample_before_training": True, "sample_definition_file_name": "none.json"}
@@ -315,8 +342,7 @@ def test_filling_the_cache_takes_no_denoiser() -> None:
 
 
 def test_trained_text_encoders_stay() -> None:
-    sampling = {"sample_before_training": True, "samples": [{"prompt": "a cat"}]}
-    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, **sampling)
+    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, **SAMPLED)
     assert weights_of(plan_memory(config, cuda=False)) == {
         "encoding images": {"vae"},
         "training step": {"unet", "text_encoder"},
