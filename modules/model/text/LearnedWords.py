@@ -324,7 +324,9 @@ class LearnedWords:
                     continue
                 wide, norm = rows.float(), self.norms[encoder]
                 length = wide.norm(dim=-1, keepdim=True)
-                near = torch.finfo(rows.dtype).eps * norm if ended else -1.0
+                # the length itself is computed with 32 bits
+                rounding = max(torch.finfo(rows.dtype).eps, 4 * torch.finfo(torch.float32).eps)
+                near = rounding * norm if ended else -1.0
                 change = (length > 0) & ((length - norm).abs() > near)
                 rows.copy_(torch.where(change, wide * (norm / length), wide))
 
