@@ -30,7 +30,7 @@ _WORDS = re.compile(r"[A-Za-z0-9]+")
 _PART_FOLDERS = ("transformer", "unet")
 _MOST_BYTES = 1 << 20
 _MOST_LEVELS = 1000
-_OF_FEW_STEPS = {"LCMScheduler": "lcm", "TCDScheduler": "hyper"}
+_OF_FEW_STEPS = {"LCMScheduler": "lcm", "TCDScheduler": "hyper", "SCMScheduler": "sprint"}
 """Schedulers that only models distilled in a certain way are sampled with: the word for them in names."""
 
 

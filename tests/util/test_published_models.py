@@ -88,6 +88,18 @@ def test_a_damaged_index_says_nothing(text: str, tmp_path: Path) -> None:
         ("STABLE_DIFFUSION_XL_10_BASE", "dreamXL_lightning.safetensors", "ByteDance/SDXL-Lightning"),
         ("STABLE_DIFFUSION_XL_10_BASE", "hyperrealism.safetensors", ""),
         ("STABLE_DIFFUSION_15", "my-turbo.safetensors", ""),
+        ("STABLE_DIFFUSION_XL_10_BASE", "sdxl_dmd2_4step.safetensors", "tianweiy/DMD2"),
+        ("STABLE_DIFFUSION_XL_10_BASE", "mineXL_DMD2.safetensors", "tianweiy/DMD2"),
+        ("STABLE_DIFFUSION_35", "sd3.5_medium_turbo.safetensors", "tensorart/stable-diffusion-3.5-medium-turbo"),
+        ("STABLE_DIFFUSION_35", "sd3.5_large_turbo.safetensors", "stabilityai/stable-diffusion-3.5-large-turbo"),
+        ("STABLE_DIFFUSION_35", "sd3.5_medium.safetensors", ""),
+        ("CHROMA_1", "Chroma1-HD-Flash.safetensors", "lodestones/Chroma1-Flash"),
+        ("CHROMA_1", "Chroma1-HD.safetensors", ""),
+        ("CHROMA_1", "flashlights.safetensors", ""),
+        ("PIXART_ALPHA", "PixArt-LCM-XL-2-1024-MS", "PixArt-alpha/PixArt-LCM-XL-2-1024-MS"),
+        ("PIXART_ALPHA", "PixArt-XL-2-1024-MS", ""),
+        ("SANA", "SANA_Sprint_0.6B", "Efficient-Large-Model/Sana_Sprint_1.6B_1024px_diffusers"),
+        ("SANA", "Sana_1600M_1024px_BF16_diffusers", ""),
     ],
 )
 def test_words_of_a_file_name_are_a_guess(family: str, file: str, name: str) -> None:
@@ -157,14 +169,16 @@ def test_a_link_into_the_cache_of_the_hub_is_known_whatever_its_name(tmp_path: P
     [
         ("LCMScheduler", "latent-consistency/lcm-sdxl"),
         ("TCDScheduler", "ByteDance/Hyper-SD"),
+        ("SCMScheduler", "Efficient-Large-Model/Sana_Sprint_1.6B_1024px_diffusers"),
         ("DDIMScheduler", ""),
     ],
 )
 def test_the_scheduler_of_a_folder_tells_of_few_steps(kind: str, name: str, tmp_path: Path) -> None:
+    family = "SANA" if "Sana" in name else "STABLE_DIFFUSION_XL_10_BASE"
     (tmp_path / "scheduler").mkdir()
     text = json.dumps({"_class_name": kind})
     (tmp_path / "scheduler" / "scheduler_config.json").write_text(text, encoding="utf-8")
-    found = find_published("STABLE_DIFFUSION_XL_10_BASE", str(tmp_path))
+    found = find_published(family, str(tmp_path))
     assert (found.name if found else "") == name and (found is None or found.guessed)
 
 
