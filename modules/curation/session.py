@@ -23,6 +23,7 @@ from modules.curation.group_state import GroupState, Phase, SessionSettings, fol
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.standing import Answer, all_comparisons, ranked_pairs
 from modules.curation.store import CurationStore
+from modules.util.display import counted
 from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
@@ -262,7 +263,7 @@ class CurationSession:
             raise UserError("the order must list every remaining image exactly once")
         pairs = ranked_pairs(order, count)
         if not pairs:
-            raise UserError(f"{count} pairs cannot be made from {len(order)} images")
+            raise UserError(f"{counted(count, 'pair')} cannot be made from {counted(len(order), 'image')}")
         return self._pick(pairs)
 
     def _pick(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modules.pipeline.Item import Item
+from modules.util.display import counted
 from modules.util.errors import DataError, list_offenders
 from modules.util.rng import digest64
 
@@ -105,8 +106,8 @@ def _partner_faults(
         if alone:
             faults.append(
                 DataError(
-                    f"{len(alone)} images of concept {name!r} have no partner of the same name in "
-                    f"{other_name!r}:\n{list_offenders(alone)}",
+                    f"{counted(len(alone), 'image')} of concept {name!r} {'has' if len(alone) == 1 else 'have'} no "
+                    f"partner of the same name in {other_name!r}:\n{list_offenders(alone)}",
                     hint="add the missing images or remove these, or set rlhf_dpo_objective to KTO, which learns from "
                     "single images too",
                 )
@@ -146,15 +147,15 @@ def _caption_faults(pairs: Sequence[Pair], chosen_name: str, rejected_name: str)
     if differing:
         faults.append(
             DataError(
-                f"the prompts of {len(differing)} pairs differ {between}:\n{list_offenders(differing)}",
+                f"the prompts of {counted(len(differing), 'pair')} differ {between}:\n{list_offenders(differing)}",
                 hint="both images of a pair need the same caption",
             )
         )
     if lines:
         faults.append(
             DataError(
-                f"the captions of {len(lines)} pairs have several lines that differ {between}, so the two sides could "
-                f"get different prompts:\n{list_offenders(lines)}",
+                f"the captions of {counted(len(lines), 'pair')} have several lines that differ {between}, so the two "
+                f"sides could get different prompts:\n{list_offenders(lines)}",
                 hint="give both images the same caption file, or one line each",
             )
         )
@@ -183,7 +184,7 @@ def crop_faults(
         return []
     return [
         DataError(
-            f"the crop resolutions of {len(offenders)} pairs differ between chosen and rejected:\n"
+            f"the crop resolutions of {counted(len(offenders), 'pair')} differ between chosen and rejected:\n"
             f"{list_offenders(offenders)}",
             hint="both images of a pair need the same shape; crop them alike, or remove the pair",
         )

@@ -109,19 +109,19 @@ class PreflightReport:
 
     def lines(self) -> list[str]:
         """The summary as text."""
-        what = "pairs" if self.dpo else "images"
+        what = "pair" if self.dpo else "image"
         made = [
-            f"{concept.name} ({concept.kind}): {concept.images} images"
+            f"{concept.name} ({concept.kind}): {counted(concept.images, 'image')}"
             + (f", {concept.empty_captions} with an empty caption" if concept.empty_captions else "")
             + ("" if concept.used else ", not used")
             for concept in self.concepts
         ]
         alone = f" and {counted(self.singles, 'single image')}" if self.singles else ""
         units = self.units - self.singles
-        made.append(f"{units} {what}{alone} to train on, {self.validation_units} to validate on")
+        made.append(f"{counted(units, what)}{alone} to train on, {self.validation_units} to validate on")
         if self.buckets:
             made.append("buckets: " + ", ".join(f"{name}: {count}" for name, count in self.buckets.items()))
-        made.append(f"{self.steps_per_epoch} steps in an epoch, {self.total_steps} in the run")
+        made.append(f"{counted(self.steps_per_epoch, 'step')} in an epoch, {self.total_steps} in the run")
         low, high = (_readable(size) for size in self.cache_bytes)
         made.append(f"cache: {low} to {high} more, {_readable(self.free_bytes)} free")
         return made + [f"warning: {warning}" for warning in self.warnings]

@@ -413,7 +413,7 @@ def _check_certainties(source: DataSource) -> None:
     if found and not any(one is not None for one in found.values()) and not source.faults:
         source.faults.append(
             DataError(
-                f"none of the {len(found)} pairs says how certain its ranking was",
+                f"none of {counted(len(found), 'pair')} says how certain its ranking was",
                 "rlhf_dpo_confidence",
                 "pick in SMART, ELO or FOUR_UP and finalise the pairs (again), or set it to OFF",
             )
@@ -460,8 +460,8 @@ def _note_leaks(source: DataSource) -> None:
     leaks = sorted({p for pair in source.validation.entries for p in pair.chosen.prompts if p in trained})
     if leaks:
         source.warnings.append(
-            f"{len(leaks)} prompts of the validation pairs are trained on too, so validation will look "
-            f"better than it is:\n{list_offenders(leaks)}"
+            f"{counted(len(leaks), 'prompt')} of the validation pairs {'is' if len(leaks) == 1 else 'are'} trained on "
+            f"too, so validation will look better than it is:\n{list_offenders(leaks)}"
         )
 
 
@@ -527,7 +527,7 @@ def file_faults(bad: Mapping[str, DataError]) -> list[UserError]:
         return []
     listed = list_offenders([fault.message for fault in bad.values()])
     hint = "repair, replace or remove them"
-    return [DataError(f"{len(bad)} images cannot be used:\n{listed}", hint=hint)]
+    return [DataError(f"{counted(len(bad), 'image')} cannot be used:\n{listed}", hint=hint)]
 
 
 def crops_of(

@@ -32,6 +32,7 @@ from modules.model.Model import Model
 from modules.model.weight_files import checkpoint_entries
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
@@ -119,7 +120,7 @@ def convert_adapter(
     file = match_adapter(tensors, metadata, model, str(source))
     for note in file.notes:
         report(note)
-    report(f"{file.kind} on {len(file.layers)} layers of {setup.spec.label}")
+    report(f"{file.kind} on {counted(len(file.layers), 'layer')} of {setup.spec.label}")
     layers = file.layers
     made = layout_tensors(model, file.kind, layers, layout, dtype) | rebundled(file, dtype)
     title = metadata.get("modelspec.title", target.stem)
@@ -179,7 +180,7 @@ def merge_adapter(
     for note in (*file.notes, *file.left_out()):
         report(note)
     report_lost_layers(model, file, kind, report)
-    report(f"merging {file.kind} into {len(file.layers)} layers")
+    report(f"merging {file.kind} into {counted(len(file.layers), 'layer')}")
     merge(model, file, strength)
     write_model(model, target, kind, dtype, report)
 
@@ -313,6 +314,6 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     others = sorted(name for name in entries if name not in tensors)
     if others:
         report(f"omitted, because they are not tensors: {', '.join(others[:10])}")
-    report(f"writing {len(tensors)} tensors to {target}")
+    report(f"writing {counted(len(tensors), 'tensor')} to {target}")
     with atomic_path(target) as temporary:
         write_lazily(tensors, temporary, {"format": "pt"})

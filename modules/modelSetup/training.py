@@ -34,6 +34,7 @@ from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOpt
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.section.ModelPartConfig import BLOCKS, CUSTOM
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.display import counted
 from modules.util.enum.choices import (
     DPOTimestepSampling,
     ModelFormat,
@@ -196,7 +197,7 @@ def checked_skips(model: Model, told: Mapping[str, int], field: str) -> dict[str
     for name, skip in made.items():
         count = int(model.module(name).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
         if skip >= count:
-            raise ConfigError(f"{name} has {count} layers", field.format(name), "1 is usual")
+            raise ConfigError(f"{name} has {counted(count, 'layer')}", field.format(name), "1 is usual")
     return made
 
 

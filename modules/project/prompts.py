@@ -148,7 +148,7 @@ def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
         raise DataError(
             f"some prompts have {counts[0]} source images and others {counts[-1]}"
             if counts[0] != counts[-1]
-            else f"the prompts have {counts[-1]} source images, and {most}",
+            else f"the prompts have {counted(counts[-1], 'source image')}, and {most}",
             "--prompts",
             "a second source is next to the first, as cat.2.png; give all prompts the same number of them",
         )
@@ -162,7 +162,7 @@ def hold_out(tasks: Sequence[Task], seed: int) -> list[Task]:
     """
     if len(tasks) < 3:
         raise DataError(
-            f"{len(tasks)} prompts are too few: some are kept for judging",
+            f"{counted(len(tasks), 'prompt is', 'prompts are')} too few: some are kept for judging",
             "--prompts",
             "write at least 3; 20 or more are better",
         )

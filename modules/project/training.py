@@ -135,7 +135,8 @@ def _prepare_pairs(
 ) -> TrainConfig:
     """Finalise the picks and make the config."""
     if one.pair_count < 2:
-        raise UserError(f"{one.name} has {one.pair_count} pairs: too few to train on", hint="pick some first")
+        few = counted(one.pair_count, "pair")
+        raise UserError(f"{one.name} has {few}: too few to train on", hint="pick some first")
     counts = finalize(one.pairs, VALIDATION_PERCENTAGE)
     pairs, held_out = int(counts["train"]), int(counts["val"])
 
@@ -151,7 +152,7 @@ def _prepare_pairs(
     follows = from_data(config, project.file, pairs)
     said = ", ".join(f"{name} {value}" for name, value in follows.items())
     known = find_preset(project.file).relative_to(PRESETS)
-    say(f"{one.name}: {pairs} pairs, preset {known}, from the data: {said}")
+    say(f"{one.name}: {counted(pairs, 'pair')}, preset {known}, from the data: {said}")
     return config
 
 

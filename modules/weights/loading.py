@@ -16,6 +16,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.libraries import prepare_denoisers
 from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
 from modules.util.files.model_index import NAMES, index_file, read_index
@@ -377,7 +378,7 @@ def _filled(
     absent = sorted(info["missing_keys"])
     if absent:
         raise UserError(
-            f"{part} of {folder} lacks {len(absent)} weights that its config needs, such as {absent[0]}",
+            f"{part} of {folder} lacks {counted(len(absent), 'weight')} that its config needs, such as {absent[0]}",
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
@@ -425,7 +426,8 @@ def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None
     )
     if unread:
         raise UserError(
-            f"{place} has {len(unread)} tensors that its config has no place for:\n{list_offenders(unread)}",
+            f"{place} has {counted(len(unread), 'tensor')} that its config has no place for:\n"
+            f"{list_offenders(unread)}",
             field=FIELD,
             hint="weights and config.json belong to different models",
         )

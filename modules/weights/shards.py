@@ -224,7 +224,7 @@ def _compare(index: Path, place: Path, names: Sequence[str]) -> None:
         for what, tensors in (("lacks", wanted - held), ("has, beyond its index,", held - wanted)):
             if tensors:
                 raise UserError(
-                    f"{place / name} {what} {len(tensors)} tensors:\n{list_offenders(sorted(tensors))}",
+                    f"{place / name} {what} {counted(len(tensors), 'tensor')}:\n{list_offenders(sorted(tensors))}",
                     field=FIELD,
                     hint=_AGAIN,
                 )

@@ -20,6 +20,7 @@ from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.spec.parts import TEXT_PREFIX
+from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.ldm_keys import unet_to_ldm, vae_to_ldm
@@ -240,7 +241,7 @@ def _check_read(part: PartSpec, unread: Sequence[str], path: Path) -> None:
     unread = [name for name in unread if not NEEDLESS.fullmatch(name)]
     if unread:
         raise UserError(
-            f"the {part.name} in {path} has {len(unread)} tensors that such a part has no place for:\n"
+            f"the {part.name} in {path} has {counted(len(unread), 'tensor')} that such a part has no place for:\n"
             f"{list_offenders(unread)}",
             field=FIELD,
             hint="distilled models (LCM) and weights kept in blocks with scales are not supported; use the model "

@@ -310,11 +310,11 @@ def test_faults_are_raised_before_anything_is_encoded(tmp_path: Path) -> None:
     made = dpo_config(tmp_path, 3)
     write_image(tmp_path / "chosen" / "pair_0001.png", (128, 64), caption=None)
     model = AveragingModel()
-    with pytest.raises(DataError, match="crop resolutions of 1 pairs differ") as caught:
+    with pytest.raises(DataError, match="crop resolutions of 1 pair differ") as caught:
         loader(made, model)
     assert "chosen/pair_0001: 88x48 / 64x64" in str(caught.value) and model.images_encoded == []
     (tmp_path / "chosen" / "pair_0001.png").write_bytes(b"junk")
-    with pytest.raises(DataError, match="1 images cannot be used"):
+    with pytest.raises(DataError, match="1 image cannot be used"):
         loader(made, model)
     (tmp_path / "chosen" / "pair_0001.png").unlink()
     with pytest.raises(DataError, match="no partner"):

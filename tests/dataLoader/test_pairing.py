@@ -35,7 +35,7 @@ def test_images_without_partner_on_each_side_are_faults_of_their_own() -> None:
     _, faults = match(
         [item("a"), item("b")], [item("a", side="bad"), item("c", side="bad"), item("d", side="bad")]
     )
-    assert "1 images of concept 'good' have no partner of the same name in 'bad':\n    good/b.png" in faults
+    assert "1 image of concept 'good' has no partner of the same name in 'bad':\n    good/b.png" in faults
     assert "2 images of concept 'bad' have no partner" in faults and "bad/d.png" in faults
     assert match([item("b")], [item("c", side="bad")], ignore=("b", "c"))[1] == ""
 

@@ -148,7 +148,7 @@ def test_pairs_know_how_sure_the_person_was_where_that_counts(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "none of the 3 pairs says how certain its ranking was"),
+        ("", "none of 3 pairs says how certain its ranking was"),
         ('{"gone": 0.9}', "pairs says how certain its ranking was"),
         ('{"pair_0001": 0.2}', "not an object of numbers from 0.5 to 1"),
         ("{", "confidence.json"),

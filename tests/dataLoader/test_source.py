@@ -92,7 +92,7 @@ def test_all_faults_of_pairs_are_found_together(tmp_path: Path) -> None:
     (rejected / "pair_0004.txt").write_text("prompt 4\nand more", encoding="utf-8")
     (chosen / "pair_0005.txt").unlink()
     text = faults(collected(made))
-    for wanted in ("'chosen' have no partner", "'rejected' have no partner", "differ only in their extension",
+    for wanted in ("'chosen' has no partner", "'rejected' has no partner", "differ only in their extension",
                    "the prompts of 2 pairs differ", "no caption file"):  # fmt: skip
         assert wanted in text
     assert "pair_0005.png" in text and "chosen/pair_0005:" not in text

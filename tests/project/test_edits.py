@@ -258,7 +258,7 @@ def test_another_source_is_noticed_before_an_image_is_made(project, capsys, draw
             (),
             "source images into the folder of this file",
         ),
-        (({"prompt": "a", "source": "0/photo.png"},) * 3, (), "1 prompts are too few"),
+        (({"prompt": "a", "source": "0/photo.png"},) * 3, (), "1 prompt is too few"),
     ],
 )
 def test_mistakes_leave_nothing_behind(tmp_path, drawer, capsys, rows, more, message):

@@ -114,7 +114,7 @@ class TestScan:
             "error": None,
         }
         assert len({row["group"] for row in rows} - {None}) == 4
-        assert "20 files, 4 groups, 1 files without a prompt" in said.err
+        assert "20 files, 4 groups, 1 file without a prompt" in said.err
 
     def test_into_a_file_flat_and_empty(self, source, tmp_path, capsys):
         target = tmp_path / "rows.json"

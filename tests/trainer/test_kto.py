@@ -185,7 +185,7 @@ def test_a_like_and_a_dislike_of_one_name_may_have_different_shapes(tmp_path: Pa
     made = TrainConfig.from_dict(settings(tmp_path, **changes))
     report = inspect_data(made)
     assert not report.faults
-    assert "1 pairs and 7 single images to train on, 0 to validate on" in report.lines()
+    assert "1 pair and 7 single images to train on, 0 to validate on" in report.lines()
     trainer = run_here(write_config(tmp_path, **changes))
     units = trainer.parts.loader.units.entries
     assert sorted((one.id, one.only) for one in units if one.chosen.key in ("003", "004")) == [

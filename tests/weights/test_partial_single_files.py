@@ -61,7 +61,7 @@ def test_tensors_a_part_has_no_place_for_are_refused(
 ) -> None:
     path, state = whole(key, folders, tmp_path)
     save_file({**state, name: torch.ones(4, 4)}, path)
-    error = refused(tiny_setup(key), path, "has 1 tensors that such a part has no place for")
+    error = refused(tiny_setup(key), path, "has 1 tensor that such a part has no place for")
     assert name.rpartition(".")[2] in error.message
 
 

@@ -107,7 +107,8 @@ class ScanCount:
     def __str__(self) -> str:
         without = self.files - self.with_prompt
         edits = f", {counted(self.without_source, 'edit')} without source" if self.without_source else ""
-        return f"{self.files} files, {len(self.groups)} groups, {without} files without a prompt{edits}"
+        files, groups = counted(self.files, "file"), counted(len(self.groups), "group")
+        return f"{files}, {groups}, {counted(without, 'file')} without a prompt{edits}"
 
 
 def write_rows(rows: Iterable[Row], stream: IO[str], progress: Callable[[str], None]) -> ScanCount:

@@ -180,10 +180,10 @@ def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
     edited = {path for one in prompts for path in one.sources}
     return [
         *(line for term in rewards.terms for line in term.reward.contacts()),
-        f"{len(prompts)} prompts; an epoch makes {config.rlhf_group_size} images for each of "
-        f"{config.rlhf_prompts_per_epoch} prompts, {images} in all, scored by {names}",
+        f"{counted(len(prompts), 'prompt')}; an epoch makes {config.rlhf_group_size} images for each of "
+        f"{counted(config.rlhf_prompts_per_epoch, 'prompt')}, {images} in all, scored by {names}",
         *([f"{counted(len(edited), 'source image is', 'source images are')} edited"] if edited else []),
-        f"{steps} steps in an epoch, {total} in the run",
+        f"{counted(steps, 'step')} in an epoch, {total} in the run",
     ]
 
 

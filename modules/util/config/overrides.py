@@ -18,6 +18,7 @@ from modules.util.config.faults import (
     type_at,
     unwrap,
 )
+from modules.util.display import counted
 from modules.util.errors import ConfigError
 from modules.util.owned_files import shown
 
@@ -94,7 +95,7 @@ def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, 
     field = join_place((*before, part))
     if isinstance(container, list):
         if not part.isdigit() or int(part) >= len(container):
-            raise ConfigError(f"{place} has {len(container)} items, counted from 0", field)
+            raise ConfigError(f"{place} has {counted(len(container), 'item')}, counted from 0", field)
         return int(part)
     if not isinstance(container, dict):
         raise ConfigError(f"{place} is a single value and has no parts", field)
