@@ -136,7 +136,7 @@ def test_weights_that_lack_a_tensor(folder: Path) -> None:
     state = load_file(weights)
     state.pop("final_layer_norm.weight")
     save_file(state, weights, metadata={"format": "pt"})
-    with pytest.raises(UserError, match="lacks 1 weights"):
+    with pytest.raises(UserError, match="lacks 1 weight that"):
         load(folder)
 
 
