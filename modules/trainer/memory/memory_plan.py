@@ -112,7 +112,7 @@ class MemoryPlan:
 
 
 def _possible(size: tuple[int, int], step: int) -> tuple[int, int]:
-    """The nearest (height, width) that are multiples of ``step``."""
+    """The nearest (height, width) that are multiples of ``step``, in pixels."""
     height, width = (max(step, round(side / step) * step) for side in size)
     return height, width
 
@@ -167,13 +167,13 @@ class Planner:
         self.model: ShapeOnlyModel = dry_run.model
         self.spec = self.model.spec
         side = max(config.resolutions())
-        step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
-        self.size = _possible((side, side), step)
+        self._multiple = math.lcm(self.spec.size_multiple, self.model.latent_factor)
+        self.size = _possible((side, side), self._multiple)
         self._rewards = RewardMemory(config, dry_run)
         if config.trains_online:
             self.size = rollout_size(config)
         elif config.aspect_ratio_bucketing:
-            self.size = dry_run.setup.costliest_size(self.model, self.size, step)
+            self.size = dry_run.setup.costliest_size(self.model, self.size, self._multiple)
 
     def plan(self, mode: str) -> MemoryPlan:
         mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode
@@ -275,9 +275,8 @@ class Planner:
     def _sampling(self) -> Iterator[Phase]:
         if not are_samples_due(self.config):
             return
-        step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
         # the check of samples reports sizes that are impossible
-        sizes = dict.fromkeys(_possible(one.size, step) for one in self.dry_run.wanted_samples())
+        sizes = dict.fromkeys(_possible(one.size, self._multiple) for one in self.dry_run.wanted_samples())
         if not sizes:
             return
         size = max(sizes, key=math.prod)

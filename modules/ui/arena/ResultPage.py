@@ -82,7 +82,7 @@ class ResultPage(ttk.Frame):
             button.bind("<Return>", lambda event: event.widget.invoke())
             bottom.add(button)
         first = next(iter(self.buttons.values()))
-        later(self, IDLE, lambda: first.focus_set() if first.winfo_exists() else None)
+        later(first, IDLE, first.focus_set)
 
     def _line(self, card: ttk.Frame, row: int, text: str, style: str) -> ttk.Label:
         label = ttk.Label(card, text=text, style=style, justify="left", width=1)

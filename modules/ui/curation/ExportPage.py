@@ -79,7 +79,7 @@ class ExportPage(ttk.Frame):
         self._bottom(actions)
         self._refresh()
         controller.passed(self._passed_card)
-        later(self, IDLE, lambda: self.go.focus_set() if self.winfo_exists() else None)
+        later(self.go, IDLE, self.go.focus_set)
 
     def _card(self, row: int, title: str) -> ttk.Frame:
         px = self.theme.px

@@ -133,9 +133,8 @@ class StartPage(ttk.Frame):
         later(self, IDLE, self._first_focus)
 
     def _first_focus(self) -> None:
-        if self.winfo_exists():
-            empty = [name for name in ("source", "output") if not self.folder_of(name)]
-            (self.entries[empty[0]] if empty else self.go).focus_set()
+        empty = [name for name in ("source", "output") if not self.folder_of(name)]
+        (self.entries[empty[0]] if empty else self.go).focus_set()
 
     def folder_of(self, name: str) -> str:
         """The content of a folder field."""

@@ -41,8 +41,6 @@ class BothEnds:
             later(self._entry, IDLE, self._show)
 
     def _show(self) -> None:
-        if not self._entry.winfo_exists():
-            return
         inset = self._theme.px(INSET)
         room = self._entry.winfo_width() - 2 * inset
         text = self._variable.get()

@@ -64,7 +64,7 @@ class CardBoard(ttk.Frame):
 
     def _arrange(self) -> None:
         self._waiting = False
-        if not self.winfo_exists() or self.winfo_width() <= 1:
+        if self.winfo_width() <= 1:
             return
         gap, columns = self._theme.px(GAP), self.columns()
         width = min((self.winfo_width() - gap * (columns + 1)) // columns, self._theme.px(MAX_CARD_WIDTH))

@@ -212,9 +212,8 @@ class BoardView(ttk.Frame):
 
     def _draw(self) -> None:
         self._drawing = False
-        if self.winfo_exists():
-            for card in self.cards.values():
-                card.draw()
+        for card in self.cards.values():
+            card.draw()
 
     # --- input --------------------------------------------------------------------------------------------------
 

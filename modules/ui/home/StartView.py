@@ -66,7 +66,7 @@ class StartView(CardBoard):
         self._buttons(foot)
         self._open()
         self.values["base"].trace_add("write", lambda *_: self._look_at_base())
-        later(self, IDLE, lambda: self.entries["folder"].focus_set() if self.winfo_exists() else None)
+        later(self, IDLE, self.entries["folder"].focus_set)
 
     # --- a new one ----------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class ConceptWindow(ItemDialog):
         later(self, 50, self._want)
 
     def _want(self) -> None:
-        if self.winfo_exists() and self._prefetcher is not None and self.grid_view.winfo_ismapped():
+        if self._prefetcher is not None and self.grid_view.winfo_ismapped():
             self._prefetcher.want(self.grid_view.in_sight())
 
     def _arrived(self, key: Key) -> None:

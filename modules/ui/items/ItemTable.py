@@ -156,11 +156,10 @@ class ItemTable(ttk.Frame):
             later(self, IDLE, self._fit)
 
     def _fit(self) -> None:
-        if self.winfo_exists():
-            for index, item in enumerate(self.items.items()):
-                for number, column in enumerate(self._columns):
-                    if column.middle and self.tree.exists(str(index)):
-                        self.tree.set(str(index), str(number), self._fitted(number, item))
+        for index, item in enumerate(self.items.items()):
+            for number, column in enumerate(self._columns):
+                if column.middle and self.tree.exists(str(index)):
+                    self.tree.set(str(index), str(number), self._fitted(number, item))
 
     def _write_note(self, count: int) -> None:
         if self.items.fault is not None:

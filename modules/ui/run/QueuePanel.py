@@ -115,7 +115,7 @@ class QueuePanel(ttk.Frame):
         self.tree.pack(fill="both", expand=True)
         self.tree.bind("<Double-Button-1>", self._watch)
         self.tree.bind("<Return>", self._watch)
-        self.tree.bind("<Configure>", lambda _event: later(self, IDLE, self._fit))
+        self.tree.bind("<Configure>", lambda _event: later(self, IDLE, self._show))
         work.listen(self._show, self)
         self._show()
         work.look()
@@ -161,10 +161,6 @@ class QueuePanel(ttk.Frame):
         for entry in self._work.entries:
             if entry.id == chosen:
                 self._ui.services.run_actions.attach(entry.run_dir)
-
-    def _fit(self) -> None:
-        if self.winfo_exists():
-            self._show()
 
     def _show(self) -> None:
         chosen, theme = self._chosen(), self._ui.theme

@@ -117,6 +117,6 @@ class SearchBox(ttk.Frame):
         later(self, 150, self._hide_if_left)
 
     def _hide_if_left(self) -> None:
-        if self.winfo_exists() and focused(self) not in (self.entry, self.list):
+        if focused(self) not in (self.entry, self.list):
             self.list.place_forget()
             self._show_hint()

@@ -35,7 +35,7 @@ class FlowFrame(ttk.Frame):
 
     def _arrange(self) -> None:
         self._waiting = False
-        if not self.winfo_exists() or not self._members:
+        if not self._members:
             return
         width = self.winfo_width() if self.winfo_width() > 1 else 1 << 15
         lines: list[list[tk.Widget]] = [[]]

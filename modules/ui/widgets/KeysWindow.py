@@ -24,5 +24,5 @@ def show_keys(parent: tk.Misc, theme: Theme, keys: KeyList) -> tk.Toplevel:
         ttk.Label(body, text=meaning).grid(row=row, column=1, sticky="w", padx=(theme.px(16), 0))
     for key in ("<Escape>", "<Return>", "<F1>"):
         window.bind(key, lambda _event: window.destroy())
-    later(window, IDLE, lambda: window.focus_force() if window.winfo_exists() else None)
+    later(window, IDLE, window.focus_force)
     return window

@@ -267,8 +267,6 @@ class ErrorDialog(tk.Toplevel):
         later(self, 20, self._raise)
 
     def _raise(self) -> None:
-        if not self.winfo_exists():
-            return
         self.lift()
         holder = grabbing(self)
         if holder is not None and self.winfo_viewable():  # its grab would keep all input from the dialog
