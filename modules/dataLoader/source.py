@@ -209,6 +209,7 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
             attach_sources(config, source.concepts[index], source.rules[index].name, found)
         source.found[index] = found
         source.faults.extend(found.faults)
+        source.warnings.extend(found.warnings)
     return found.items
 
 
@@ -217,7 +218,7 @@ def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
     alternatives.
     """
     several = [item for item in found.items if len(item.prompts) > 1]
-    if several and prompt_source != "sample":
+    if several and prompt_source == "concept":
         found.faults.append(
             DataError(
                 f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file, but a pair "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -110,6 +111,20 @@ def test_a_prompt_file_of_several_lines_is_refused_for_pairs(tmp_path: Path) -> 
     text = {"prompt_source": "concept", "prompt_path": str(tmp_path / "prompts.txt")}
     sides = [concept(chosen, "DPO_CHOSEN", text=text), concept(rejected, "DPO_REJECTED", text=text)]
     assert "in its prompt file, but a pair has one" in faults(config(tmp_path, sides, rlhf_enabled=True))
+
+
+def test_captions_of_one_file_are_trained_and_pairs_join_their_lines(tmp_path: Path) -> None:
+    chosen, rejected = write_pairs(tmp_path, 3)
+    captions = {"pair_0000": {"caption": "a fox\nin the snow", "tags": "red"}, "pair_0001": {"caption": "a cat"}}
+    (tmp_path / "captions.json").write_text(json.dumps(captions), encoding="utf-8")
+    text = {"prompt_source": "metadata", "prompt_path": str(tmp_path / "captions.json"), "tag_delimiter": ", "}
+    sides = [concept(chosen, "DPO_CHOSEN", text=text), concept(rejected, "DPO_REJECTED", text=text)]
+    made, model = config(tmp_path, sides, rlhf_enabled=True), AveragingModel()
+    found = inspect_data(made)
+    assert not found.faults
+    assert [line for line in found.warnings if "1 image is not listed" in line and "pair_0002" in line]
+    loader(made, model)
+    assert {prompt for asked in model.texts_encoded for prompt in asked} == {"a fox, red in the snow, red", "a cat"}
 
 
 def test_an_epoch_of_more_than_ten_million_items_is_refused_at_once(tmp_path: Path) -> None:

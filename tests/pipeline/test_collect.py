@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,107 @@ def test_prompts_from_names_and_from_one_file(tmp_path: Path) -> None:
     for path, reason in (("", "names no file"), (str(tmp_path / "no.txt"), "does not exist")):
         found = collect(tmp_path / "images", text={"prompt_source": "concept", "prompt_path": path})
         assert reason in messages(found) and not found.items
+
+
+def listed(folder: Path, captions: object, name: str = "captions.json", **text: Any) -> Any:
+    """The content of ``folder/images`` whose captions are in one file; ``captions`` is JSON data, lines or text."""
+    file = folder / name
+    if isinstance(captions, list):
+        captions = "\n".join(json.dumps(line) for line in captions)
+    file.write_text(captions if isinstance(captions, str) else json.dumps(captions), encoding="utf-8")
+    source = {"prompt_source": "metadata", "prompt_path": str(file), **text}
+    return collect(folder / "images", include_subdirectories=True, text=source)
+
+
+def prompts_of(found: Any) -> dict[str, tuple[str, ...]]:
+    return {item.id.removeprefix("pets/"): item.prompts for item in found.items}
+
+
+def test_captions_and_tags_from_one_file_for_all_images(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for name in ("a.png", "b.c.jpg", "sub/d.png", "sub/e.png", "f.png", "g.png"):
+        write_image(images / name, caption="next to the image")
+    captions = {
+        "a": {"caption": "a dog", "tags": "grass, ball", "train_resolution": [512, 512]},
+        "b.c.jpg": {"caption": "a cat\n\n the same cat \n", "tags": "sofa"},
+        "sub\\d": {"tags": "one, two"},
+        str(images / "sub" / "e.png"): {"caption": "with its full path"},
+        "./f": {"caption": None, "tags": ""},
+        "g.png": {},
+    }
+    found = listed(tmp_path, captions)
+    assert prompts_of(found) == {
+        "a.png": ("a dog,grass, ball",),
+        "b.c.jpg": ("a cat,sofa", "the same cat,sofa"),
+        "sub/d.png": ("one, two",),
+        "sub/e.png": ("with its full path",),
+        "f.png": ("",),
+        "g.png": ("",),
+    }
+    assert (found.faults, found.warnings, found.empty_captions) == ([], [], 2)
+    found = listed(tmp_path, captions, tag_delimiter=" | ", trigger_word="sks")
+    assert prompts_of(found)["a.png"] == ("sks a dog | grass, ball",)
+    lines = [{"image_path": "a.png", "caption": "a dog", "tags": "grass"}, {"image_path": "sub/d"}]
+    found = listed(tmp_path, lines, "captions.jsonl", tag_delimiter=", ")
+    assert prompts_of(found) == {"a.png": ("a dog, grass",), "sub/d.png": ("",)}
+
+
+def test_images_that_the_file_does_not_list_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        write_image(tmp_path / "images" / name, caption=None)
+    found = listed(tmp_path, {"a": {"caption": "a dog"}, "gone/c": {"caption": "away"}})
+    assert prompts_of(found) == {"a.png": ("a dog",)} and not found.faults
+    unlisted, without_image = found.warnings
+    assert "1 image is not listed" in unlisted and "b.png" in unlisted and "missing_caption" in unlisted
+    assert "1 name in" in without_image and "has no image" in without_image and "gone/c" in without_image
+    found = listed(tmp_path, {"a": {"caption": "a dog"}}, missing_caption="an animal")
+    assert prompts_of(found) == {"a.png": ("a dog",), "b.png": ("an animal",)} and not found.warnings
+    found = listed(tmp_path, {"c": {"caption": "a dog"}})
+    assert "lists none of its images" in messages(found) and not found.items
+
+
+def test_names_in_a_file_of_captions_never_lead_out_of_the_folder(tmp_path: Path) -> None:
+    write_image(tmp_path / "secret.png", caption=None)
+    write_image(tmp_path / "images2" / "near.png", caption=None)
+    write_image(tmp_path / "images" / "a.png", caption=None)
+    names = ["../secret", "sub/../../secret.png", "/etc/passwd", "C:\\windows\\x.png", "\x1b[2J"]
+    names += [str(tmp_path / name) for name in ("secret.png", "images2/near.png", "images/../secret.png")]
+    found = listed(tmp_path, {name: {"caption": "x"} for name in [*names, "a"]})
+    assert prompts_of(found) == {"a.png": ("x",)} and not found.faults
+    (warning,) = found.warnings
+    assert "8 names" in warning and "\x1b" not in warning
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "not an object with one entry per image"),
+        ("{}", "lists no image"),
+        ('{"a": "a dog"}', "not an object with caption or tags"),
+        ('{"a": {"caption": 5}}', "caption is not a text"),
+        ('{"a": {"tags": ["x"]}}', "tags is not a text"),
+        ('{"a": {"caption": "x"}, "./a": {"caption": "y"}}', "listed twice"),
+        ('{"a": {"caption": "x"}, "a": {"caption": "y"}}', "twice"),
+        ('{"a": {"caption": "x\\u0000"}}', "caption is not a text"),
+    ],
+)
+def test_a_file_of_captions_that_cannot_be_used_is_one_fault(tmp_path: Path, content: str, part: str) -> None:
+    write_image(tmp_path / "images" / "a.png", caption=None)
+    found = listed(tmp_path, content)
+    (fault,) = found.faults
+    assert part in str(fault) and not found.items
+
+
+def test_a_file_of_captions_must_be_there_and_name_images(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", caption=None)
+    for path, part in (("", "names no file"), (str(tmp_path / "no.json"), "does not exist")):
+        found = collect(tmp_path, text={"prompt_source": "metadata", "prompt_path": path})
+        assert part in messages(found) and not found.items
+    write_image(tmp_path / "images" / "a.png", caption=None)
+    found = listed(tmp_path, '{"image_path": "a.png"}\n{"caption": "a dog"}\n', "captions.jsonl")
+    assert "line 2 names no image" in messages(found)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="file names are text there")

@@ -12,6 +12,7 @@ from modules.pipeline.Item import Item
 from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, complete_prompt, read_lines
 from modules.util.display import counted
 from modules.util.errors import DataError, list_offenders
+from modules.util.files.caption_list import CaptionList, read_captions
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, key_of_relative
 
 MASK_SUFFIXES = ("-masklabel", "-condlabel")
@@ -23,13 +24,14 @@ class Found:
     """Content of a concept folder.
 
     ``faults`` lists everything unusable. ``broken`` has the keys of existing images with a fault, so that
-    their partners are not reported as missing.
+    their partners are not reported as missing. ``warnings`` tells which images are left out and why.
     """
 
     items: list[Item] = field(default_factory=list)
     faults: list[DataError] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     empty_captions: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 def image_paths(folder: Path, subfolders: bool) -> Iterator[Path]:
@@ -111,16 +113,12 @@ def _deeper(concept: Any, folder: Path) -> bool:
 
 
 def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list[str], found: Found) -> None:
-    source, ending = str(concept.text.prompt_source), str(concept.text.caption_extension)
-    shared: tuple[str, ...] = ()
-    if source == "concept":
-        try:
-            shared = concept_prompts(concept, tag)
-        except DataError as error:
-            found.faults.append(error)
-            return
+    try:
+        captions = Captions(concept, tag)
+    except DataError as error:
+        found.faults.append(error)
+        return
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
-    missing: list[str] = []
     # a folder "." is not part of the paths in it
     start = str(folder / "_")[:-1]
     usable = _encodable(start)
@@ -132,37 +130,109 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list
             )
             found.broken.add(key)
             continue
-        prompts = shared
-        if source == "filename":
-            prompts = (split_suffix(relative.rpartition("/")[2])[0].strip(),)
-        elif source == "sample":
-            try:
-                prompts = read_lines(split_suffix(path)[0] + ending)
-            except FileNotFoundError:
-                if not concept.text.missing_caption:
-                    missing.append(relative)
-                    found.broken.add(key)
-                    continue
-                prompts = (concept.text.missing_caption,)
-            except DataError as error:
-                found.faults.append(error)
+        try:
+            prompts = captions.of(relative, path)
+        except DataError as error:
+            found.faults.append(error)
+            found.broken.add(key)
+            continue
+        if prompts is None:
+            if captions.missing_is_fault:
                 found.broken.add(key)
-                continue
+            continue
         # many images share a caption, so keep one copy of it
         completed = tuple([complete_prompt(prompt, concept.text) for prompt in prompts])
         prompts = known.setdefault(completed, completed)
         found.empty_captions += prompts == ("",)
         found.items.append(Item(path, f"{tag}/{relative}", key, index, prompts))
-    if missing:
-        found.faults.append(
-            DataError(
-                f"concept {tag!r}: {counted(len(missing), 'image has', 'images have')} no caption file:\n"
-                f"{list_offenders(missing)}",
-                hint=f"put a {concept.text.caption_extension} with the same name next to each (an empty one for the "
-                "empty prompt), set text.missing_caption, or take "
-                "the prompts from the file names or from one file for the concept",
+    captions.report(found)
+
+
+class Captions:
+    """The prompts of a concept's images, wherever they come from.
+
+    Args:
+        concept: its config.
+        tag: its name in messages.
+
+    Raises:
+        DataError: the file with the prompts of all images cannot be used.
+    """
+
+    def __init__(self, concept: Any, tag: str) -> None:
+        self._settings, self._tag = concept.text, tag
+        self._source = str(concept.text.prompt_source)
+        self._missing: list[str] = []
+        self._shared = concept_prompts(concept, tag) if self._source == "concept" else ()
+        self._listed: CaptionList | None = None
+        if self._source == "metadata":
+            path = _prompt_file(concept, tag, "set the prompt file of the concept, which lists its captions")
+            self._listed = read_captions(path, concept.path)
+
+    @property
+    def missing_is_fault(self) -> bool:
+        """True if an image without a caption is a fault; otherwise, it is left out."""
+        return self._listed is None
+
+    def of(self, relative: str, path: str) -> tuple[str, ...] | None:
+        """The prompts of an image; None if it has no caption.
+
+        Raises:
+            DataError: its caption cannot be read.
+        """
+        found: tuple[str, ...] | None = self._shared
+        if self._source == "filename":
+            found = (split_suffix(relative.rpartition("/")[2])[0].strip(),)
+        elif self._listed is not None:
+            entry = self._listed.of(relative, split_suffix(relative)[0])
+            found = None if entry is None else entry.prompts(self._settings.tag_delimiter)
+        elif self._source == "sample":
+            try:
+                found = read_lines(split_suffix(path)[0] + str(self._settings.caption_extension))
+            except FileNotFoundError:
+                found = None
+        if found is None and self._settings.missing_caption:
+            return (self._settings.missing_caption,)
+        if found is None:
+            self._missing.append(relative)
+        return found
+
+    def report(self, found: Found) -> None:
+        """Add a fault or a warning about images without a caption, and about captions without an image."""
+        if self._listed is not None:
+            self._report_listed(found, self._listed.unused())
+        elif self._missing:
+            found.faults.append(
+                DataError(
+                    f"concept {self._tag!r}: {counted(len(self._missing), 'image has', 'images have')} no caption "
+                    f"file:\n{list_offenders(self._missing)}",
+                    hint=f"put a {self._settings.caption_extension} with the same name next to each (an empty one for "
+                    "the empty prompt), set text.missing_caption, or take "
+                    "the prompts from the file names or from one file for the concept",
+                )
             )
-        )
+
+    def _report_listed(self, found: Found, unused: list[str]) -> None:
+        path = self._settings.prompt_path
+        if not found.items and not found.faults:
+            found.faults.append(
+                DataError(
+                    f"concept {self._tag!r}: {path} lists none of its images:\n{list_offenders(unused)}",
+                    hint="names in it are relative to the folder of the concept, or full paths of images below it; "
+                    "switch on 'include subdirectories' if they are deeper",
+                )
+            )
+            return
+        if self._missing:
+            found.warnings.append(
+                f"concept {self._tag!r}: {counted(len(self._missing), 'image is', 'images are')} not listed in {path} "
+                f"and left out; text.missing_caption gives them a caption:\n{list_offenders(self._missing)}"
+            )
+        if unused:
+            found.warnings.append(
+                f"concept {self._tag!r}: {counted(len(unused), 'name', 'names')} in {path} "
+                f"{'has' if len(unused) == 1 else 'have'} no image below its folder:\n{list_offenders(unused)}"
+            )
 
 
 def _encodable(name: str) -> bool:
@@ -180,11 +250,16 @@ def concept_prompts(concept: Any, tag: str) -> tuple[str, ...]:
     Raises:
         DataError: the file does not exist, or has no text.
     """
-    path = str(concept.text.prompt_path).strip()
     hint = "set the prompt file of the concept, with one prompt per line"
-    if not path:
-        raise DataError(f"concept {tag!r} takes its prompts from a file, but names no file", hint=hint)
+    path = _prompt_file(concept, tag, hint)
     try:
         return read_lines(Path(path), MAX_CONCEPT_PROMPT_BYTES)
     except FileNotFoundError:
         raise DataError(f"concept {tag!r}: the prompt file {path} does not exist", hint=hint) from None
+
+
+def _prompt_file(concept: Any, tag: str, hint: str) -> str:
+    path = str(concept.text.prompt_path).strip()
+    if not path:
+        raise DataError(f"concept {tag!r} takes its prompts from a file, but names no file", hint=hint)
+    return path

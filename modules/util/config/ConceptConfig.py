@@ -119,7 +119,7 @@ class ConceptTextConfig(BaseConfig):
         title="Prompt source",
         tip=(
             "sample: a text file next to each image; concept: one text file for all; filename: the image's "
-            "name."
+            "name; metadata: one JSON file with a caption for each image, as kohya's scripts write it."
         ),
     )
     caption_extension: str = setting(
@@ -130,16 +130,24 @@ class ConceptTextConfig(BaseConfig):
     )
     missing_caption: str = setting(
         "",
-        visible=".prompt_source=sample",
+        visible=".prompt_source=sample|metadata",
         title="Missing captions",
-        tip="The prompt of images without a text file. Empty: such images are reported, and training does not start.",
+        tip=(
+            "The prompt of images without a caption. Empty: training does not start without a text file for each "
+            "image, and images that a JSON file does not list are left out, with a warning."
+        ),
     )
     prompt_path: PathText = setting(
         "",
-        visible=".prompt_source=concept",
+        visible=".prompt_source=concept|metadata",
         widget="file",
         title="Prompt file",
-        tip="A text file with one prompt per line. A random line is used for each image and variation.",
+        tip=(
+            "concept: a text file with one prompt per line. A random line is used for each image and variation. "
+            'metadata: a JSON file such as {"dog/1": {"caption": "a dog", "tags": "grass, ball"}}, or a .jsonl file '
+            'with lines such as {"image_path": "dog/1.png", "caption": "a dog"}. Names are relative to the folder, '
+            "with or without extension, or full paths. Tags follow the caption after the tag delimiter."
+        ),
     )
     trigger_word: str = setting(
         "",

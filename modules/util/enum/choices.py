@@ -353,13 +353,15 @@ class PairMaskNorm(BaseEnum):
 
 
 class PromptSource(BaseEnum):
-    """Sources of a concept's prompts: a text file next to each image, one text file for all images, or the file
-    name. The values are those that concept files have always used.
+    """Sources of a concept's prompts: a text file next to each image, one text file for all images, the file
+    name, or one JSON file that lists the caption of each image. The values are those that concept files have
+    always used.
     """
 
     SAMPLE = "sample"
     CONCEPT = "concept"
     FILENAME = "filename"
+    METADATA = "metadata"
 
 
 class RolloutSampler(BaseEnum):

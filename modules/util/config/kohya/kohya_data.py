@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,9 @@ from modules.util.config.foreign.building import build
 from modules.util.config.foreign.Fields import Fields
 from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
-from modules.util.errors import ConfigError
+from modules.util.display import counted
+from modules.util.errors import ConfigError, UserError
+from modules.util.files.caption_list import Entry, is_absolute, names_below, read_entries
 
 Data = dict[str, Any]
 
@@ -50,7 +53,6 @@ _LOST = {
     "secondary_separator": "not supported",
     "validation_split": "not supported: add a concept of the type VALIDATION",
     "custom_attributes": "not supported",
-    "metadata_file": "captions of a metadata file are not read: write them next to the images",
 }
 
 
@@ -89,15 +91,21 @@ def import_datasets(
 def import_folders(
     fields: Fields, base: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> list[ConceptConfig]:
-    """Import the concepts of ``train_data_dir`` and ``reg_data_dir``, one per folder ``N_name``."""
+    """Import the concepts of ``train_data_dir`` and ``reg_data_dir``, one per folder ``N_name``, or a single one
+    whose captions are in the file ``in_json``.
+    """
+    listed = fields.text("in_json")
+    if listed:
+        data = {**base, "image_dir": fields.text("train_data_dir"), "metadata_file": listed}
+        return [_concept(Fields(data, notes, "in_json"), rates, masks, notes, "in_json")]
     concepts = []
     for field, regular in (("train_data_dir", False), ("reg_data_dir", True)):
         name = fields.text(field)
-        for folder, repeats, word in _repeated(Path(name), field) if name else ():
+        for folder, times, word in _repeated(Path(name), field) if name else ():
             data = {
                 **base,
                 "image_dir": str(folder),
-                "num_repeats": repeats,
+                "num_repeats": times,
                 "class_tokens": word,
                 "is_reg": regular,
             }
@@ -128,8 +136,9 @@ def _concept(fields: Fields, rates: list[float], masks: MaskKinds, notes: Notes,
         "balancing": float(fields.whole("num_repeats", 1)),
         "loss_weight": weight if regular else 1.0,
         "image": _image(fields),
-        "text": _text(fields, notes),
+        "text": _text(fields),
     }
+    made |= _captions(fields, made, notes)
     rates.append(fields.number("caption_dropout_rate", 0.0) or 0.0)
     for name, why in _LOST.items():
         fields.lost(name, why)
@@ -160,12 +169,9 @@ def resolution_of(size: Any) -> str:
     return str(round(math.sqrt(sides[0] * sides[-1]))) if sides else str(size)
 
 
-def _text(fields: Fields, notes: Notes) -> Data:
+def _text(fields: Fields) -> Data:
     rate = fields.number("caption_tag_dropout_rate", 0.0)
-    extension = fields.text("caption_extension", ".caption")
-    made: Data = {
-        "caption_extension": extension if extension.startswith(".") else f".{extension}",
-        "missing_caption": fields.text("class_tokens"),
+    return {
         "enable_tag_shuffling": fields.flag("shuffle_caption"),
         "tag_delimiter": fields.text("caption_separator", ","),
         "keep_tags_count": fields.whole("keep_tokens", 0),
@@ -175,8 +181,51 @@ def _text(fields: Fields, notes: Notes) -> Data:
         "caption_prefix": fields.text("caption_prefix"),
         "caption_suffix": fields.text("caption_suffix"),
     }
-    if not made["missing_caption"]:
+
+
+def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
+    """Import the place of the captions: a file for all images, or a file next to each."""
+    extension = fields.text("caption_extension", ".caption")
+    word = fields.text("class_tokens")
+    listed = fields.text("metadata_file")
+    if listed:
+        text = {**made["text"], "prompt_source": "metadata", "prompt_path": listed}
+        first = not (fields.peek("enable_wildcard") or fields.peek("wildcard"))
+        return {"text": text, **_listed_images(listed, made["path"], fields.place("metadata_file"), first, notes)}
+    if not word:
         notes.moved(
             fields.place("class_tokens"), "", "images without a caption are reported", "an empty prompt there"
         )
-    return made
+    extension = extension if extension.startswith(".") else f".{extension}"
+    return {"text": {**made["text"], "caption_extension": extension, "missing_caption": word}}
+
+
+def _listed_images(path: str, folder: str, place: str, first: bool, notes: Notes) -> Data:
+    """The folder of the images that a file of captions lists, and whether some are in folders below it.
+
+    Args:
+        first: whether only the first line of a caption is trained there.
+    """
+    try:
+        entries = read_entries(path)
+    except UserError as error:
+        notes.say(place, f"{error.message}; its captions are read when training starts", changes_weights=False)
+        entries = []
+    several = sum(len(entry.prompts("")) > 1 for entry in entries) if first else 0
+    if several:
+        captions = counted(several, "caption has", "captions have")
+        notes.say(place, f"{captions} several lines: alternatives here, only the first counts there")
+    folder = folder or _common_folder(entries)
+    if not folder:
+        notes.say(place, "the folder of its images is unknown: set path in the concept")
+    deeper = any("/" in name for _, name in names_below(entries, folder) if name)
+    return {"path": folder, "include_subdirectories": deeper}
+
+
+def _common_folder(entries: list[Entry]) -> str:
+    """The folder that holds all images with full paths; empty if they have none in common."""
+    folders = [posixpath.dirname(entry.name) for entry in entries if is_absolute(entry.name)]
+    try:
+        return posixpath.commonpath(folders) if folders else ""
+    except ValueError:  # full paths of two operating systems
+        return ""

@@ -50,6 +50,7 @@ _IDLE = (
     "sample_sampler", "split_mode", "cpu_offload_checkpointing",
 )  # fmt: skip
 """Settings that do not affect training."""
+_REPLACED_BY_DATASET_FILE = ("train_data_dir", "reg_data_dir", "in_json")
 _LOST = {
     "sample_prompts": "add its prompts to the samples",
     "resume": "a state of kohya cannot be resumed here",
@@ -66,7 +67,6 @@ _LOST = {
     "block_lr": "not supported: one rate for the denoiser",
     "initial_epoch": "not supported",
     "initial_step": "not supported",
-    "in_json": "captions of a metadata file are not read: write them next to the images",
     "apply_t5_attn_mask": "not supported: the denoiser sees the padding of T5 too",
 }
 
@@ -255,9 +255,12 @@ def _concepts(
         made["resolution"] = resolution_of(size)
     made["aspect_ratio_bucketing"] = fields.flag("enable_bucket")
     base = {name: fields.raw(name) for name in _OF_DATA if name in fields}
+    if "dataset_repeats" in fields:
+        base["num_repeats"] = fields.raw("dataset_repeats")
     name = fields.text("dataset_config")
     if not name:
         return import_folders(fields, base, rates, masks, notes)
+    fields.without_meaning(_REPLACED_BY_DATASET_FILE)
     path = next((one for one in (Path(name), folder / name) if one.is_file()), None)
     if path is None:
         notes.add("dataset_config", name, "there is no such file; import it later")

@@ -457,3 +457,73 @@ def test_the_shift_of_stable_diffusion_3_has_its_own_name(
     base = "stabilityai/stable-diffusion-3.5-large"
     config, _ = read(tmp_path, pretrained_model_name_or_path=base, network_module="networks.lora_sd3", **given)
     assert (config.timestep_distribution, config.timestep_shift) == ("UNIFORM", shift)
+
+
+LISTED = """
+[[datasets]]
+  [[datasets.subsets]]
+  image_dir = {folder}
+  metadata_file = {file}
+  num_repeats = 2
+  caption_separator = ";"
+"""
+
+
+def write_captions(folder: Path, captions: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "captions.json"
+    path.write_text(json.dumps(captions), encoding="utf-8")
+    return path
+
+
+def prompts_of(concept: ConceptConfig) -> dict[str, tuple[str, ...]]:
+    found = collect_items(concept, 0, "")
+    assert found.faults == [] and found.warnings == []
+    return {item.id.removeprefix("/"): item.prompts for item in found.items}
+
+
+def test_captions_of_a_metadata_file_are_read(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    draw_images(images, 2)
+    draw_images(images / "more", 1)
+    file = write_captions(
+        tmp_path,
+        {"0": {"caption": "a dog", "tags": "grass, ball"}, "1.png": {"tags": "cat"}, "more/0": {"caption": "a fox"}},
+    )
+    before = sorted(images.rglob("*"))
+    text = LISTED.format(folder=json.dumps(str(images)), file=json.dumps(str(file)))
+    (one,), notes = concepts(tmp_path, text)
+    assert notes.listed() == [] and one.balancing == 2
+    assert prompts_of(one) == {"0.png": ("a dog;grass, ball",), "1.png": ("cat",), "more/0.png": ("a fox",)}
+    assert sorted(images.rglob("*")) == before
+    # what is written means the same when it is read again
+    assert script.main([str(tmp_path / "data.toml"), str(tmp_path / "ours.json")]) == DONE
+    (again,) = ConceptConfig.load_all(tmp_path / "ours.json")
+    assert prompts_of(again) == prompts_of(one)
+
+
+def test_full_paths_of_a_metadata_file_name_the_folder(tmp_path: Path) -> None:
+    draw_images(tmp_path / "images", 2)
+    file = write_captions(
+        tmp_path, {str(tmp_path / "images" / f"{number}.png"): {"caption": f"no {number}"} for number in range(2)}
+    )
+    config, notes = read(tmp_path, **LORA, in_json=str(file), dataset_repeats=3)
+    assert notes.listed() == []
+    (one,) = config.concepts or []
+    assert (one.path, one.balancing, one.include_subdirectories) == (str(tmp_path / "images"), 3, False)
+    assert prompts_of(one) == {"0.png": ("no 0",), "1.png": ("no 1",)}
+    config, notes = read(tmp_path, **LORA, in_json=str(file), train_data_dir=str(tmp_path))
+    assert [one.path for one in config.concepts or []] == [str(tmp_path)]
+    assert [one.include_subdirectories for one in config.concepts or []] == [True]
+
+
+def test_lines_of_a_listed_caption_and_a_missing_file_are_noted(tmp_path: Path) -> None:
+    file = write_captions(tmp_path, {"0": {"caption": "a dog\na cat"}, "1": {"caption": "a fox"}})
+    _, notes = read(tmp_path, **LORA, in_json=str(file), train_data_dir=str(tmp_path))
+    (note,) = notes.listed()
+    assert note.changes_weights and "1 caption has several lines" in str(note)
+    _, notes = read(tmp_path, **LORA, in_json="no.json", train_data_dir="images")
+    (note,) = notes.listed()
+    assert not note.changes_weights and "no.json does not exist" in str(note)
+    _, notes = read(tmp_path, **LORA, in_json=str(file))
+    assert "the folder of its images is unknown" in "\n".join(str(note) for note in notes.listed())
