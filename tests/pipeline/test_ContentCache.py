@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,80 @@ def test_a_damaged_shard_is_set_aside_with_a_warning(
     assert all(same(cache.get(key(number)), entry(number)) for number in range(12))
 
 
+def with_header(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    change(next(facts for name, facts in header.items() if name != "__metadata__"))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+HEADERS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "unknown type": lambda facts: facts.update(dtype="F31"),
+    "type of another size": lambda facts: facts.update(dtype="F16"),
+    "no type": lambda facts: facts.pop("dtype"),
+    "no offsets": lambda facts: facts.pop("data_offsets"),
+    "negative shape": lambda facts: facts.update(shape=[-1, *facts["shape"][1:]]),
+    "shape of words": lambda facts: facts.update(shape="ab"),
+    "not aligned": lambda facts: facts.update(data_offsets=[at + 1 for at in facts["data_offsets"]]),
+    "before the file": lambda facts: facts.update(data_offsets=[at - 900 for at in facts["data_offsets"]]),
+    "behind the file": lambda facts: facts.update(data_offsets=[at + 900 for at in facts["data_offsets"]]),
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_invalid_header_is_noticed_and_the_entries_are_made_again(
+    tmp_path: Path, what: str, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, 2)
+    victim, verified = shards(tmp_path)[0], tmp_path / "verified.json"
+    victim.write_bytes(with_header(victim.read_bytes(), HEADERS[what]))
+    if known:
+        stat = victim.stat()
+        verified.write_text(json.dumps({victim.name: [stat.st_size, stat.st_mtime_ns]}), encoding="utf-8")
+        with pytest.raises(DataError, match="damaged while"):
+            cache = ContentCache(tmp_path)
+            for number in range(2):
+                cache.get(key(number))
+    else:
+        verified.unlink()
+        assert len(ContentCache(tmp_path)) == 0
+    assert "damaged" in caplog.text and not victim.exists()
+    filled(tmp_path, 2)
+    assert all(same(ContentCache(tmp_path).get(key(number)), entry(number)) for number in range(2))
+
+
+def test_a_shard_that_cannot_be_read_is_an_error_and_stays(tmp_path: Path) -> None:
+    filled(tmp_path, 4)
+    victim = tmp_path / f"cache-20260101-{0:032x}.safetensors"
+    (victim / "inner").mkdir(parents=True)
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        ContentCache(tmp_path)
+    assert str(victim) in str(caught.value) and (victim / "inner").is_dir()
+
+
+def test_reading_keeps_no_memory(tmp_path: Path) -> None:
+    cache = filled(tmp_path, 4)
+    for number in range(8):
+        cache.get(key(number % 4))
+    before = sys.getallocatedblocks()
+    for number in range(4000):
+        cache.get(key(number % 4))
+    assert sys.getallocatedblocks() - before < 400
+
+
+def test_tensors_outlive_their_cache(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    cache = ContentCache(tmp_path)
+    found = cache.get(key(0))
+    cache.close()
+    del cache
+    shards(tmp_path)[0].unlink()
+    assert same(found, entry(0))
+
+
 @pytest.mark.parametrize(
     "name", ["cache-mine.safetensors", "cache-20260101-x.safetensors", "model.safetensors"]
 )
@@ -165,8 +241,8 @@ def test_damage_while_in_use_is_noticed_on_first_touch(tmp_path: Path) -> None:
 def test_unchanged_shards_are_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, 4)
     looked: list[Path] = []
-    original = module._verify
-    monkeypatch.setattr(module, "_verify", lambda path, e: (looked.append(path), original(path, e))[1])
+    original = module.verify
+    monkeypatch.setattr(module, "verify", lambda path, e: (looked.append(path), original(path, e))[1])
     ContentCache(tmp_path)
     assert looked == []
     (tmp_path / "verified.json").unlink()
@@ -208,6 +284,28 @@ def test_small_shards_are_joined(tmp_path: Path) -> None:
         assert all(same(reader.get(key(number)), entry(number)) for number in range(40))
     other.rescan()
     assert all(same(other.get(key(number)), entry(number)) for number in range(40))
+
+
+def test_shards_that_another_process_joined_are_read_from_the_new_file(tmp_path: Path) -> None:
+    filled(tmp_path, 40, 2)
+    reader, other = ContentCache(tmp_path), ContentCache(tmp_path)
+    other.compact()
+    other.close()
+    assert all(same(reader.get(key(number)), entry(number)) for number in range(40))
+    shards(tmp_path)[0].unlink()
+    reader = ContentCache(tmp_path)
+    with pytest.raises(KeyError):
+        reader.get(key(0))
+
+
+def test_a_shard_deleted_while_in_use_is_an_error_that_names_it(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    cache = ContentCache(tmp_path)
+    gone = shards(tmp_path)[0]
+    gone.unlink()
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        cache.get(key(0))
+    assert str(gone) in str(caught.value)
 
 
 def test_many_shards_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

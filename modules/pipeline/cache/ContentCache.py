@@ -11,41 +11,41 @@ import json
 import logging
 import os
 import re
-import struct
 import threading
 import time
 import uuid
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from modules.pipeline.cache.CacheShard import (
+    FORMAT,
+    CacheShard,
+    Tensors,
+    check,
+    checksum,
+    read_entries,
+    verify,
+)
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path, read_json, write_json
 from modules.util.owned_files import Owned
 
 _log = logging.getLogger(__name__)
 
-Tensors = dict[str, torch.Tensor]
-Entries = dict[str, dict[str, int]]
-
-FORMAT = "1"
 SHARD_BYTES = 64 << 20
 SHARD_ENTRIES = 1024
 FLUSH_SECONDS = 20.0
 OPEN_SHARDS = 128
-_MAX_HEADER = 64 << 20
-_FIRST = '{"__metadata__":'
 _VERIFIED = "verified.json"
 # files with other names in the folder are not ours, and are never removed
 _SHARD = re.compile(r"cache-\d{8}-[0-9a-f]{32}\.safetensors")
 # exceptions on reading a file that was tampered with
-_DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class ContentCache:
@@ -65,7 +65,7 @@ class ContentCache:
         self._pending: dict[str, Tensors] = {}
         self._pending_bytes = 0
         self._flushed_at = time.monotonic()
-        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._open: OrderedDict[str, CacheShard] = OrderedDict()
         self._checked: set[str] = set()
         self._verified: dict[str, list[int]] = self._load_verified()
         self.rescan()
@@ -89,7 +89,11 @@ class ContentCache:
     # -- finding shards ------------------------------------------------------------------------------------
 
     def rescan(self) -> None:
-        """Look for shards added by other processes, and set damaged ones aside."""
+        """Look for shards added by other processes, and set damaged ones aside.
+
+        Raises:
+            DataError: a shard cannot be read, or a damaged one cannot be removed.
+        """
         with self._lock:
             found = self.folder.iterdir() if self.folder.is_dir() else ()
             present = {path.name for path in found if _SHARD.fullmatch(path.name)}
@@ -103,12 +107,14 @@ class ContentCache:
         try:
             stat = path.stat()
             known = self._verified.get(name) == [stat.st_size, stat.st_mtime_ns]
-            entries = _read_header(path, known)
+            entries = read_entries(path, known)
             if not known:
-                _verify(path, entries)
+                verify(path, entries)
                 self._verified[name] = [stat.st_size, stat.st_mtime_ns]
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise self._unreadable(name, error) from error
         except _DAMAGE as error:
             self._set_aside(name, str(error))
             return
@@ -138,6 +144,13 @@ class ContentCache:
                 hint="delete it",
             ) from error
 
+    def _unreadable(self, name: str, error: OSError) -> DataError:
+        return DataError(
+            f"the cache file {self.folder / name} cannot be read ({error.strerror or error})",
+            field="cache_dir",
+            hint="make it readable, or delete it; its entries are then made again",
+        )
+
     def _load_verified(self) -> dict[str, list[int]]:
         path = self.folder / _VERIFIED
         if not path.is_file():
@@ -156,7 +169,8 @@ class ContentCache:
 
         Raises:
             KeyError: the entry does not exist.
-            DataError: it was damaged after the start. It is removed, and made again at the next start.
+            DataError: it was damaged after the start, and is removed and made again at the next start; or it
+                cannot be read.
         """
         with self._lock:
             if key in self._pending:
@@ -165,31 +179,33 @@ class ContentCache:
             if name is None:
                 raise KeyError(key)
             try:
-                handle = self._handle(name)
-                tensors = {part: handle.get_tensor(f"{key}/{part}") for part in self._shards[name][key]}
+                tensors = self._shard(name).tensors(key)
                 if key not in self._checked:
-                    for part, tensor in tensors.items():
-                        if _checksum(tensor) != self._shards[name][key][part]:
-                            raise ValueError(f"the checksum of {key}/{part} is wrong")
+                    check(key, tensors, self._shards[name][key])
                     self._checked.add(key)
-            except (OSError, SafetensorError, ValueError) as error:
+            except ValueError as error:
                 self._set_aside(name, str(error))
                 raise DataError(
                     f"the cache file {self.folder / name} was damaged while it was in use",
                     field="cache_dir",
                     hint="it is removed; start again and continue from the last backup",
                 ) from error
+            except OSError as error:
+                self.rescan()
+                if self._where.get(key, name) == name:
+                    raise self._unreadable(name, error) from error
+                # another process has merged it with others
+                return self.get(key)
         return tensors
 
-    def _handle(self, name: str) -> Any:
+    def _shard(self, name: str) -> CacheShard:
         if name in self._open:
             self._open.move_to_end(name)
             return self._open[name]
-        handle = safe_open(self.folder / name, framework="pt", device="cpu")
-        self._open[name] = handle
+        shard = self._open[name] = CacheShard(self.folder / name, self._shards[name])
         while len(self._open) > OPEN_SHARDS:
             self._open.popitem(last=False)
-        return handle
+        return shard
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -217,7 +233,7 @@ class ContentCache:
                 return
             name = self._write(self._pending)
             self._shards[name] = {
-                key: {part: _checksum(tensor) for part, tensor in tensors.items()}
+                key: {part: checksum(tensor) for part, tensor in tensors.items()}
                 for key, tensors in self._pending.items()
             }
             self._where.update(dict.fromkeys(self._pending, name))
@@ -226,7 +242,7 @@ class ContentCache:
     def _write(self, entries: Mapping[str, Tensors]) -> str:
         name = f"cache-{time.strftime('%Y%m%d')}-{uuid.uuid4().hex}.safetensors"
         flat = {f"{key}/{part}": t for key, tensors in entries.items() for part, t in tensors.items()}
-        sums = {name: _checksum(tensor) for name, tensor in flat.items()}
+        sums = {name: checksum(tensor) for name, tensor in flat.items()}
         try:
             with atomic_path(self.folder / name) as temporary:
                 save_file(flat, temporary, metadata={"format": FORMAT, "sums": json.dumps(sums)})
@@ -269,12 +285,11 @@ class ContentCache:
                 return
             old, self._flushed_at = list(small), time.monotonic()
             for name in old:
-                handle, entries = self._handle(name), self._shards[name]
-                for key, parts in entries.items():
-                    tensors = {part: handle.get_tensor(f"{key}/{part}").clone() for part in parts}
+                shard = self._shard(name)
+                for key in self._shards[name]:
                     self._forget_key(key)
                     self._flushed_at = time.monotonic()
-                    self.put(key, tensors)
+                    self.put(key, shard.tensors(key))
             self.flush()
             for name in old:
                 self._forget(name)
@@ -287,52 +302,3 @@ class ContentCache:
 
     def _forget_key(self, key: str) -> None:
         self._where.pop(key, None)
-
-
-def _checksum(tensor: torch.Tensor) -> int:
-    return zlib.crc32(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-def _read_header(path: Path, known: bool) -> Entries:
-    """Read key -> part -> checksum of a shard. Raises ``ValueError`` if it is incomplete or not ours.
-
-    Args:
-        known: whether the file was verified before and has not changed; then only the checksums are read,
-            which list all names.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        if len(start) < 8:
-            raise ValueError("it is too short")
-        (length,) = struct.unpack("<Q", start)
-        if length > min(size - 8, _MAX_HEADER):
-            raise ValueError("its header is cut off")
-        text = stream.read(length).decode()
-    # facts about the file come first
-    if known and text.startswith(_FIRST):
-        meta, names = json.JSONDecoder().raw_decode(text, len(_FIRST))[0], None
-    else:
-        names = json.loads(text)
-        meta = names.pop("__metadata__", {})
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise ValueError("it is of another format")
-    sums: dict[str, int] = json.loads(meta["sums"])
-    if names is not None:
-        end = max((tensor["data_offsets"][1] for tensor in names.values()), default=0)
-        if size != 8 + length + end:
-            raise ValueError(f"it has {size} bytes instead of {8 + length + end}")
-        sums = {name: sums[name] for name in names}
-    entries: dict[str, dict[str, int]] = {}
-    for name, total in sums.items():
-        key, _, part = name.partition("/")
-        entries.setdefault(key, {})[part] = int(total)
-    return entries
-
-
-def _verify(path: Path, entries: Mapping[str, Mapping[str, int]]) -> None:
-    with safe_open(path, framework="pt", device="cpu") as handle:
-        for key, parts in entries.items():
-            for part, wanted in parts.items():
-                if _checksum(handle.get_tensor(f"{key}/{part}")) != wanted:
-                    raise ValueError(f"the checksum of {key}/{part} is wrong")
