@@ -65,6 +65,13 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
         assert reader.missing([key(1), key(2), key(2), key(3)]) == [key(2), key(3)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text elsewhere")
+def test_a_folder_whose_name_is_no_text_is_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    filled(folder, 2)
+    assert same(ContentCache(folder).get(key(1)), entry(1))
+
+
 def test_a_view_is_stored_alone_and_later_changes_do_not_reach_it(tmp_path: Path) -> None:
     cache, whole = ContentCache(tmp_path), torch.randn(64, 8)
     cache.put(key(1), {"row": whole[3]})

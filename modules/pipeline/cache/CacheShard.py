@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -54,7 +55,9 @@ class CacheShard:
         except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its header is invalid ({error})") from error
         try:
-            self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+            # as bytes, which may be those of any name
+            name: Any = os.fsencode(path)
+            self._bytes = torch.from_file(name, shared=False, size=size, dtype=torch.uint8)
         except RuntimeError as error:
             raise OSError(str(error).splitlines()[0]) from error
 
