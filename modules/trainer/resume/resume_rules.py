@@ -46,6 +46,9 @@ FREE = _free(TrainConfig) | {VERSION_KEY}
 LENGTH = {"epochs", "max_steps"}
 """Settings that may change if the learning rate does not depend on the length of the run."""
 
+RATES = {"learning_rate", "embedding_learning_rate"}
+"""Settings that may change, in a part too, if the optimizer ignores them."""
+
 _REFERENCE = {
     DPORefMode.NEW_ADAPTER: "the base model",
     DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
@@ -67,7 +70,8 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: settings differ that must not change. All of them are listed.
     """
-    free = FREE | (LENGTH if _any_length(config) else set())
+    unused = RATES if config.optimizer.ignores_rate else set()
+    free = FREE | (LENGTH if _any_length(config) else set()) | unused
     now, before = config.to_dict(), TrainConfig.from_dict(saved).to_dict()
     changed: list[str] = []
     for name, value in now.items():
@@ -77,7 +81,7 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
             changed += [
                 f"{name}.{key}: {before[name].get(key)} in the backup, {value.get(key)} now"
                 for key in sorted(value.keys() | before[name].keys())
-                if key not in PART_FREE and value.get(key) != before[name].get(key)
+                if key not in PART_FREE | unused and value.get(key) != before[name].get(key)
             ]
         else:
             changed.append(f"{name}: {before[name]} in the backup, {value} now")

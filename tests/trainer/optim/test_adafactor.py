@@ -11,7 +11,7 @@ import torch
 from transformers.optimization import Adafactor as Published
 
 from modules.trainer.optim.optimizers import create_optimizer, load_optimizer_state, optimizer_state
-from modules.util.config.load import check_config
+from modules.util.config.load import check_config, find_problems
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
@@ -135,6 +135,25 @@ def test_what_the_rule_makes_of_the_rate_is_said() -> None:
     assert "ADAFACTOR" not in warnings(optimizer={"optimizer": "ADAFACTOR", "params": params})
     relative = {"optimizer": "ADAFACTOR", "params": {**params, "relative_step": True}}
     assert "learning_rate: 0.0003 has no effect" in warnings(optimizer=relative, learning_rate=3e-4)
+    assert "has no effect" not in warnings(optimizer=relative, learning_rate_scheduler="ADAFACTOR")
+    shaped = warnings(optimizer=relative, learning_rate_scheduler="COSINE", learning_rate_warmup_steps=20.0)
+    assert "learning_rate_scheduler: COSINE has no effect" in shaped
+    assert "learning_rate_warmup_steps: 20 has no effect" in shaped
+
+
+def test_a_rate_of_a_part_or_word_that_would_be_ignored_is_refused() -> None:
+    def refused(**settings: Any) -> list[str | None]:
+        return [error.field for error in find_problems(TrainConfig.from_dict(settings)).errors]
+
+    relative = {"optimizer": "ADAFACTOR", "params": {"relative_step": True, "scale_parameter": False}}
+    words: dict[str, Any] = {"additional_embeddings": [{"placeholder": "<fox>"}], "embedding_learning_rate": 1e-3}
+    parts: dict[str, Any] = {"unet": {"learning_rate": 1e-3}, "text_encoder": {"learning_rate": 1e-5}}
+    assert refused(optimizer=relative, **parts) == ["unet.learning_rate"]
+    parts["text_encoder"]["train"] = True
+    assert refused(optimizer=relative, **parts) == ["unet.learning_rate", "text_encoder.learning_rate"]
+    assert refused(optimizer=relative, **words) == ["embedding_learning_rate"]
+    fixed = {"optimizer": "ADAFACTOR", "params": {"scale_parameter": False}}
+    assert refused(optimizer=fixed, **parts, **words) == []
 
 
 @pytest.mark.parametrize("kind", ["ADAMW", "LION", "SCHEDULE_FREE_ADAMW", "ADOPT"])

@@ -149,6 +149,18 @@ def test_the_length_may_change_where_the_rate_does_not_depend_on_it(
     assert refused(before, now) == ([] if free else lines)
 
 
+def test_rates_that_the_optimizer_ignores_may_be_emptied() -> None:
+    relative = {"optimizer": "ADAFACTOR", "params": {"relative_step": True, "scale_parameter": False}}
+    given: dict[str, Any] = {
+        "learning_rate": 3e-4, "embedding_learning_rate": 1e-3, "unet": {"learning_rate": 1e-3},
+        "text_encoder": {"learning_rate": 1e-5, "train": True},
+    }  # fmt: skip
+    empty: dict[str, Any] = {"text_encoder": {"train": True}}
+    assert refused(config(**given, optimizer=relative), config(**empty, optimizer=relative)) == []
+    fixed = {**relative, "params": {"scale_parameter": False}}
+    assert len(refused(config(**given, optimizer=fixed), config(**empty, optimizer=fixed))) == 4
+
+
 def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
     saved = config(seed=3).to_dict()
     del saved["rlhf_dpo_beta"]

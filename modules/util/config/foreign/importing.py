@@ -11,6 +11,7 @@ from typing import Any
 from modules.util.config.aitoolkit.aitoolkit_import import read_aitoolkit
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.config_list import save_list
+from modules.util.config.foreign.ignored_rates import leave_out_ignored_rates
 from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.foreign.yaml_file import read_yaml
 from modules.util.config.kohya.kohya_import import MODEL, read_kohya, read_toml
@@ -98,6 +99,7 @@ def import_file(
     else:
         made, notes = read_onetrainer(source, lenient)
     if program != ONETRAINER and isinstance(made, TrainConfig):
+        leave_out_ignored_rates(made, notes)
         for error in find_problems(made).errors:
             notes.say(error.field or "", f"{error.message}; change it")
     if strict:

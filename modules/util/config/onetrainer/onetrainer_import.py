@@ -18,6 +18,7 @@ from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import unwrap
 from modules.util.config.foreign.building import build
+from modules.util.config.foreign.ignored_rates import leave_out_ignored_rates
 from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.load import find_problems
 from modules.util.config.onetrainer.devices_import import import_devices
@@ -290,9 +291,10 @@ def _set_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
 
 
 def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
-    """Disable the fused backward step where other settings exclude it here. Other contradictions are listed
-    for the user.
+    """Empty rates that the optimizer ignores, and disable the fused backward step where other settings exclude it
+    here. Other contradictions are listed for the user.
     """
+    leave_out_ignored_rates(config, notes)
     errors = find_problems(config).errors
     if config.optimizer.fused_back_pass and any("fused_back_pass" in error.message for error in errors):
         config.optimizer.fused_back_pass = False

@@ -203,7 +203,7 @@ def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
     if c.learning_rate_scheduler is not LearningRateScheduler.ADAFACTOR:
         return
     chosen = c.optimizer
-    if chosen.optimizer is not Optimizer.ADAFACTOR or chosen.params.get("relative_step") is not True:
+    if not chosen.ignores_rate:
         yield ConfigError(
             "ADAFACTOR leaves the rate to the optimizer ADAFACTOR with relative_step",
             "learning_rate_scheduler",
@@ -235,9 +235,24 @@ def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
             "scale_parameter to false for the steps of OneTrainer and kohya",
             "optimizer.params",
         )
-    if params.get("relative_step") is True:
-        for place, rate in _rates(c):
-            yield ConfigWarning(
-                f"{rate:g} has no effect: with relative_step, ADAFACTOR derives its rate from the number of the step",
-                place,
-            )
+
+
+_FROM_THE_STEP = "has no effect: with relative_step, ADAFACTOR derives its rate from the number of the step"
+
+
+@rule("optimizer", "learning_rate", "learning_rate_scheduler", "learning_rate_warmup_steps", *_PARTS)
+def _rates_that_are_ignored(c: TrainConfig) -> Iterator[Finding]:
+    """A rate that can be left empty is an error: it would train a part at another rate than the one set for it.
+    Each config has a rate of the run and a schedule, so these are warnings.
+    """
+    if not c.optimizer.ignores_rate:
+        return
+    for place, rate in _rates(c):
+        if place != "learning_rate":
+            yield ConfigError(f"{rate:g} {_FROM_THE_STEP}", place, "leave it empty, or set relative_step to false")
+        elif rate != type(c).model_fields[place].default:
+            yield ConfigWarning(f"{rate:g} {_FROM_THE_STEP}", place)
+    if c.learning_rate_scheduler not in (LearningRateScheduler.CONSTANT, LearningRateScheduler.ADAFACTOR):
+        yield ConfigWarning(f"{c.learning_rate_scheduler} {_FROM_THE_STEP}", "learning_rate_scheduler")
+    if c.learning_rate_warmup_steps:
+        yield ConfigWarning(f"{c.learning_rate_warmup_steps:g} {_FROM_THE_STEP}", "learning_rate_warmup_steps")

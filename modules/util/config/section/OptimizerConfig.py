@@ -109,6 +109,11 @@ class OptimizerConfig(BaseConfig):
         tip="The optimizer's other parameters, by name; docs/optimizers.md lists them.",
     )
 
+    @property
+    def ignores_rate(self) -> bool:
+        """True if the optimizer derives the learning rate from the number of the step alone."""
+        return self.optimizer is Optimizer.ADAFACTOR and self.params.get("relative_step") is True
+
     @field_validator("params", mode="before")
     @classmethod
     def _plain_params(cls, value: object) -> object:

@@ -171,6 +171,16 @@ def test_optimizers_have_the_numbers_of_that_program(
     assert imported.made.learning_rate_scheduler == "CONSTANT"
 
 
+def test_rates_that_adafactor_ignores_are_left_out(tmp_path: Path) -> None:
+    steps = {"train__optimizer": "adafactor", "train__optimizer_params": {"relative_step": True}}
+    imported = read(tmp_path, **steps, train__lr=3e-4, train__unet_lr=1e-3)
+    assert isinstance(imported.made, TrainConfig)
+    assert find_problems(imported.made).errors == [] and imported.outcome() == DONE
+    assert imported.made.transformer.learning_rate is None
+    ignored = [note.place for note in imported.notes.listed() if "no effect, there or here" in note.why]
+    assert ignored == ["transformer.learning_rate", "learning_rate"]
+
+
 @pytest.mark.parametrize(
     ("name", "params", "factors"),
     [

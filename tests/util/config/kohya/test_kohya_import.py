@@ -221,10 +221,15 @@ def test_convolutions_and_other_adapters(tmp_path: Path) -> None:
 
 
 def test_adafactor_finds_its_own_rate_unless_it_is_told_not_to(tmp_path: Path) -> None:
-    config, _ = read(tmp_path, **LORA, optimizer_type="AdaFactor")
+    config, notes = read(tmp_path, **LORA, optimizer_type="AdaFactor", learning_rate=1e-3, unet_lr=1e-3)
     assert config.optimizer.params == {"relative_step": True, "scale_parameter": True}
     assert config.learning_rate_scheduler == "ADAFACTOR"
-    assert find_problems(config).errors == []
+    found = find_problems(config)
+    assert found.errors == [] and not [warning for warning in found.warnings if "no effect" in str(warning)]
+    assert (config.unet.learning_rate, config.learning_rate) == (None, TrainConfig().learning_rate)
+    said = [str(note) for note in notes.listed() if "no effect, there or here" in note.why]
+    assert len(said) == 2 and not any(note.changes_weights for note in notes.listed())
+    assert "unet.learning_rate" in said[0] and "learning_rate = 0.001" in said[1]
 
 
 @pytest.mark.parametrize(

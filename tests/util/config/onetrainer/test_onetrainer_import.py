@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modules.util.config.ConceptConfig import ConceptConfig
-from modules.util.config.load import check_config, load_config
+from modules.util.config.load import check_config, find_problems, load_config
 from modules.util.config.onetrainer.onetrainer_import import (
     _defaults,
     import_onetrainer_concepts,
@@ -349,6 +349,26 @@ def test_imported_optimizers_take_their_numbers(tmp_path: Path, name: str) -> No
     assert not [note for note in notes if "optimizer.optimizer" in note and note.changes_weights]
     if name == "PRODIGY":
         assert (made["d_coef"], made["growth_rate"], made["betas"][:2]) == (2.0, math.inf, (0.5, 0.6))
+
+
+def test_rates_that_adafactor_ignores_are_left_out(tmp_path: Path) -> None:
+    given = {"optimizer": "ADAFACTOR", "relative_step": True, "scale_parameter": True, "warmup_init": True}
+    data = {
+        "__version": 11, "model_type": "STABLE_DIFFUSION_XL_10_BASE", "training_method": "LORA", "optimizer": given,
+        "learning_rate": 3e-4, "learning_rate_warmup_steps": 50, "learning_rate_scheduler": "ADAFACTOR",
+        "unet": {"train": True, "learning_rate": 1e-3}, "text_encoder": {"train": True, "learning_rate": 1e-5}, **LISTS,
+    }  # fmt: skip
+    config, notes = load(tmp_path, data)
+    found = find_problems(config)
+    assert found.errors == [] and not [line for line in found.warnings if "no effect" in str(line)]
+    assert (config.unet.learning_rate, config.text_encoder.learning_rate) == (None, None)
+    assert (config.learning_rate, config.learning_rate_warmup_steps) == (TrainConfig().learning_rate, 0.0)
+    said = "\n".join(str(note) for note in notes if "no effect, there or here" in note.why)
+    assert "unet" in said and "text_encoder" in said and "0.0003" in said
+    assert not [note for note in notes if note.changes_weights]
+    # another rule keeps its rates
+    config, _ = load(tmp_path, {**data, "optimizer": {**given, "relative_step": False}})
+    assert (config.unet.learning_rate, config.learning_rate) == (1e-3, 3e-4)
 
 
 def test_lists_are_found_beside_the_config_and_missing_ones_are_listed(tmp_path: Path) -> None:
