@@ -13,7 +13,15 @@ from modules.util.errors import ConfigError, UnsupportedError
 
 Data = dict[str, Any]
 
-_SAME_RULE = {"CAME_8BIT": "CAME", "AdEMAMix": "ADEMAMIX", "AdEMAMix_8BIT": "ADEMAMIX_8BIT"}
+_SAME_RULE = {
+    "CAME_8BIT": "CAME",
+    "AdEMAMix": "ADEMAMIX",
+    "AdEMAMix_8BIT": "ADEMAMIX_8BIT",
+    "LAMB": "LAMB_8BIT",
+    "LARS": "LARS_8BIT",
+}
+_ALL_IN_32_BITS = {"min_8bit_size": 10**12}
+"""The parameter that gives the rules of bitsandbytes a state of 32 bits: no weight has that many numbers."""
 _USUAL_NUMBERS = ("beta1", "beta2", "eps", "weight_decay")
 _NUMBERS = {
     "ADAFACTOR": ("beta1", "eps", "weight_decay"),
@@ -21,14 +29,13 @@ _NUMBERS = {
     "CAME": ("beta1", "beta2", "weight_decay"),
     "LION": ("beta1", "beta2", "weight_decay"),
     "LION_8BIT": ("beta1", "beta2", "weight_decay"),
-    "RMSPROP": ("eps", "weight_decay", "momentum"),
+    "RMSPROP": ("eps", "weight_decay"),
     "SCHEDULE_FREE_SGD": ("eps", "weight_decay", "momentum"),
     "SGD": ("weight_decay", "momentum"),
     "ADAGRAD_8BIT": ("eps", "weight_decay"),
     "DADAPT_ADA_GRAD": ("eps", "weight_decay", "momentum"),
     "DADAPT_LION": ("beta1", "beta2", "weight_decay"),
     "DADAPT_SGD": ("weight_decay", "momentum"),
-    "LARS": ("weight_decay", "momentum"),
     "LARS_8BIT": ("weight_decay", "momentum"),
     "MUON": ("weight_decay", "momentum"),
     "RMSPROP_8BIT": ("eps", "weight_decay"),
@@ -99,15 +106,14 @@ _PARAMS = {
     "ADEMAMIX_8BIT": ("alpha", "min_8bit_size"),
     "AIDA": ("k", "xi", "rectify", "n_sma_threshold", "degenerated_to_sgd", "ams_bound"),
     "ADABELIEF": ("rectify", "n_sma_threshold", "degenerated_to_sgd", "ams_bound"),
-    "CAME": ("clip_threshold", "ams_bound"),
+    "CAME": ("eps2", "clip_threshold", "ams_bound"),
     "DADAPT_ADAM": ("d0", "growth_rate"),
     "DADAPT_ADAN": ("d0", "growth_rate"),
     "DADAPT_ADA_GRAD": ("d0", "growth_rate"),
     "DADAPT_LION": ("d0",),
     "DADAPT_SGD": ("d0", "growth_rate"),
     "LAMB_8BIT": ("min_8bit_size",),
-    "LARS": ("nesterov", "dampening"),
-    "LARS_8BIT": ("min_8bit_size",),
+    "LARS_8BIT": ("min_8bit_size", "max_unorm"),
     "MUON": ("nesterov", "ns_steps", "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr"),
     "RMSPROP_8BIT": ("alpha", "min_8bit_size"),
     "SGD_8BIT": ("min_8bit_size",),
@@ -123,7 +129,7 @@ _PARAMS = {
     "SGD": ("nesterov", "dampening"),
 }
 """Further arguments of update rules that mean the same in both programs."""
-_RENAMED = {
+_RENAMED: Mapping[str, Mapping[str, tuple[str, bool | float]]] = {
     "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
     "DADAPT_ADAM": {"decouple": ("weight_decouple", False), "use_bias_correction": ("bias_correction", False)},
     "ADABELIEF": {"decoupled_decay": ("weight_decouple", True)},
@@ -131,10 +137,49 @@ _RENAMED = {
     "YOGI": {"decoupled_decay": ("weight_decouple", True)},
     "AIDA": {"decoupled_decay": ("weight_decouple", False)},
     "ADOPT": {"decoupled_decay": ("weight_decouple", False)},
+    "CAME": {"eps": ("eps1", 1e-30)},
 }
-"""Switches of OneTrainer: our name, and what our class does without it."""
-_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
+"""Arguments of OneTrainer: our name, and what our class does without it."""
+_DECOUPLED_THERE: Mapping[str, Data] = {
+    "AdEMAMix": {"weight_decouple": True},
+    "DADAPT_LION": {"weight_decouple": True},
+}
+"""Arguments of ours for what OneTrainer's class always does."""
+_IDLE = (
+    *("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton"),
+    *("min_8bit_size", "quant_block_size"),
+)
 """Arguments that only affect memory or messages, and stochastic rounding, which is handled separately."""
+_BY_MOMENTUM = ("nesterov", "dampening", "block_wise")
+_BY_NORM = ("bias_correction", "adam_w_mode", "amsgrad", "block_wise")
+_UNUSED_THERE = {
+    "LAMB": _BY_NORM,
+    "LAMB_8BIT": _BY_NORM,
+    "LARS": _BY_MOMENTUM,
+    "LARS_8BIT": _BY_MOMENTUM,
+    "SGD_8BIT": _BY_MOMENTUM,
+    "RMSPROP": ("momentum",),
+    "RMSPROP_8BIT": ("momentum",),
+    "ADAGRAD_8BIT": ("optim_bits",),
+    "AIDA": ("r",),
+    "YOGI": ("r",),
+}
+"""Arguments that have no effect in OneTrainer, because its class of this name does not use them."""
+_AS_HERE: Mapping[str, Data] = {
+    "ADAGRAD_8BIT": {"lr_decay": 0, "initial_accumulator_value": 0},
+    "AdEMAMix": {"beta3": 0.9999},
+    "AdEMAMix_8BIT": {"beta3": 0.9999},
+    "CAME": {"beta3": 0.9999},
+    "CAME_8BIT": {"beta3": 0.9999},
+    "DADAPT_ADAN": {"beta3": 0.99},
+    "LAMB": {"max_unorm": 1.0},
+    "LAMB_8BIT": {"max_unorm": 1.0},
+    "MUON": {"MuonWithAuxAdam": True},
+}
+"""Arguments that cannot be set here, and the values that they always have here."""
+_OTHER_STEPS = {"DADAPT_ADAN": "its class here weighs changes of the gradient differently, so its steps differ"}
+"""Rules whose class here takes other steps than the one of OneTrainer."""
+_NEED_MOMENTUM = ("LARS", "LARS_8BIT", "SCHEDULE_FREE_SGD", "SGD_8BIT")
 _ALWAYS = {
     "ADABELIEF": ("degenerated_to_sgd",),
     "ADAFACTOR": ("scale_parameter", "relative_step"),
@@ -150,7 +195,6 @@ _UNSET: Mapping[str, Data] = {
     "AdEMAMix": {"weight_decay": 0.01},
     "LION_8BIT": {"beta2": 0.999},
     "SCHEDULE_FREE_ADAMW": {"weight_decay": 0.01},
-    "SCHEDULE_FREE_SGD": {"momentum": 0.0},
     "TIGER": {"weight_decay": 0.0},
     "DADAPT_SGD": {"momentum": 0.0},
     "ADAMW_ADV": {"beta1": 0.0, "beta2": 0.99},
@@ -193,37 +237,60 @@ def import_optimizer(
     name = _SAME_RULE.get(theirs, theirs)
     if name not in Optimizer.__members__:
         return _nearest(theirs, full, notes, lenient)
-    if theirs.endswith("_8BIT") and not name.endswith("_8BIT"):
-        notes.add(
-            "optimizer.optimizer",
-            theirs,
-            f"{name} instead, whose state has 32 bits: only memory",
-            ours=name,
-            changes_weights=False,
-        )
+    given, fixed = _with_momentum(theirs, given, notes), _of_another_width(theirs, name, given, notes)
     numbers = _NUMBERS.get(name, _USUAL_NUMBERS)
     params = {
         key: given[key]
         for key in _PARAMS.get(name, ())
         if given.get(key) is not None and (given[key] != defaults.get(key) or key in _ALWAYS.get(name, ()))
     }
-    params |= _renamed(name, given, notes)
+    if theirs in _OTHER_STEPS:
+        notes.add("optimizer.optimizer", theirs, _OTHER_STEPS[theirs], ours=name)
+    params |= {**_renamed(name, given, notes), **_DECOUPLED_THERE.get(theirs, {}), **fixed}
     carried = {
-        "optimizer",
-        "fused_back_pass",
+        *("optimizer", "fused_back_pass", VERSION_KEY),
         *numbers,
         *params,
         *_RENAMED.get(name, {}),
         *_IDLE,
-        VERSION_KEY,
+        *_UNUSED_THERE.get(theirs, ()),
     }
-    rest = {key: value for key, value in given.items() if value is not None and value != _AS_BUILT.get(key)}
+    built = {**_AS_BUILT, **_AS_HERE.get(theirs, {})}
+    rest = {key: value for key, value in given.items() if value is not None and value != built.get(key)}
     notes.differences(rest, defaults, carried, "optimizer")
     made = {"optimizer": name, "params": params, **{key: given.get(key) for key in numbers}}
     if given.get("fused_back_pass") is True:
         made["fused_back_pass"] = True
         return {"optimizer": made, **_clipping(full, notes)}
     return {"optimizer": made}
+
+
+def _of_another_width(theirs: str, name: str, given: Mapping[str, Any], notes: Notes) -> Data:
+    """Parameters of a rule whose state has another number of bits here. Its formula stays the same.
+
+    LAMB and LARS are those of bitsandbytes in OneTrainer: they limit a step by the norm of the weight, while ours of
+    these names scale it. Those with a state of 8 bits in blocks do not limit it.
+    """
+    params: Data = {}
+    if theirs in ("LAMB", "LARS"):
+        why, params = f"{name} with a state of 32 bits: {theirs} has another formula here", _ALL_IN_32_BITS
+    elif theirs == "LAMB_8BIT" and given.get("block_wise") is not True:
+        why, params = "its state has 32 bits: only memory", _ALL_IN_32_BITS
+    elif theirs.endswith("_8BIT") and not name.endswith("_8BIT"):
+        why = f"{name} instead, whose state has 32 bits: only memory"
+    else:
+        return params
+    notes.add("optimizer.optimizer", theirs, why, ours=name, changes_weights=False)
+    return params
+
+
+def _with_momentum(theirs: str, given: Mapping[str, Any], notes: Notes) -> Mapping[str, Any]:
+    """The optimizer with a momentum where its class refuses to train without one."""
+    if theirs not in _NEED_MOMENTUM or given.get("momentum"):
+        return given
+    why = f"0.9 instead: {theirs} needs momentum, and OneTrainer does not start without it"
+    notes.add("optimizer.momentum", given.get("momentum") or 0, why, ours=0.9)
+    return {**given, "momentum": None}
 
 
 def _remembered(
@@ -256,7 +323,7 @@ def _renamed(name: str, given: Mapping[str, Any], notes: Notes) -> Data:
         value = given.get(theirs)
         if ours == "weight_decouple" and not given.get("weight_decay"):
             continue  # there is nothing to decouple
-        if isinstance(value, bool) and value is not default:
+        if isinstance(value, type(default)) and value != default:
             made[ours] = value
             notes.moved(f"optimizer.{theirs}", value, f"optimizer.params.{ours}", "another name")
     return made

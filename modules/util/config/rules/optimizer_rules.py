@@ -223,6 +223,18 @@ def _schedule_of_a_class(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule("optimizer", "training_method")
+def _zeros_that_stay(c: TrainConfig) -> Iterator[Finding]:
+    kind, size = c.optimizer.optimizer, c.optimizer.params.get("min_8bit_size", 4096)
+    limits = kind in (Optimizer.LAMB_8BIT, Optimizer.LARS_8BIT)
+    if limits and c.training_method is TrainingMethod.LORA and isinstance(size, int) and size > 0:
+        yield ConfigWarning(
+            f"with {kind}, the step of a weight of fewer than {size:,} numbers is limited by the norm of the weight: "
+            "half of an adapter starts at 0 and stays there; set its parameter min_8bit_size to 0",
+            "optimizer.params",
+        )
+
+
 @rule("optimizer", "learning_rate", *_PARTS)
 def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     if c.optimizer.optimizer is not Optimizer.ADAFACTOR:

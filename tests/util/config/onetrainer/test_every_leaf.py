@@ -146,7 +146,7 @@ def outcome(folder: Path, data: dict[str, Any]) -> Any:
 WITHIN = {
     **{f"optimizer.{name}": "how the same step is computed" for name in ("fused", "block_wise")},
     **{f"optimizer.{name}": "memory or messages alone" for name in (
-        "slice_p", "log_every", "fsdp_in_use", "use_triton")},
+        "slice_p", "log_every", "fsdp_in_use", "use_triton", "min_8bit_size", "quant_block_size")},
     "optimizer.stochastic_rounding": "acts on weights of 16 bits, which test_strictness.py looks at",
     "quantization.cache_dir": "where it keeps quantised weights",
     "quantization.svd_rank": "is noted with its number format",

@@ -479,7 +479,8 @@ def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path
         ("DADAPT_ADAM", {"d0": 1e-5, "growth_rate": 2.0}, {"d0": 1e-5, "growth_rate": 2.0}),
         ("MUON", {"ns_steps": 4, "muon_adam_lr": 1e-3}, {"ns_steps": 4, "muon_adam_lr": 1e-3}),
         ("CAME", {"clip_threshold": 2.0}, {"clip_threshold": 2.0}),
-        ("LARS_8BIT", {"min_8bit_size": 8192}, {"min_8bit_size": 8192}),
+        ("LARS_8BIT", {"min_8bit_size": 8192, "momentum": 0.5}, {"min_8bit_size": 8192}),
+        ("LAMB_8BIT", {"min_8bit_size": 8192, "block_wise": True}, {"min_8bit_size": 8192}),
         ("YOGI", {"initial_accumulator": 1e-3}, {"initial_accumulator": 1e-3}),
         (
             "PRODIGY_PLUS_SCHEDULE_FREE",
@@ -603,9 +604,8 @@ def test_optimizers_without_a_schedule_have_none(name: str, warmup: float, tmp_p
     [
         ("SCHEDULE_FREE_ADAMW", {}, {"weight_decay": 0.01}),
         ("SCHEDULE_FREE_ADAMW", {"weight_decay": 0.0}, {"weight_decay": 0.0}),
-        ("SCHEDULE_FREE_SGD", {}, {"momentum": 0.0}),
         ("LION_8BIT", {}, {"betas": (0.9, 0.999)}),
-        ("AdEMAMix", {}, {"weight_decay": 0.01}),
+        ("AdEMAMix", {}, {"weight_decay": 0.01, "weight_decouple": True}),
         ("YOGI", {"weight_decay": 0.1}, {"weight_decouple": False}),
         ("YOGI", {"weight_decay": 0.1, "decoupled_decay": True}, {"weight_decay": 0.1}),
         ("AIDA", {"weight_decay": 0.1, "decoupled_decay": True}, {"weight_decouple": True}),
