@@ -308,6 +308,9 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     }  # fmt: skip
     if stress in ("content", "style"):
         bias = 1.0 if stress == "content" else -1.0
+        if kind != "linear" and family.spec.flow_matching:
+            why = f"POWER on even levels here; there on the levels of timestep_type {kind}"
+            notes.add("train.content_or_style", stress, why, ours="POWER")
         return made | {"timestep_distribution": "POWER", "noising_weight": 3.0, "noising_bias": bias}
     if kind == "linear" or not family.spec.flow_matching:
         # timestep_type is that of flow matching there

@@ -17,6 +17,11 @@ _STRENGTHS = ("mse", "mae", "huber")
 _TIMESTEPS = 1000
 _DRAWS_BY_WEIGHTING_ALONE = ("StableDiffusion3Pipeline",)
 """Models whose script has no timestep_sampling, and a shift with another name."""
+_COSMAP = "cosmap"
+_WEIGHTED = "sigma_scaled"
+"""The type of prediction with which models other than SD3 weight the loss."""
+_WEIGHTS_THE_LOSS = (_COSMAP, "sigma_sqrt")
+"""Schemes of weighting that do not say how timesteps are drawn."""
 _LOST = {
     "multires_noise_iterations": "not supported: plain noise",
     "multires_noise_discount": "not supported: plain noise",
@@ -87,7 +92,7 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
     weighting = fields.text("weighting_scheme", "none")
     mean, spread = fields.number("logit_mean", 0.0), fields.number("logit_std", 1.0) or 0.0
     mode = fields.number("mode_scale", 1.29)
-    prediction = fields.text("model_prediction_type", "sigma_scaled")
+    prediction = fields.text("model_prediction_type", _WEIGHTED)
     if prediction != "raw":
         notes.add(
             "model_prediction_type", prediction, "raw here: the loss is that of the velocity", ours="raw"
@@ -107,9 +112,11 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
             "timestep_distribution": "LOGIT_NORMAL", "noising_weight": spread - 1.0, "noising_bias": -(mean or 0.0),
         },
         "mode": {"timestep_distribution": "HEAVY_TAIL", "noising_weight": mode},
-        "cosmap": {"timestep_distribution": "COS_MAP"},
+        _COSMAP: {"timestep_distribution": "COS_MAP"},
     }  # fmt: skip
     if kind in kinds:
+        if weighting in _WEIGHTS_THE_LOSS and prediction == _WEIGHTED:
+            notes.add("weighting_scheme", weighting, "not supported with timestep_sampling: the loss has no weights")
         return kinds[kind]
     if kind != "sigma":
         raise UnsupportedError(
@@ -123,4 +130,8 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
             "weighting_scheme",
             f"nearest: {', '.join(drawn)}",
         )
+    if weighting == _COSMAP:
+        weights = prediction == _WEIGHTED or family.spec.pipeline_class in _DRAWS_BY_WEIGHTING_ALONE
+        theirs = "weights the loss: alike on average without a shift" if weights else "has no effect with raw"
+        notes.add("weighting_scheme", weighting, f"draws timesteps here; there, it {theirs}", ours="COS_MAP")
     return {**drawn[weighting], "timestep_shift": shift}

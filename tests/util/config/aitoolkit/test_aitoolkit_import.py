@@ -122,8 +122,8 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
     [
         ({"train__timestep_type": "linear"}, "timestep_distribution", "UNIFORM"),
         ({"train__timestep_type": "shift"}, "dynamic_timestep_shifting", True),
-        ({"train__content_or_style": "content"}, "noising_bias", 1.0),
-        ({"train__content_or_style": "style"}, "noising_bias", -1.0),
+        ({"train__content_or_style": "content", "train__timestep_type": "linear"}, "noising_bias", 1.0),
+        ({"train__content_or_style": "style", "train__timestep_type": "linear"}, "noising_bias", -1.0),
         ({"train__max_denoising_steps": 499}, "min_noising_strength", 0.5),
         ({"train__min_denoising_steps": 200}, "max_noising_strength", 0.8),
         ({"train__loss_type": "mae"}, "mae_strength", 1.0),
@@ -169,6 +169,15 @@ def test_optimizers_have_the_numbers_of_that_program(
     assert find_problems(imported.made).errors == []
     assert {name: getattr(imported.made.optimizer, name) for name in numbers} == numbers
     assert imported.made.learning_rate_scheduler == "CONSTANT"
+
+
+def test_how_stress_on_content_or_style_differs_is_noted(tmp_path: Path) -> None:
+    for stress, bias in (("content", 1.0), ("style", -1.0)):
+        imported = read(tmp_path, train__content_or_style=stress)
+        assert isinstance(imported.made, TrainConfig)
+        assert (imported.made.timestep_distribution, imported.made.noising_bias) == ("POWER", bias)
+        (note,) = [note for note in imported.notes.listed() if note.changes_weights]
+        assert note.place == "train.content_or_style" and "the levels of timestep_type sigmoid" in note.why
 
 
 def test_rates_that_adafactor_ignores_are_left_out(tmp_path: Path) -> None:

@@ -142,7 +142,6 @@ def test_swapped_blocks_of_a_whole_model_are_trained_in_main_memory(tmp_path: Pa
             ("LOGIT_NORMAL", 0.5, 3.0),
         ),
         ({"weighting_scheme": "mode"}, ("HEAVY_TAIL", 1.29, 3.0)),
-        ({"weighting_scheme": "cosmap", "discrete_flow_shift": 1.0}, ("COS_MAP", 0.0, 1.0)),
     ],
 )
 def test_noise_levels_of_flow_models(
@@ -153,6 +152,28 @@ def test_noise_levels_of_flow_models(
     kind, weight, shift = expected
     assert (config.timestep_distribution, config.timestep_shift) == (kind, shift)
     assert config.noising_weight == weight
+
+
+def test_how_cosmap_differs_is_noted(tmp_path: Path) -> None:
+    def noted(**given: Any) -> tuple[TrainConfig, list[str]]:
+        config, notes = read(tmp_path, **{"network_module": "networks.lora_flux", **given})
+        found = [note for note in notes.listed() if note.place == "weighting_scheme"]
+        assert all(note.changes_weights for note in found)
+        return config, [str(note) for note in found]
+
+    config, (said,) = noted(weighting_scheme="cosmap", discrete_flow_shift=1.0)
+    assert (config.timestep_distribution, config.timestep_shift) == ("COS_MAP", 1.0)
+    assert "draws timesteps here" in said and "weights the loss" in said
+    config, (said,) = noted(weighting_scheme="cosmap", model_prediction_type="raw")
+    assert config.timestep_distribution == "COS_MAP" and "no effect with raw" in said
+    sd3 = {"network_module": "networks.lora_sd3", "pretrained_model_name_or_path": "sd3.5_medium.safetensors"}
+    _, (said,) = noted(weighting_scheme="cosmap", **sd3)
+    assert "weights the loss" in said
+    for weighting in ("cosmap", "sigma_sqrt"):
+        config, (said,) = noted(weighting_scheme=weighting, timestep_sampling="sigmoid")
+        assert config.timestep_distribution == "LOGIT_NORMAL" and "the loss has no weights" in said
+        raw = {"timestep_sampling": "sigmoid", "model_prediction_type": "raw"}
+        assert noted(weighting_scheme=weighting, **raw)[1] == []
 
 
 @pytest.mark.parametrize(
