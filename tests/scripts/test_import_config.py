@@ -99,7 +99,7 @@ def test_the_nearest_is_taken_when_it_is_asked_for(
     assert main([str(source), str(target)]) == 2
     what, why, last = capsys.readouterr().err.splitlines()
     assert "is not supported" in what
-    assert why == f"  -> nearest: {near[1]}; --lenient takes it"
+    assert why == f"  -> nearest: {near[1]}; --lenient uses it"
     assert last == "nothing was written"
     assert not target.exists()
     assert main([str(source), str(target), "--lenient"]) == 3
@@ -153,11 +153,11 @@ def test_a_comparison_writes_nothing_and_shows_both_values(
     assert main([str(source), "--diff"]) == 3
     assert capsys.readouterr().out.splitlines() == [
         "changed:",
-        "  unet.weight_dtype: FLOAT_W8A8 -> FLOAT_8  (FLOAT_8 instead; computation uses more bits)",
+        "  unet.weight_dtype: FLOAT_W8A8 -> FLOAT_8  (FLOAT_8 instead; activations are not rounded to 8 bits)",
         "lost:",
         "  future_loss: true -> -  (unknown setting)",
         "same meaning elsewhere:",
-        "  compile: true -> acceleration.shared  (an accelerator)",
+        "  compile: true -> acceleration.shared  (set as an accelerator)",
         "  learning_rate_warmup_steps: 200 -> 25  (there batches, here optimizer steps)",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
@@ -194,10 +194,10 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
     assert main([str(there), str(here)]) == 2
     assert capsys.readouterr().out.splitlines() == [
         '#built in.json: refused: model_type: "HUNYUAN_VIDEO" is not supported: it makes videos',
-        "concepts.json: 0 notes, 0 of them change training",
-        "mine.json: 0 notes, 0 of them change training",
-        "samples.json: 0 notes, 0 of them change training",
-        "deep/lost.json: 1 note, 1 of them changes training",
+        "concepts.json: same training",
+        "mine.json: same training",
+        "samples.json: same training",
+        "deep/lost.json: the training differs, 1 note",
     ]
     written = sorted(str(path.relative_to(here)) for path in here.rglob("*") if path.is_file())
     assert written == [

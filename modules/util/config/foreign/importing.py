@@ -245,9 +245,9 @@ class FolderImport:
             # keep two files apart that differ only in their extension
             place = name if name.suffix.lower() == ".json" else name.with_name(f"{name.name}.json")
             imported.write(self.target / place, self.full)
+        said = "same training" if imported.outcome() == DONE else "the training differs"
         notes = imported.notes.listed()
-        changing = sum(note.changes_weights for note in notes)
-        return f"{counted(len(notes), 'note')}, {changing} of them {'change' if changing != 1 else 'changes'} training"
+        return f"{said}, {counted(len(notes), 'note')}" if notes else said
 
     def _worst(self, outcome: int) -> None:
         self.outcome = max(self.outcome, outcome, key=(DONE, CHANGED, REFUSED).index)

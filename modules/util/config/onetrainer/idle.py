@@ -19,7 +19,7 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "debug_mode": "for its authors",
     "debug_dir": "for its authors",
     "include_train_config": "ours is always in the run folder",
-    "clear_cache_before_training": "our cache knows what changed",
+    "clear_cache_before_training": "the cache here notices what changed",
     "temp_device": "parts are moved as memory needs it",
     "enable_autocast_cache": "memory only",
     "tensorboard_expose": "the window starts TensorBoard",
@@ -107,7 +107,7 @@ def note_rest(
         if full[name] != defaults[name]:
             notes.add(name, full[name], instead)
     if family.spec.guide in given:
-        notes.say(family.spec.guide, "not loaded in training, so samples of a run have no guidance")
+        notes.say(family.spec.guide, "not loaded in training, so samples during a run have no guidance")
     secrets = given.get("secrets")
     if isinstance(secrets, Mapping) and any(v for k, v in secrets.items() if k not in (VERSION_KEY, "cloud")):
         notes.say("secrets", "never copied; enter the token in the settings")

@@ -40,7 +40,7 @@ def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
         least = int(saves and unit == "STEP" and skipped >= full[interval])
         made[name] = max(_skipped(skipped, every, unit, saves), least)
         if made[name] != skipped:
-            notes.moved(name, skipped, f"{made[name]}", f"there in units of {interval}, here how many")
+            notes.moved(name, skipped, f"{made[name]}", f"a time in units of {interval} there, a number of them here")
     return made | {"sample_before_training": _samples_at_start(full)}
 
 

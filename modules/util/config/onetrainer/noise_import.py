@@ -25,17 +25,17 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
     if made:
         constant = made["learning_rate_scheduler"]
         if schedule != constant:
-            notes.moved("learning_rate_scheduler", schedule, constant, "always so there with this optimizer")
+            notes.moved("learning_rate_scheduler", schedule, constant, "this optimizer always has this schedule there")
         schedule = constant
     if schedule == "REX":
         made["learning_rate_rex_d"] = _REX_D
         notes.moved(
-            "learning_rate_scheduler", schedule, f"learning_rate_rex_d = {_REX_D}", "its constant there"
+            "learning_rate_scheduler", schedule, f"learning_rate_rex_d = {_REX_D}", "the constant of its formula there"
         )
     if schedule == "COSINE_WITH_RESTARTS":
         made["learning_rate_ends_high"] = True
         notes.moved(
-            "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "whole waves there"
+            "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "it ends at the full rate there"
         )
     trains_variance = family.spec.pipeline_class in _TRAINS_VARIANCE
     made["vb_loss_strength"] = full["vb_loss_strength"] if trains_variance else 0.0
@@ -56,7 +56,7 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
             notes.add(
                 "generalized_offset_noise",
                 True,
-                "carried; the share of low noise levels is larger here",
+                "imported, but low noise levels get a larger share of the offset here",
                 ours=True,
             )
         else:
@@ -72,7 +72,7 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
             "there the range is cut before the shift",
         )
     if shifted and full["timestep_distribution"] == "SIGMOID":
-        notes.add("timestep_distribution", "SIGMOID", "shifted once; there it is shifted twice")
+        notes.add("timestep_distribution", "SIGMOID", "shifted once here, twice there")
     return made
 
 

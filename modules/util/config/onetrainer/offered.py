@@ -22,7 +22,7 @@ _FAMILIES = {
     "STABLE_DIFFUSION_20_DEPTH": ("STABLE_DIFFUSION_20_BASE", "it takes a depth image"),
     "WUERSTCHEN_2": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
     "STABLE_CASCADE_1": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
-    "FLUX_FILL_DEV_1": ("FLUX_DEV_1", "it takes an image with a hole"),
+    "FLUX_FILL_DEV_1": ("FLUX_DEV_1", "it fills in a hole of an image"),
     "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
     "LTX_2": ("FLUX_DEV_1", "it makes videos"),
 }
@@ -86,7 +86,7 @@ def _choose(
     if lenient and near:
         notes.add(field, value, f"not supported; {near} instead" + (f" ({why})" if why else ""), ours=near)
         return near
-    hint = f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is supported"
+    hint = f"nearest: {near}; --lenient uses it" if near else "docs/config.md lists what is supported"
     faults.append(
         UnsupportedError(f"{show(value)} is not supported" + (f": {why}" if why else ""), field, hint)
     )
@@ -146,7 +146,7 @@ def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[
         if isinstance(name, str) and name.lower().endswith(".gguf") and not denoiser:
             faults.append(
                 UnsupportedError(
-                    f"{show(name)} is a GGUF file, which is read for transformers alone",
+                    f"{show(name)} is a GGUF file, which is read for transformers only",
                     field,
                     "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
                 )

@@ -223,7 +223,7 @@ def _output_format(full: Data, notes: Notes) -> str:
     elif name == "ORIGINAL_LORA":
         notes.add("output_model_format", name, "COMFY_LORA instead, which has a prefix", ours=ours)
     elif ours != name:
-        notes.moved("output_model_format", name, ours, "one file")
+        notes.moved("output_model_format", name, ours, "a single file")
     return ours
 
 
@@ -231,7 +231,7 @@ def _adapter(full: Data, notes: Notes) -> Data:
     """The size of an adapter, which has other names for OFT and LoKr, and the axis of DoRA where it acts."""
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
-        notes.moved(name, full[name], f"lora_rank = {full[name]}", "the size of every kind of adapter")
+        notes.moved(name, full[name], f"lora_rank = {full[name]}", "one setting for the size of every kind of adapter")
     return {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
 
 
@@ -245,14 +245,14 @@ def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:
     attention = str(full["attention_mechanism"])
     if attention in _BACKENDS and family.value in _WITH_BACKENDS:
         shared.append({"name": "attention_backend", "params": {"backend": _BACKENDS[attention]}})
-        notes.moved("attention_mechanism", attention, "acceleration.shared", "an accelerator")
+        notes.moved("attention_mechanism", attention, "acceleration.shared", "set as an accelerator")
     elif attention not in _USUAL_ATTENTION:
         notes.add("attention_mechanism", attention, f"not supported for {family.label}")
     if full["compile"] is True and _trains_in_main_memory(full, family):
-        notes.add("compile", True, "off: it does not go with weights that are trained in main memory")
+        notes.add("compile", True, "left out: weights that are trained in main memory cannot be compiled")
     elif full["compile"] is True:
         shared.append({"name": "torch_compile", "params": {}})
-        notes.moved("compile", True, "acceleration.shared", "an accelerator")
+        notes.moved("compile", True, "acceleration.shared", "set as an accelerator")
     return {"acceleration": {"shared": shared}} if shared else {}
 
 
@@ -271,7 +271,7 @@ def _warmup(full: Data, notes: Notes) -> Data:
         return {}
     steps = float(batches // together)
     if steps <= 1:
-        notes.add("learning_rate_warmup_steps", batches, "less than 2 optimizer steps: no warm-up", ours=0)
+        notes.add("learning_rate_warmup_steps", batches, "no warm-up: it would be 1 optimizer step or less", ours=0)
         return {"learning_rate_warmup_steps": 0.0}
     notes.moved("learning_rate_warmup_steps", batches, f"{steps:g}", "there batches, here optimizer steps")
     return {"learning_rate_warmup_steps": steps}
@@ -298,7 +298,7 @@ def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
     errors = find_problems(config).errors
     if config.optimizer.fused_back_pass and any("fused_back_pass" in error.message for error in errors):
         config.optimizer.fused_back_pass = False
-        notes.add("optimizer.fused_back_pass", True, "off: other settings do not go with it here", ours=False)
+        notes.add("optimizer.fused_back_pass", True, "off: other settings exclude it here", ours=False)
         errors = find_problems(config).errors
     for error in errors:
         notes.say(error.field or "", f"{error.message}; change it")

@@ -312,7 +312,8 @@ def _clipping(full: Mapping[str, Any], notes: Notes) -> Data:
     limit = full["clip_grad_norm"]
     if not isinstance(limit, (int, float)) or not limit:
         return {}
-    notes.moved("clip_grad_norm", limit, "clip_each_weight = true", "each weight alone in the backward pass")
+    why = "each gradient is clipped separately in the backward pass"
+    notes.moved("clip_grad_norm", limit, "clip_each_weight = true", why)
     return {"clip_each_weight": True}
 
 
@@ -338,7 +339,7 @@ def _nearest(theirs: str, full: Mapping[str, Any], notes: Notes, lenient: bool) 
         raise UnsupportedError(
             f"the optimizer {show(theirs)} is not supported",
             "optimizer.optimizer",
-            f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is supported",
+            f"nearest: {near}; --lenient uses it" if near else "docs/config.md lists what is supported",
         )
     notes.add(
         "optimizer.optimizer", theirs, f"not supported; {near} instead, with its own numbers", ours=near

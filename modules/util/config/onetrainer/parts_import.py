@@ -17,8 +17,8 @@ Data = dict[str, Any]
 
 _SAME_NUMBERS = {"TFLOAT_32": "FLOAT_32"}
 _NEAREST = {
-    "INT_W8A8": ("INT_8", "computation uses more bits"),
-    "FLOAT_W8A8": ("FLOAT_8", "computation uses more bits"),
+    "INT_W8A8": ("INT_8", "activations are not rounded to 8 bits"),
+    "FLOAT_W8A8": ("FLOAT_8", "activations are not rounded to 8 bits"),
     "GGUF": ("NFLOAT_4", "from plain weights, not a .gguf file"),
     "GGUF_A8_FLOAT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
     "GGUF_A8_INT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
@@ -91,7 +91,7 @@ def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any]
         return {}
     counted = isinstance(after, int) and not isinstance(after, bool)
     if not counted or unit not in StopUnit.__members__:
-        notes.add(place, f"{after} {unit}", "it is trained to the end; EPOCH and STEP are offered")
+        notes.add(place, f"{after} {unit}", "trained to the end: only EPOCH and STEP are supported")
         return {}
     if unit == "EPOCH" and isinstance(epochs, (int, float)) and after >= epochs:
         return {}
@@ -131,7 +131,7 @@ def _weights(part: str, given: Mapping[str, Any], base: Any, notes: Notes) -> An
     if part == "vae" and ours in _FEW_BITS:
         ours, difference = "BFLOAT_16", "the VAE has 16 or 32 bits"
     elif ours in _NOT_OFFLOADED and isinstance(fraction, (int, float)) and fraction > 0:
-        ours, difference = "FLOAT_8", "weights of that kind are not offloaded"
+        ours, difference = "FLOAT_8", "INT_8 and NFLOAT_4 weights cannot be offloaded"
     if not ours:
         return value
     if difference:

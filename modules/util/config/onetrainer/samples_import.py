@@ -23,7 +23,7 @@ def import_painting(full: Mapping[str, Any], family: ModelType, where: str, note
             notes.add(f"{where}.{name}", value, f"left out; without {SWITCH} it is not read there")
         return dict.fromkeys(PAINTED, "")
     if family.spec.inpainting and len(given) != 1:
-        notes.moved(f"{where}.{SWITCH}", True, f"{where}.base_image_path", "an image to paint into")
+        notes.moved(f"{where}.{SWITCH}", True, f"{where}.base_image_path", "the image to paint into")
         return given
     why = (
         "its image or its mask is missing" if family.spec.inpainting else f"{family.label} makes whole images"
