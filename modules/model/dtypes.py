@@ -40,6 +40,8 @@ class PartDtypes:
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
         half: parts whose ``fp16`` files are read where a folder has these and the full ones; the full ones otherwise.
+        variant: the variant of the files of weights, such as ``fp16``, that is read from the base model's folder; empty
+            to choose for each part.
         before: part name -> name of the first file of weights that the run read when it began, which a resumed run
             reads again.
         lazy: leave the weights unchanged in their files: modules have only shapes, and ``lazy_base_tensors``
@@ -51,6 +53,7 @@ class PartDtypes:
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
     half: frozenset[str] = frozenset()
+    variant: str = ""
     before: Mapping[str, str] = field(default_factory=dict)
     lazy: bool = False
     configs_only: bool = False

@@ -157,7 +157,7 @@ class ModelFamily(ABC):
         wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
         # every model has the noise schedule
         wanted += [part.name for part in self.spec.of_kind("scheduler") if part.name not in wanted]
-        sources = find_sources(source, part_sources or {}, self.spec, wanted)
+        sources = find_sources(source, part_sources or {}, self.spec, wanted, dtypes.variant)
         path = sources.base
         loaded = self._load_rest(sources, dtypes, [name for name in wanted if name not in sources.parts])
         loaded |= load_overrides(sources, self.spec, dtypes)

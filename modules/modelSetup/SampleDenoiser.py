@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,7 @@ class SampleDenoiser:
         opened = partial(_opened, setup, config, config.base_model_name, config.sample_model_name)
         with _blamed(), torch.random.fork_rng(devices=[]):
             # a run draws the same numbers with and without it
-            loaded = opened(training.part_dtypes(config, setup.spec))
+            loaded = opened(replace(training.part_dtypes(config, setup.spec), variant=""))
             training.check_weights(loaded)
             _check_alike(loaded, model)
             training.make_compact(loaded, config, lambda _: opened(PartDtypes(lazy=True)))

@@ -85,12 +85,13 @@ def load_model(
         # refused before anything is encoded, rather than by the first step
         model.schedule.offset_share(torch.zeros(1, dtype=torch.int64))
     # before rounding, because in 8 or 4 bits NaN looks like any other number
-    check_weights(model)
+    check_weights(model, config.weight_variant)
     if config.training_adapter.model_name and spec.denoiser in model.modules():
         path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
         model.training_adapter = TrainingAdapter.read(path, model, config.training_adapter.strength)
         model.training_adapter.add_to(model)
-    make_compact(model, config, partial(load, PartDtypes(lazy=True, before=before or {})))
+    lazily = PartDtypes(lazy=True, variant=config.weight_variant, before=before or {})
+    make_compact(model, config, partial(load, lazily))
     if config.force_circular_padding:
         wrap_model(model)
     model.prompt_weighting = config.prompt_weighting
@@ -208,7 +209,7 @@ def fetch(spec: FamilySpec, config: TrainConfig) -> None:
         UserError: a file cannot be downloaded.
     """
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
-    find_sources(config.base_model_name, names, spec, parts_of_a_run(config, spec))
+    find_sources(config.base_model_name, names, spec, parts_of_a_run(config, spec), config.weight_variant)
     if config.training_adapter.model_name:
         find_file(config.training_adapter.model_name, ADAPTER_FIELD)
 
@@ -240,7 +241,11 @@ def part_dtypes(config: TrainConfig, spec: FamilySpec, before: Mapping[str, str]
         if getattr(config, part).weight_dtype == "FLOAT_16" and part not in trained
     )
     return PartDtypes(
-        weights=weights, compute=compute, half=half if before is None else frozenset(), before=before or {}
+        weights=weights,
+        compute=compute,
+        half=half if before is None else frozenset(),
+        variant=config.weight_variant,
+        before=before or {},
     )
 
 
@@ -596,8 +601,11 @@ def place_of_words(config: TrainConfig) -> PlaceOfWords:
     return "bundled" if config.bundle_additional_embeddings else "apart"
 
 
-def check_weights(model: Model) -> None:
+def check_weights(model: Model, variant: str = "") -> None:
     """Check every weight of a loaded model.
+
+    Args:
+        variant: the variant of its files of weights that the config names.
 
     Raises:
         DataError: there are NaN or infinite weights. The message names the first such tensor.
@@ -624,7 +632,7 @@ def check_weights(model: Model) -> None:
                     f"{bad} of the {weight.numel()} numbers of {name} in the {part} of {model.source_name} are NaN or "
                     "infinite" + (f", read from {read}" if read else ""),
                     field="base_model_name",
-                    hint=(remedy(read) if read else "")
+                    hint=(remedy(read, variant) if read else "")
                     or "the model is damaged, or was saved after a failed training: copy or download it again, or "
                     "use another one",
                 )

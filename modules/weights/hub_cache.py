@@ -12,7 +12,7 @@ from modules.util.errors import UserError
 from modules.util.files.hub_names import at_revision, repository
 from modules.util.files.model_index import index_file, read_index
 from modules.weights.loading import is_hub_name, left_out
-from modules.weights.shards import weights_files
+from modules.weights.shards import variant_files, weights_files
 
 _PIECES = re.compile(r"-\d{5}-of-(\d{5})\.")
 
@@ -24,6 +24,7 @@ def downloaded(
     configs: Sequence[str] = (),
     alone: bool = False,
     weights: bool = True,
+    variant: str = "",
 ) -> Path | None:
     """The folder of a hub name in the local cache; ``None`` if it is missing or incomplete.
 
@@ -32,6 +33,7 @@ def downloaded(
         configs: parts of which only the config is needed.
         alone: whether a repository with a single part is accepted too.
         weights: whether the parts' weights must exist too.
+        variant: the variant of weights that a run reads, see ``find_source``.
     """
     if not is_hub_name(name):
         return None
@@ -58,7 +60,7 @@ def downloaded(
     asked = [spec.part(part) for part in parts]
     wanted = [part for part in asked if _has(index, part.place) and not left_out(part, index)]
     small = [spec.part(part).place for part in configs]
-    there = all(_is_there(folder / part.place, part, weights) for part in wanted)
+    there = all(_is_there(folder / part.place, part, weights, variant) for part in wanted)
     there = there and all((folder / place / "config.json").is_file() for place in small if _has(index, place))
     return folder if there else None
 
@@ -69,18 +71,20 @@ def _has(index: Mapping[str, Any], place: str) -> bool:
     return all(entry) if isinstance(entry, list) else bool(entry)
 
 
-def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
+def _is_there(place: Path, part: PartSpec, weights: bool, variant: str) -> bool:
     if part.kind in ("tokenizer", "processor", "scheduler"):
         return place.is_dir()
-    return _is_whole(place, weights)
+    if variant and weights and part.kind == "denoiser" and not variant_files(place, variant):
+        return False
+    return _is_whole(place, weights, variant)
 
 
-def _is_whole(place: Path, weights: bool) -> bool:
+def _is_whole(place: Path, weights: bool, variant: str = "") -> bool:
     """Return whether there is a config and, if requested, all pieces of the weights; a download may have been
     interrupted.
     """
     if not (place / "config.json").is_file():
         return False
-    files = weights_files(place)
+    files = weights_files(place, variant)
     counts = {int(match[1]) for file in files if (match := _PIECES.search(file.name))}
     return bool(files or not weights) and (not counts or len(files) in counts)

@@ -25,7 +25,16 @@ from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
 from modules.weights.other_kinds import NEEDLESS, refuse_other_folders
-from modules.weights.shards import WEIGHT_STEMS, blaming_half, check_shards, choose_files, variant_of
+from modules.weights.shards import (
+    VARIANT_FIELD,
+    WEIGHT_STEMS,
+    blaming_half,
+    check_shards,
+    check_variant,
+    choose_files,
+    variant_files,
+    variant_of,
+)
 
 _log = logging.getLogger(__name__)
 FIELD = "base_model_name"
@@ -57,6 +66,7 @@ def find_source(
     parts: Iterable[str] | None = None,
     configs: Iterable[str] = (),
     alone: bool = False,
+    variant: str = "",
 ) -> Path:
     """The local folder or file of ``name``. A hub name is downloaded first.
 
@@ -64,9 +74,10 @@ def find_source(
         parts: parts to download; all by default.
         configs: parts of which only the configs are downloaded.
         alone: whether a repository with a single part is accepted too.
+        variant: the variant of the files of weights to download, such as ``fp16``.
 
     Raises:
-        UserError: it does not exist, is not a model, is a pickle, or cannot be downloaded.
+        UserError: it does not exist, is not a model, is a pickle, lacks the variant, or cannot be downloaded.
     """
     if not name.strip():
         raise UserError("no base model is given", field=FIELD, hint="choose a model folder or a file")
@@ -74,6 +85,12 @@ def find_source(
     if path.is_dir():
         return path
     if path.is_file():
+        if variant:
+            raise UserError(
+                f"{path} is a single file, which has no variants",
+                field=VARIANT_FIELD,
+                hint=f"leave {VARIANT_FIELD} empty, or set base_model_name to a diffusers folder",
+            )
         if path.suffix.lower() == GGUF_FILE:
             _check_gguf_place(path, spec, parts, alone)
         if path.suffix.lower() in WEIGHT_FILES:
@@ -90,7 +107,7 @@ def find_source(
             hint=f"files of weights end in {', '.join(WEIGHT_FILES)}",
         )
     if is_hub_name(name):
-        return _download(name, spec, parts, configs, alone)
+        return _download(name, spec, parts, configs, alone, variant)
     raise UserError(
         f"the model {name!r} does not exist",
         field=FIELD,
@@ -136,7 +153,7 @@ def _nearest(path: Path) -> str:
 
 
 def _download(
-    name: str, spec: FamilySpec, parts: Iterable[str] | None, configs: Iterable[str], alone: bool
+    name: str, spec: FamilySpec, parts: Iterable[str] | None, configs: Iterable[str], alone: bool, variant: str
 ) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -150,7 +167,7 @@ def _download(
     patterns = list(NAMES)
     places = {part.name: part.place for part in spec.parts}
     for part in wanted:
-        patterns += [f"{places[part]}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
+        patterns += [f"{places[part]}/{pattern}" for pattern in (*HUB_PATTERNS, *_weights_of(variant))]
     patterns += [f"{places[part]}/config.json" for part in configs]
     if alone:
         patterns += ["config.json", *PLAIN_WEIGHTS]
@@ -161,7 +178,12 @@ def _download(
         place = Path(fetch(allow_patterns=patterns))
         # repositories often hold the same weights again in half precision; these are used only if all of
         # them exist
-        if more := _without_weights(place, sorted(places[part] for part in wanted), alone):
+        folders = sorted(places[part] for part in wanted)
+        if variant:
+            more = _without_variant(name, spec, place, folders, variant)
+        else:
+            more = _without_weights(place, folders, alone)
+        if more:
             fetch(allow_patterns=more)
         return place
     except RevisionNotFoundError as error:
@@ -184,6 +206,53 @@ def _download(
             field=FIELD,
             hint="check the network, or give the path of a local model",
         ) from error
+
+
+def _weights_of(variant: str) -> tuple[str, ...]:
+    """Patterns for the files of weights of a variant, whole or in pieces; those of the plain ones for none."""
+    if not variant:
+        return PLAIN_WEIGHTS
+    ends = (f".{variant}", f".{variant}-?????-of-?????", f"-?????-of-?????.{variant}")
+    return tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ends)
+
+
+def _without_variant(
+    name: str, spec: FamilySpec, place: Path, folders: Sequence[str], variant: str
+) -> list[str]:
+    """Patterns for the plain weights of parts that came without the variant asked for.
+
+    Raises:
+        UserError: the denoiser is one of them, or the model does not have the variant.
+    """
+    main = spec.part(spec.denoiser).place
+    lacking = [
+        folder
+        for folder in folders
+        if (place / folder / "config.json").is_file() and not variant_files(place / folder, variant)
+    ]
+    known = {spec.part(part).place for part in spec.weight_parts}
+    if lacking and (main in lacking or not any(variant_files(place / folder, variant) for folder in known)):
+        listed = _weights_on_hub(name, variant, sorted(known))
+        check_variant(name, variant, listed, lacking, main)
+    return [f"{folder}/{pattern}" for folder in lacking for pattern in PLAIN_WEIGHTS]
+
+
+def _weights_on_hub(name: str, variant: str, folders: Sequence[str]) -> dict[str, list[str]]:
+    """The names of the files of weights in folders of a repository."""
+    from huggingface_hub import list_repo_files
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        paths = list_repo_files(repository(name), token=hub_token(), **at_revision(name))
+    except (HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"the weights of the variant {variant!r} of {name!r} are not on this machine, and the hub cannot be "
+            "reached",
+            field=VARIANT_FIELD,
+            hint=f"check the network, or leave {VARIANT_FIELD} empty",
+        ) from error
+    split = [path.rpartition("/") for path in paths if path.endswith(".safetensors")]
+    return {folder: [file for above, _, file in split if above == folder] for folder in folders}
 
 
 def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str]:
@@ -320,13 +389,14 @@ def load_module(
     dtype_name: str,
     half: bool = False,
     before: str = "",
+    variant: str = "",
 ) -> nn.Module:
     """One part of a diffusers folder with all its weights. Its attribute ``read_from`` is the first file of them.
 
     Args:
         from_pretrained: the class method of the part's class.
         dtype_name: the method's argument for the number type.
-        half, before: which files are read, see ``choose_files``.
+        half, before, variant: which files are read, see ``choose_files``.
 
     Raises:
         UserError: the part is unreadable, or its weights do not match its config.
@@ -334,11 +404,11 @@ def load_module(
     place = folder / part
     _quiet_progress_bars()
     half = half and takes_half(getattr(from_pretrained, "__self__", None))
-    files = choose_files(place, half, before, tell=True)
+    files = choose_files(place, half, before, variant, tell=True)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
-    with blaming_half(files):
+    with blaming_half(files, variant):
         check_shards(files)
         if isinstance(config, dict):
             check_layers(config, lambda: _count_tensors(files), place)
@@ -465,6 +535,7 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
                 keyword,
                 name in dtypes.half,
                 dtypes.before.get(name, ""),
+                dtypes.variant,
             )
     return loaded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from modules.weights.part_files import (
     part_tensors,
     shipped,
 )
-from modules.weights.shards import blaming_half, check_shards, choose_files
+from modules.weights.shards import blaming_half, check_shards, check_variant, choose_files
 from modules.weights.single_file import file_prefixes, marked_scheduler
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -81,11 +81,14 @@ def field_of(part: str) -> str:
     return f"{part}.model_name"
 
 
-def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, wanted: Sequence[str]) -> Sources:
+def find_sources(
+    base: str, overrides: Mapping[str, str], spec: FamilySpec, wanted: Sequence[str], variant: str = ""
+) -> Sources:
     """Find, and if needed download, the sources to load.
 
     Args:
         overrides: part name -> folder, file or hub name; empty ones are ignored.
+        variant: the variant of the base model's files of weights; empty for the plain ones.
 
     Raises:
         UserError: something is missing.
@@ -93,7 +96,7 @@ def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, want
     named = {part: name for part, name in overrides.items() if name.strip() and part in wanted}
     rest = [part for part in wanted if part not in named]
     # the configs of the other parts are small, and parts from files may need them
-    place = find_source(base, spec, rest, configs=tuple(named))
+    place = find_source(base, spec, rest, configs=tuple(named), variant=variant)
     found: dict[str, Path] = {}
     for part, name in named.items():
         with _blamed(field_of(part)):
@@ -134,6 +137,8 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
         UserError: a part is damaged, incomplete, or of another family.
     """
     base = sources.base if sources.base.is_dir() else None
+    # a variant is named for the base model
+    dtypes = replace(dtypes, variant="")
     loaded: dict[str, Any] = {}
     for name, path in sources.parts.items():
         part = spec.part(name)
@@ -245,14 +250,14 @@ def _has_scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> bool:
     if isinstance(config, dict):
         refuse_packed(config, place)
     files = _chosen(place, part, dtypes)
-    with blaming_half(files):
+    with blaming_half(files, dtypes.variant):
         opened = [open_weights(path, FIELD) for path in files]
     return any(name.endswith(_SCALES) for file in opened for name in file.names)
 
 
 def _chosen(place: Path, part: PartSpec, dtypes: PartDtypes) -> list[Path]:
     half = part.name in dtypes.half and takes_half(part_class(part))
-    return choose_files(place, half, dtypes.before.get(part.name, ""))
+    return choose_files(place, half, dtypes.before.get(part.name, ""), dtypes.variant)
 
 
 def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: PartDtypes) -> nn.Module:
@@ -270,7 +275,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: Part
     if dtypes.configs_only and not files:
         check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})
-    with blaming_half(files):
+    with blaming_half(files, dtypes.variant):
         tensors, plan = _planned(files, config, place, part, spec)
     if dtypes.lazy:
         return keep_lazy(tensors, plan)
@@ -430,6 +435,8 @@ def load_from(
         return load_whole_file(sources, spec, wanted, dtypes)
     index = check_folder(sources.base, spec, wanted, weights=not dtypes.configs_only)
     there = [spec.part(name) for name in wanted if not left_out(spec.part(name), index)]
+    if dtypes.variant and not dtypes.before:
+        _check_variant(sources.base, dtypes.variant, spec, [part.place for part in there])
     own = {
         part.name: sources.base / part.place
         for part in there
@@ -438,3 +445,10 @@ def load_from(
     }
     loaded = load_parts(sources.base, spec, [part.name for part in there if part.name not in own], dtypes)
     return loaded | {name: part_from_folder(place, spec.part(name), spec, dtypes) for name, place in own.items()}
+
+
+def _check_variant(folder: Path, variant: str, spec: FamilySpec, wanted: Sequence[str]) -> None:
+    """Raise ``UserError`` if the folder of a model does not have the variant of weights that a config names."""
+    places = [spec.part(name).place for name in spec.weight_parts]
+    files = {place: sorted(path.name for path in (folder / place).glob("*.safetensors")) for place in places}
+    check_variant(folder, variant, files, [place for place in wanted if place in files], spec.part(spec.denoiser).place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
 from modules.util.jsonio import read_json
 
-FIELD = "base_model_name"
+FIELD, VARIANT_FIELD = "base_model_name", "weight_variant"
 SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 HALF = "fp16"
 """The variant of weights in 16 bits."""
@@ -35,23 +35,40 @@ def weights_variant(place: Path, half: bool = False) -> str | None:
     return variants[0] if variants else None
 
 
-def weights_files(place: Path) -> list[Path]:
-    """The weight files of a part: those of one variant, in a single file if available."""
-    return _files_of(place, weights_variant(place))
+def weights_files(place: Path, variant: str = "") -> list[Path]:
+    """The weight files of a part: those of one variant, in a single file if available.
+
+    Args:
+        variant: the one to read if it is there.
+    """
+    return variant_files(place, variant) or _files_of(place, weights_variant(place))
 
 
-def choose_files(place: Path, half: bool = False, before: str = "", tell: bool = False) -> list[Path]:
+def variant_files(place: Path, variant: str) -> list[Path]:
+    """The weight files of a part that have this variant in their names; none for an empty one."""
+    return _files_of(place, variant) if variant else []
+
+
+def choose_files(
+    place: Path, half: bool = False, before: str = "", variant: str = "", tell: bool = False
+) -> list[Path]:
     """The weight files of a part that a run reads.
 
     Args:
         half: as in ``weights_variant``.
         before: the first file that the run read when it began; files of the same variant are read again.
+        variant: the variant to read, ``weight_variant``. Parts without it are read from the plain files.
         tell: whether to log which are read, if the folder has both.
 
     Raises:
         UserError: the variant read before is gone.
     """
-    files = _files_of(place, variant_of(before) if before else weights_variant(place, half))
+    if before:
+        files = _files_of(place, variant_of(before))
+    elif variant:
+        files = weights_files(place, variant)
+    else:
+        files = _files_of(place, weights_variant(place, half))
     if before and not files:
         raise UserError(
             f"{place / before} is gone: the run began with these weights, and others in the folder may differ",
@@ -59,8 +76,69 @@ def choose_files(place: Path, half: bool = False, before: str = "", tell: bool =
             hint="restore the file, or start a new run",
         )
     if tell and files:
-        _tell_which(place, files[0], half, bool(before))
+        if variant and not before:
+            _tell_named(files[0], variant)
+        else:
+            _tell_which(place, files[0], half, bool(before))
     return files
+
+
+def lacking_variant(variant: str, files: Mapping[str, Iterable[str]], wanted: Iterable[str], main: str) -> list[str]:
+    """The parts of a model that cannot be read if ``variant`` is asked for. Parts that have only plain files are read
+    from these, as in diffusers; the denoiser is not, and neither is a model that does not have the variant at all.
+
+    Args:
+        files: folder of each part of the model -> names of its files of weights.
+        wanted: the folders of those that are read.
+        main: the folder of the denoiser.
+    """
+    found = {place: set(map(variant_of, names)) for place, names in files.items()}
+    read = [place for place in wanted if found.get(place)]
+    lacking = [place for place in read if not found[place] & ({variant} if place == main else {variant, None})]
+    if lacking or not found.get(main) or any(variant in own for own in found.values()):
+        return lacking
+    return read
+
+
+def check_variant(
+    model: object, variant: str, files: Mapping[str, Sequence[str]], wanted: Iterable[str], main: str
+) -> None:
+    """Check that a model has the variant of weights that a config names. Arguments as for ``lacking_variant``.
+
+    Args:
+        model: its folder or name.
+
+    Raises:
+        UserError: it does not. The message lists the variants that it has.
+    """
+    lacking = lacking_variant(variant, files, wanted, main)
+    if not lacking:
+        return
+    lines = [f"    {place}: {_listed(names)}" for place, names in files.items() if names]
+    known = sorted({own for place in lacking for own in map(variant_of, files[place]) if own})
+    missing = ", ".join(f"{place}/{_stem(min(files[place]))}.{variant}.safetensors" for place in lacking)
+    raise UserError(
+        f"{model} has no weights of the variant {variant!r} for its {', '.join(lacking)}: there is no {missing}, "
+        "whole or in pieces. It has:\n" + "\n".join(lines),
+        field=VARIANT_FIELD,
+        hint=f"set {VARIANT_FIELD} to {' or '.join(known)}, or leave it empty" if known else "leave it empty",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The variants among files of weights, each with its first file, the plain one first."""
+    first: dict[str, str] = {}
+    for name in sorted(names):
+        first.setdefault(variant_of(name) or "", name)
+    return ", ".join(f"{variant or 'plain'} ({name})" for variant, name in sorted(first.items()))
+
+
+def _tell_named(file: Path, variant: str) -> None:
+    """Log which weights of a part are read if a config names their variant."""
+    if variant_of(file.name) == variant:
+        _log.info("%s: %s is read, because %s names it", file.parent, file.name, VARIANT_FIELD)
+    else:
+        _log.info("%s has no weights of the variant %s: %s is read", file.parent, variant, file.name)
 
 
 def _tell_which(place: Path, file: Path, half: bool, resumed: bool) -> None:
@@ -94,8 +172,8 @@ def _tell_which(place: Path, file: Path, half: bool, resumed: bool) -> None:
 def _tell_variant(file: Path, variants: Sequence[str]) -> None:
     if len(variants) > 1:
         _log.warning(
-            "%s has no weights under the plain name, but several variants: %s. %s is read. To read another one, move "
-            "this file to another folder",
+            "%s has no weights under the plain name, but several variants: %s. %s is read. To read another one, set "
+            "weight_variant to it",
             file.parent,
             ", ".join(variants),
             file.name,
@@ -111,8 +189,14 @@ def _gap(place: Path, half: Path) -> str:
     return lost[0] if len(lost) == 1 else f"{counted(len(lost), 'file')}, such as {lost[0]},"
 
 
-def remedy(file: Path) -> str:
-    """Return what to do about a damaged ``fp16`` file with full weights next to it; empty for other files."""
+def remedy(file: Path, variant: str = "") -> str:
+    """Return what to do about a damaged ``fp16`` file with full weights next to it; empty for other files.
+
+    Args:
+        variant: the variant that the config names; its files cannot be done without.
+    """
+    if variant:
+        return ""
     plain = [path.name for path in _files_of(file.parent, None) if _is_plain(path.name)]
     if variant_of(file.name) != HALF or not plain:
         return ""
@@ -120,8 +204,11 @@ def remedy(file: Path) -> str:
 
 
 @contextmanager
-def blaming_half(files: Sequence[Path]) -> Iterator[None]:
+def blaming_half(files: Sequence[Path], variant: str = "") -> Iterator[None]:
     """Name the damaged file in errors about ``fp16`` files that have full ones next to them.
+
+    Args:
+        variant: the variant that the config names, see ``remedy``.
 
     Raises:
         UserError: the error of the block, with this file and what to do about it.
@@ -130,7 +217,7 @@ def blaming_half(files: Sequence[Path]) -> Iterator[None]:
         yield
     except UserError as error:
         file = next((path for path in files if str(path) in error.message), None)
-        hint = remedy(file or files[0]) if files else ""
+        hint = remedy(file or files[0], variant) if files else ""
         if not hint:
             raise
         told = error.message if file else f"{files[0]} cannot be used: {error.message}"

@@ -179,7 +179,7 @@ def _lazily(dtypes: PartDtypes, weights: bool) -> PartDtypes:
     """The same files, of which no weights are read; without ``weights``, no files of weights need be there."""
     if not weights:
         return PartDtypes(lazy=True, configs_only=True)
-    return PartDtypes(lazy=True, half=dtypes.half, before=dtypes.before)
+    return PartDtypes(lazy=True, half=dtypes.half, variant=dtypes.variant, before=dtypes.before)
 
 
 def _of_samples(setup: BaseModelSetup, model: Model, config: TrainConfig, weights: bool) -> SampleDenoiser:
@@ -203,7 +203,8 @@ def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[
     rest = [part for part in loaded if part not in own]
     for part in own:
         names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True, weights=weights)
-    return _here(config.base_model_name, FIELD, spec, rest, configs=own, weights=weights), names
+    more = {"configs": own, "weights": weights, "variant": config.weight_variant}
+    return _here(config.base_model_name, FIELD, spec, rest, **more), names
 
 
 def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also: Any) -> str:

@@ -14,6 +14,7 @@ from modules.util.owned_files import fault_of_path, shown
 
 MAX_NAME_PART = 100
 _PLAIN_NAME = re.compile(r'[^\x00-\x1f/\\:*?"<>|\ud800-\udfff]*')
+_VARIANT = re.compile(r"[\w-]*", re.ASCII)
 INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
 
 
@@ -54,11 +55,22 @@ def _name_part(value: str) -> str:
     return value
 
 
+def _variant(value: str) -> str:
+    if not _VARIANT.fullmatch(value):
+        text = f"{shown(value, 60)!r} is not the variant of a file of weights"
+        hint = "use letters, digits, - and _, such as fp16"
+        raise PydanticCustomError("setting", "{what}", {"what": text, "hint": hint})
+    return value
+
+
 PathText = Annotated[str, AfterValidator(_path)]
 """A file, folder or hub name: without NUL, not too long, and encodable."""
 
 NamePart = Annotated[str, AfterValidator(_name_part)]
 """The beginning of a file name; it cannot lead to another folder."""
+
+VariantText = Annotated[str, AfterValidator(_variant)]
+"""The variant in the names of files of weights, such as ``fp16``; empty for none."""
 
 _NOT_GIVEN: Any = object()
 

@@ -38,6 +38,20 @@ def other_model(key: str) -> str:
     return str(shared_folder(f"other-{key}", partial(_other_weights, key)))
 
 
+def _two_variants(key: str, folder: Path) -> None:
+    """The family's tiny model, and in each part other weights as the variant ``other``."""
+    import shutil
+
+    shutil.copytree(tiny_folder(key), folder, dirs_exist_ok=True)
+    for path in sorted(Path(other_model(key)).rglob("*.safetensors")):
+        shutil.copyfile(path, folder / path.parent.name / f"{path.stem}.other.safetensors")
+
+
+@cache
+def two_variants(key: str) -> str:
+    return str(shared_folder(f"variants-{key}", partial(_two_variants, key)))
+
+
 SD, XL, SD3 = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3"
 HIDREAM = "HI_DREAM_FULL"
 TRAINED_TEXT = {"text_encoder.train": True, "text_encoder.gradient_checkpointing": False}
@@ -63,6 +77,8 @@ def _emphasis(folder: Path) -> list[dict[str, object]]:
 BASE = [
     Case("model_type", pictures, "STABLE_DIFFUSION_15_INPAINTING", see.end),
     Case("base_model_name", pictures, lambda folder: other_model(SD), see.weights),
+    Case("weight_variant", pictures, "other", see.weights, {
+        "base_model_name": lambda folder: two_variants(SD)}),
     Case("text_encoder.layer_skip", pictures, 1, see.weights),
     Case("text_encoder_2.layer_skip", stable_diffusion_xl, 1, see.weights),
     Case("prompt_weighting", pictures, True, see.weights, {"concepts": _emphasis}),

@@ -16,6 +16,7 @@ SPECIAL = {
     "resolution": st.sampled_from(["512", "512, 768", "64,1024 , 8192"]),
     "resolution_override": st.sampled_from(["256", "512, 640"]),
     "caption_extension": st.sampled_from([".caption", ".tags.txt"]),
+    "weight_variant": st.sampled_from(["", "fp16", "non_ema"]),
     "placeholder": st.sampled_from(["<my-cat>", "wolke7", "<A>"]),
     "train_device": st.sampled_from(["auto", "cpu", "cuda", "cuda:3", "cuda:0,cuda:2"]),
     "host": st.sampled_from(["", "gpu.example.org", "192.0.2.7", "2001:db8::1"]),

@@ -12,7 +12,7 @@ from modules.util.config.section.ModelPartConfig import (
     TrainingAdapterConfig,
     TransformerConfig,
 )
-from modules.util.config.setting import PathText, setting
+from modules.util.config.setting import PathText, VariantText, setting
 from modules.util.enum.choices import DataType, ModelFormat
 from modules.util.enum.ModelType import ModelType, families_where, families_with
 
@@ -43,6 +43,15 @@ class ModelSection(BaseConfig):
         group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
         "owner/model@revision). A .gguf file contains only a transformer: choose it as the source of that part.",
+    )
+    weight_variant: VariantText = setting(
+        "",
+        free=False,
+        title="Weight variant",
+        group="Base model",
+        tip="The variant of the base model's weights to read if its folder has several: fp16 for files such as "
+        "model.fp16.safetensors. Parts that lack it are read from their plain files; the denoiser must have it. "
+        "Empty: the plain files, and fp16 ones for frozen parts kept as FLOAT_16.",
     )
     training_adapter: TrainingAdapterConfig = setting(
         factory=TrainingAdapterConfig,
