@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ class Source:
     tree: ast.Module
     text: str
 
-    @property
+    @cached_property
     def relative(self) -> str:
         return self.path.relative_to(ROOT).as_posix()
 
@@ -71,8 +71,9 @@ def sources(*folders: str) -> tuple[Source, ...]:
 
 
 _KINDS = (
-    ast.Attribute, ast.Call, ast.ClassDef, ast.Compare, ast.Constant, ast.Dict, ast.ExceptHandler, ast.FunctionDef,
-    ast.AsyncFunctionDef, ast.MatchValue,
+    ast.Attribute, ast.Call, ast.ClassDef, ast.Compare, ast.Constant, ast.Dict, ast.DictComp, ast.ExceptHandler,
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom, ast.List, ast.MatchValue, ast.Set, ast.Subscript,
+    ast.Tuple, ast.With, ast.match_case,
 )  # fmt: skip
 _Node = TypeVar("_Node", bound=ast.AST)
 

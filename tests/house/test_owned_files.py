@@ -68,25 +68,25 @@ MAY_WRITE = {
 def modules_named(source: Source) -> dict[str, str]:
     """Names under which ``os`` and ``shutil`` are known in a file."""
     found = {}
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            found.update({a.asname or a.name: a.name for a in node.names if a.name in ("os", "shutil")})
+    for node in nodes(source, ast.Import):
+        found.update({a.asname or a.name: a.name for a in node.names if a.name in ("os", "shutil")})
     return found
 
 
 def changing(source: Source) -> Iterator[str]:
     """Deletes, moves and replacements in a file: its lines."""
     modules = modules_named(source)
-    for node in ast.walk(source.tree):
-        where = f"{source.relative}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil"):
-            yield from (
-                f"{where}: from {node.module} import {a.name}" for a in node.names if a.name in FUNCTIONS
-            )
-        elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS and _name(node.value) in modules:
-            yield f"{where}: {modules[_name(node.value)]}.{node.attr}"
-        if isinstance(node, ast.Call):
-            yield from (f"{where}: {what}" for what in _changing_call(node, modules))
+    where = f"{source.relative}:{{}}: {{}}".format
+    for brought in nodes(source, ast.ImportFrom):
+        if brought.module in ("os", "shutil"):
+            for alias in brought.names:
+                if alias.name in FUNCTIONS:
+                    yield where(brought.lineno, f"from {brought.module} import {alias.name}")
+    for part in nodes(source, ast.Attribute):
+        if part.attr in FUNCTIONS and _name(part.value) in modules:
+            yield where(part.lineno, f"{modules[_name(part.value)]}.{part.attr}")
+    for call in nodes(source, ast.Call):
+        yield from (where(call.lineno, what) for what in _changing_call(call, modules))
 
 
 def _name(node: ast.expr) -> str:
@@ -114,8 +114,8 @@ def _changing_call(node: ast.Call, modules: dict[str, str]) -> Iterator[str]:
 def given_by_the_door(source: Source) -> set[str]:
     """Names of temporary paths that the door gave."""
     found = set()
-    for node in ast.walk(source.tree):
-        for item in node.items if isinstance(node, ast.With) else ():
+    for node in nodes(source, ast.With):
+        for item in node.items:
             call = item.context_expr
             function = call.func if isinstance(call, ast.Call) else None
             name = getattr(function, "attr", getattr(function, "id", ""))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from modules.spec.registry import MODES
-from tests.source_tree import ROOT, sources
+from tests.source_tree import ROOT, Source, nodes, parsed, sources
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,14 @@ DESCRIBED = {
 }
 
 
-def decided_by_name(tree: ast.AST, enum: str, texts: tuple[str, ...] = ()) -> Iterator[ast.expr]:
+_DECIDING = (
+    ast.Compare, ast.Dict, ast.DictComp, ast.match_case, ast.Subscript, ast.Tuple, ast.List, ast.Set,
+)  # fmt: skip
+
+
+def decided_by_name(source: Source, enum: str, texts: tuple[str, ...] = ()) -> Iterator[ast.expr]:
     """Members of ``enum`` that are compared, looked for in something, matched, or the key of a table."""
-    for node in ast.walk(tree):
+    for node in nodes(source, *_DECIDING):
         if isinstance(node, ast.Compare):
             yield from members([node.left, *node.comparators], enum, texts)
         elif isinstance(node, ast.Dict):
@@ -75,7 +80,7 @@ def test_no_member_is_decided_by_outside_its_description(enum):
         f"{source.relative}:{node.lineno} {ast.unparse(node)}"
         for source in sources("modules", "scripts/demo")
         if not source.relative.startswith(described.home)
-        for node in decided_by_name(source.tree, enum, described.texts)
+        for node in decided_by_name(source, enum, described.texts)
     ]
     assert found == []
 
@@ -95,7 +100,7 @@ def test_no_member_is_decided_by_outside_its_description(enum):
     ],
 )
 def test_the_rule_finds_a_breach(text):
-    assert list(decided_by_name(ast.parse(text), "CurationMode"))
+    assert list(decided_by_name(parsed(text), "CurationMode"))
 
 
 @pytest.mark.parametrize(
@@ -108,14 +113,14 @@ def test_the_rule_finds_a_breach(text):
     ],
 )
 def test_the_rule_finds_names_as_text(text):
-    assert list(decided_by_name(ast.parse(text), "RLHFMode", DESCRIBED["RLHFMode"].texts))
-    assert not list(decided_by_name(ast.parse(text), "RLHFMode"))
+    assert list(decided_by_name(parsed(text), "RLHFMode", DESCRIBED["RLHFMode"].texts))
+    assert not list(decided_by_name(parsed(text), "RLHFMode"))
 
 
 def test_the_rule_lets_members_be_passed_on():
     text = "mode: CurationMode = CurationMode.ELO\nf(CurationMode.ELO, mode=CurationMode.SMART)"
-    assert not list(decided_by_name(ast.parse(text), "CurationMode"))
+    assert not list(decided_by_name(parsed(text), "CurationMode"))
     texts = DESCRIBED["RLHFMode"].texts
     assert not list(
-        decided_by_name(ast.parse("@register('NFT')\ndef f(x=RLHFMode('DPO')): 1"), "RLHFMode", texts)
+        decided_by_name(parsed("@register('NFT')\ndef f(x=RLHFMode('DPO')): 1"), "RLHFMode", texts)
     )

@@ -20,6 +20,7 @@ from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
 from tests.trainer.test_outcomes import started
 
+PROGRAM = f"{ROOT}/modules/"
 CARRIERS = (Rollouts, OnlineBatch, OnlineGroup, PairBatch, ImageBatch, AccumulationGroup)
 IMAGES = 4
 """Dimensions of a batch of images, at least."""
@@ -43,14 +44,12 @@ class Trip:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if (
-            self.arrived
-            or event not in ("call", "return")
-            or not code.co_filename.startswith(f"{ROOT}/modules/")
-        ):
+        if event not in ("call", "return") or not code.co_filename.startswith(PROGRAM):
             return
         if event == "return":
-            self.arrived = self.under_way and code.co_qualname.endswith(self.last)
+            if self.under_way and code.co_qualname.endswith(self.last):
+                self.arrived = True
+                sys.setprofile(None)
             return
         self.under_way = self.under_way or code.co_qualname.endswith(self.first)
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
