@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from modules.model.gguf_layers import GgufTensor, keep_packed
-from modules.model.lazy_modules import make_lazy
+from modules.model.lazy_modules import ShapesOnly, make_lazy
 from modules.model.weight_files import SCALES, WeightFile
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError
@@ -272,7 +272,7 @@ def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
         UserError: it is not a config of such a part.
     """
     try:
-        with torch.device("meta"):
+        with ShapesOnly():
             return _make(part, config)
     except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
         raise UserError(f"a config of the {part.name} does not fit its class: {error}") from error

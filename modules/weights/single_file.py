@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
-from modules.model.lazy_modules import make_lazy
+from modules.model.lazy_modules import ShapesOnly, make_lazy
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
@@ -423,7 +423,7 @@ def fill(
     """
     kind = part.kind
     try:
-        with torch.device("meta") if stored else nullcontext():
+        with ShapesOnly() if stored else nullcontext():
             module = make()
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(

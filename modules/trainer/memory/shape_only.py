@@ -13,7 +13,7 @@ from modules.adapter.TrainingAdapter import TrainingAdapter
 from modules.model.compact import FrozenLinear, roundable_layers
 from modules.model.dtypes import FLOAT_8, INT_8, QUANTIZED, PartDtypes, torch_dtype
 from modules.model.gguf_layers import GgufLinear, keep_packed, rows_at_once, unpacked
-from modules.model.lazy_modules import lazy_base_tensors
+from modules.model.lazy_modules import ShapesOnly, lazy_base_tensors
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -170,7 +170,7 @@ def shape_only_model(
         model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)
     # there is nothing to compute a digest of
     model._fingerprints = dict.fromkeys(setup.spec.module_parts, "")
-    with torch.device("meta"):
+    with ShapesOnly():
         training.attach_or_unfreeze(model, config)
     return model
 
