@@ -57,6 +57,47 @@ class PartKind:
         return [part for part in modules if self.classes.fullmatch(part.classes[0])]
 
 
+@dataclass(frozen=True)
+class EncoderSize:
+    """A text encoder by its kind and size.
+
+    Args:
+        width: size of its text states.
+        layers: number of its layers.
+    """
+
+    kind: str
+    width: int
+    layers: int
+
+    def __str__(self) -> str:
+        name = _SIZES.get(self.kind, {}).get((self.width, self.layers), self.kind)
+        return f"{name} ({counted(self.layers, 'layer')}, width {self.width})"
+
+    @classmethod
+    def of_tensors(cls, shapes: Mapping[str, tuple[int, ...]]) -> EncoderSize | None:
+        """The text encoder that has these tensors, without a prefix; ``None`` for anything else."""
+        width = next((shape[-1] for name, shape in shapes.items() if _TOKENS.fullmatch(name)), 0)
+        layers = {int(match[3]) for name in shapes if (match := _LAYER.fullmatch(name))}
+        kind = next((kind for kind, _, names in _ENCODERS if any(map(names.fullmatch, shapes))), "")
+        if not (width and layers and kind):
+            return None
+        sees = kind.startswith("Qwen") and any(map(_SEES.fullmatch, shapes))
+        return cls(f"{kind}-VL" if sees else kind, width, max(layers) + 1)
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> EncoderSize | None:
+        """The text encoder that has this config; ``None`` for anything else."""
+        text = config.get("text_config")
+        own = text if isinstance(text, Mapping) else config
+        width, layers = (
+            next((own[name] for name in names if isinstance(own.get(name), int)), 0)
+            for names in (("hidden_size", "d_model"), ("num_hidden_layers", "num_layers"))
+        )
+        kind = next((kind for kind, types, _ in _ENCODERS if types.fullmatch(str(config.get("model_type")))), "")
+        return cls(kind, width, layers) if width and layers and kind else None
+
+
 _WHOLE = "set base_model_name to a model of the family"
 KINDS = (
     OtherKind(
@@ -156,6 +197,29 @@ PARTS = (
     ),
 )
 """Kinds of parts; the first that matches counts."""
+_SIZES = {
+    "CLIP": {(768, 12): "CLIP-L", (1024, 23): "CLIP-H", (1024, 24): "CLIP-H", (1280, 32): "CLIP-G"},
+    "T5": {(768, 12): "T5-base", (1024, 24): "T5-large", (2048, 24): "T5-XL", (4096, 24): "T5-XXL"},
+    "Qwen3": {
+        (1024, 28): "Qwen3-0.6B", (2048, 28): "Qwen3-1.7B", (2560, 36): "Qwen3-4B", (4096, 36): "Qwen3-8B",
+    },
+    "Qwen3-VL": {(2048, 28): "Qwen3-VL-2B", (2560, 36): "Qwen3-VL-4B", (4096, 36): "Qwen3-VL-8B"},
+}  # fmt: skip
+"""Names of published text encoders, by kind, width and number of layers."""
+_ENCODERS = (
+    ("CLIP", re.compile(r"clip.*"), re.compile(r"(text_model\.)?encoder\.layers\..*")),
+    ("T5", re.compile(r"t5.*"), re.compile(r"encoder\.block\..*")),
+    ("Gemma", re.compile(r"gemma.*"), re.compile(r".*layers\.\d+\.pre_feedforward_layernorm\..*")),
+    ("Qwen3", re.compile(r"qwen3(?!_vl).*"), re.compile(r".*layers\.\d+\.self_attn\.q_norm\..*")),
+    ("Qwen2.5", re.compile(r"qwen2(?!_5_vl).*"), re.compile(r".*layers\.\d+\.self_attn\.q_proj\.bias")),
+    ("Llama or Mistral", re.compile(r"llama.*|mi(ni)?stral.*"), re.compile(r".*layers\.\d+\.self_attn\..*")),
+    ("Qwen3-VL", re.compile(r"qwen3_vl.*"), _NEVER),
+    ("Qwen2.5-VL", re.compile(r"qwen2_5_vl.*"), _NEVER),
+)
+"""Kinds of text encoders: the type in their configs, and names that they have; the first that matches counts."""
+_SEES = re.compile(r"(model\.)?visual\..*")
+_TOKENS = re.compile(r"(.*\.)?(token_embedding|embed_tokens|shared)\.weight")
+_LAYER = re.compile(r"(?!.*(visual|vision|decoder)).*\b(layers|block)\.(\d+)\..*")
 _LCM = re.compile(r"(.*\.)?time_embed(ding)?\.cond_proj\.weight")
 """The layer that tells a UNet its guidance scale."""
 NEEDLESS = re.compile(
@@ -219,6 +283,44 @@ def refuse_other_folders(folder: Path, field: str, spec: FamilySpec, part: str) 
         hint = _instead([denoiser] if name in denoiser.classes else [], field, spec, wanted)
         meant = _meant(spec, wanted) if alone else "a whole model"
         raise UserError(f"{folder} holds a part of the class {name}, not {meant}", field=field, hint=hint)
+
+
+def refuse_denoisers(path: Path, labels: Sequence[str], field: str, spec: FamilySpec, part: PartSpec) -> None:
+    """Refuse a file with the denoiser alone, given for another part.
+
+    Args:
+        labels: of the families whose denoiser it is; none if it is something else.
+
+    Raises:
+        UserError: it is a denoiser. The message says of what, and what to set instead.
+    """
+    if labels:
+        own = [spec.part(spec.denoiser)] if spec.label in labels else []
+        kind = f"the denoiser of {spec.label if own else ' or '.join(labels)}"
+        hint = _instead(own, field, spec, part)
+        raise UserError(f"{path} is {kind}, not {_meant(spec, part)}", field=field, hint=hint)
+
+
+def refuse_other_sizes(
+    path: Path, given: EncoderSize | None, needed: Sequence[EncoderSize | None], field: str, owner: str
+) -> None:
+    """Refuse a text encoder of another size, or of another kind of language model.
+
+    Args:
+        needed: those that fit.
+        owner: the model it has to fit, for the message.
+
+    Raises:
+        UserError: it does not fit. The message says what it is and what is needed.
+    """
+    known = list(dict.fromkeys(str(size) for size in needed if size))
+    if given is None or given in needed or len(known) < len(needed):
+        return
+    raise UserError(
+        f"{path} is the text encoder {given}, but {owner} needs {' or '.join(known)} as its {field.partition('.')[0]}",
+        field=field,
+        hint=f"name a {' or '.join(known)}, or leave {field} empty to use that of the base model",
+    )
 
 
 def _agrees(kind: OtherKind | PartKind, names: Collection[str]) -> bool:

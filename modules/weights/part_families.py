@@ -27,6 +27,12 @@ def _mark(name: str, shape: tuple[int, ...]) -> Mark:
 
 def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
     """The label of another family whose denoiser these tensors are; empty if there is none."""
+    labels = denoisers_like(tensors)
+    return "" if spec.label in labels else " or ".join(labels)
+
+
+def denoisers_like(tensors: PartTensors) -> list[str]:
+    """The labels of the families whose denoiser these tensors are; several if they share their architecture."""
     found = frozenset(
         _mark(name, shape) for name, shape in tensors.shapes.items() if not tensors.needless(name)
     )
@@ -35,9 +41,7 @@ def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
     for _, other in sorted(FAMILIES.items()):
         scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
     best = max(scores.values())
-    if best < ENOUGH or scores[spec.label] == best:
-        return ""
-    return " or ".join(label for label, score in scores.items() if score == best)
+    return [label for label, score in scores.items() if score == best] if best >= ENOUGH else []
 
 
 def _agreement(found: frozenset[Mark], expected: tuple[frozenset[Mark], ...]) -> float:

@@ -35,8 +35,15 @@ from modules.weights.loading import (
     require_floats,
     takes_half,
 )
-from modules.weights.other_kinds import refuse_other_folders, refuse_other_kinds, refuse_strays
-from modules.weights.part_families import looks_like
+from modules.weights.other_kinds import (
+    EncoderSize,
+    refuse_denoisers,
+    refuse_other_folders,
+    refuse_other_kinds,
+    refuse_other_sizes,
+    refuse_strays,
+)
+from modules.weights.part_families import denoisers_like, looks_like
 from modules.weights.part_files import (
     PartTensors,
     Plan,
@@ -146,6 +153,9 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
             if part.kind == "tokenizer":
                 loaded[name] = load_tokenizer(part_class(part), path)
             else:
+                # another denoiser may need other text encoders
+                if base and part.kind == "text_encoder" and path.is_dir() and spec.denoiser not in sources.parts:
+                    _refuse_unfit_folder(path, spec, part, base)
                 loaded[name] = _load_alone(path, spec, part, dtypes, base)
     return loaded
 
@@ -236,12 +246,41 @@ def part_from_file(
             hint=f"put the one it was published with at {beside_file(file.path) / part.place / 'config.json'}",
         )
     if plan.strays:
+        if alone and not part.denoises:
+            _refuse_unfit(file.path, spec, part, tensors, base)
         if part.denoises and (relative := spec.relative_by_shapes(tensors.shapes)):
             raise UserError(f"{file.path} {relative.message}", hint=relative.hint)
         kind = looks_like(tensors, spec) if part.denoises else ""
         raise _misfit(file.path, spec, part, plan, kind)
     require_floats(plan.stored(tensors), plan.module.state_dict(), file.path)
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
+
+
+def _refuse_unfit(path: Path, spec: FamilySpec, part: PartSpec, tensors: PartTensors, base: Path | None) -> None:
+    """Raise ``UserError`` if a file given for a part is known to hold something else: a denoiser, or a text encoder of
+    another size.
+    """
+    field = field_of(part.name)
+    refuse_denoisers(path, denoisers_like(tensors), field, spec, part)
+    if part.kind != "text_encoder" or (beside_file(path) / part.place / "config.json").is_file():
+        return
+    choices = configs(spec, part, path, base)
+    own = base is not None and (base / part.place / "config.json").is_file()
+    needed = [EncoderSize.of_config(config) for config in (choices[:1] if own else choices)]
+    refuse_other_sizes(path, EncoderSize.of_tensors(tensors.shapes), needed, field, str(base) if own else spec.label)
+
+
+def _refuse_unfit_folder(path: Path, spec: FamilySpec, part: PartSpec, base: Path) -> None:
+    """Raise ``UserError`` if a folder has a text encoder of another width than that of the base model."""
+    sizes = []
+    for folder in (path / part.place if index_file(path) else path, base / part.place):
+        place = folder / "config.json"
+        config = read_json(place, "model config") if place.is_file() else {}
+        sizes.append(EncoderSize.of_config(config) if isinstance(config, dict) else None)
+    given, needed = sizes
+    # a part of another kind is refused by its class
+    if given and needed and given.kind == needed.kind and given.width != needed.width:
+        refuse_other_sizes(path, given, [needed], field_of(part.name), str(base))
 
 
 def _has_scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> bool:
