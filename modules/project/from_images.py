@@ -28,7 +28,7 @@ from modules.util.image_metadata.making import Making, read_making
 from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
 from modules.util.prompts_file import PromptRow
-from modules.util.published_models import published_models
+from modules.util.published_models import family_of, published_models
 
 MOST_IMAGES = 5000
 MOST_PROMPTS = 500
@@ -287,7 +287,7 @@ def type_of(base: str) -> str:
     found = model_types(base)
     if found:
         return found[0]
-    named = [row.family for row in published_models() if row.name == base]
+    named = [family_of(base)]
     path = user_path(base, "--base-model")
     if path.suffix == ".safetensors" and path.is_file():
         said = _architecture(path)

@@ -39,7 +39,7 @@ class PublishedModel:
     """A row of ``resources/bases.json``.
 
     Args:
-        name: name on the hub.
+        name: name on the hub. If it publishes files for several families, each of them has a row.
         family: model type.
         steps, cfg: usual values for its images; ``cfg`` 1 means no guidance.
         distilled: whether it was distilled to these steps.
@@ -109,7 +109,7 @@ def find_published(family: str, source: str) -> PublishedModel | None:
     index = _index(path)
     hub_name = source.partition("@")[0]
     for name in (hub_name, cached_name(path), cached_name(_target(path)), index.get("_name_or_path")):
-        found = _named(name)
+        found = _named(name, family)
         if found is not None:
             return found
     mine = _distilled_of(family)
@@ -123,6 +123,12 @@ def find_published(family: str, source: str) -> PublishedModel | None:
         if found is not None:
             return replace(found, guessed=True)
     return None
+
+
+def family_of(name: str) -> str:
+    """The model type of a hub name; empty if it is unknown, or publishes files for several."""
+    families = {row.family for row in _rows_of(name)}
+    return families.pop() if len(families) == 1 else ""
 
 
 def shift_of(family: str, source: str) -> float:
@@ -162,9 +168,17 @@ def _path(source: str) -> Path:
         return Path(source)
 
 
-def _named(name: object) -> PublishedModel | None:
+def _rows_of(name: object) -> list[PublishedModel]:
     wanted = str(name or "").strip().strip("/").lower()
-    return next((row for row in published_models() if row.name.lower() == wanted), None)
+    return [row for row in published_models() if row.name.lower() == wanted]
+
+
+def _named(name: object, family: str) -> PublishedModel | None:
+    """The row of a hub name: that of the family if it publishes files for several."""
+    rows = _rows_of(name)
+    if len(rows) == 1:
+        return rows[0]
+    return next((row for row in rows if row.family == family or row in _distilled_of(family)), None)
 
 
 def cached_name(path: Path) -> str:

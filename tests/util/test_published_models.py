@@ -11,8 +11,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from modules.spec.registry import FAMILIES
+from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.load import find_problems, load_config, read_config
 from modules.util.config.SampleConfig import SampleConfig
+from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
 from modules.util.published_models import find_published, published_models
 
@@ -23,7 +25,8 @@ TURBO = "Tongyi-MAI/Z-Image-Turbo"
 def test_every_row_is_of_a_family_and_a_distilled_one_names_what_to_train() -> None:
     rows = published_models()
     names = {row.name for row in rows}
-    assert len(names) == len(rows) and len({name.lower() for name in names}) == len(rows)
+    assert len({name.lower() for name in names}) == len(names)
+    assert len({(row.name, row.family) for row in rows}) == len(rows)
     distilled = {row.name for row in rows if row.distilled}
     for row in rows:
         assert row.family in FAMILIES and row.steps > 0 and row.cfg >= 1
@@ -87,6 +90,10 @@ def test_a_damaged_index_says_nothing(text: str, tmp_path: Path) -> None:
         ("FLUX_SCHNELL_1", "flux1-schnell.safetensors", "black-forest-labs/FLUX.1-schnell"),
         ("STABLE_DIFFUSION_XL_10_BASE", "dreamXL_lightning.safetensors", "ByteDance/SDXL-Lightning"),
         ("STABLE_DIFFUSION_XL_10_BASE", "hyperrealism.safetensors", ""),
+        ("STABLE_DIFFUSION_15", "dreamshaper_hyper8steps.safetensors", "ByteDance/Hyper-SD"),
+        ("QWEN_EDIT", "Qwen-Image-Edit-Lightning-8steps.safetensors", "lightx2v/Qwen-Image-Lightning"),
+        ("QWEN_EDIT_PLUS", "qwen_edit_2509_lightning.safetensors", "lightx2v/Qwen-Image-Lightning"),
+        ("QWEN_EDIT_PLUS", "qwen_edit_2511_lightning.safetensors", ""),
         ("STABLE_DIFFUSION_15", "my-turbo.safetensors", ""),
         ("STABLE_DIFFUSION_XL_10_BASE", "sdxl_dmd2_4step.safetensors", "tianweiy/DMD2"),
         ("STABLE_DIFFUSION_XL_10_BASE", "mineXL_DMD2.safetensors", "tianweiy/DMD2"),
@@ -180,6 +187,39 @@ def test_the_scheduler_of_a_folder_tells_of_few_steps(kind: str, name: str, tmp_
     (tmp_path / "scheduler" / "scheduler_config.json").write_text(text, encoding="utf-8")
     found = find_published(family, str(tmp_path))
     assert (found.name if found else "") == name and (found is None or found.guessed)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "base"),
+    [
+        (XL, "ByteDance/Hyper-SD", "stabilityai/stable-diffusion-xl-base-1.0"),
+        ("STABLE_DIFFUSION_15", "bytedance/hyper-sd", "stable-diffusion-v1-5/stable-diffusion-v1-5"),
+        ("QWEN", "lightx2v/Qwen-Image-Lightning", "Qwen/Qwen-Image"),
+        ("QWEN_EDIT", "lightx2v/Qwen-Image-Lightning", "Qwen/Qwen-Image-Edit"),
+        ("QWEN_EDIT_PLUS", "lightx2v/Qwen-Image-Lightning", "Qwen/Qwen-Image-Edit-2509"),
+        # for other families than these no claim is made
+        ("FLUX_DEV_1", "ByteDance/Hyper-SD", ""),
+    ],
+)
+def test_a_name_with_files_of_several_families_is_that_of_the_run(
+    family: str, name: str, base: str, tmp_path: Path
+) -> None:
+    said = warnings(model_type=family, base_model_name=name)
+    assert len(said) == bool(base) and all(f"Train {base} instead" in line for line in said)
+    # a file in the cache of the hub too
+    blobs = tmp_path / f"models--{name.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    (tmp_path / "mine.safetensors").symlink_to(titled(blobs / ("0" * 64), ""))
+    found = find_published(family, str(tmp_path / "mine.safetensors"))
+    assert (found.base if found else "") == base and (found is None or not found.guessed)
+    config = read_config({"__version": 1, "model_type": family, "base_model_name": name})
+    assert not [one for one in find_problems(config).warnings if "is a model of" in one.message]
+
+
+def test_the_family_of_an_imported_base_is_not_taken_from_a_name_with_several() -> None:
+    assert family_of_base("stabilityai/sdxl-turbo", (), "model").value == XL
+    with pytest.raises(UserError, match="nothing identifies the family"):
+        family_of_base("ByteDance/Hyper-SD", (), "model")
 
 
 def warnings(**values: object) -> list[str]:

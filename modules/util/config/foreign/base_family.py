@@ -10,7 +10,7 @@ from modules.util.config.faults import show
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UnsupportedError, UserError
 from modules.util.files.model_index import index_file, read_index
-from modules.util.published_models import published_models
+from modules.util.published_models import family_of
 
 _MOST_BYTES = 100_000_000
 _NAMES: Mapping[str, str] = {
@@ -79,8 +79,7 @@ def family_of_base(name: str, hints: Collection[str | None], field: str, given: 
 
 def _by_name(name: str) -> str | None:
     wanted = name.strip().strip("/").lower()
-    rows = {row.name.lower(): row.family for row in published_models()}
-    return _NAMES.get(wanted) or rows.get(wanted)
+    return _NAMES.get(wanted) or family_of(wanted) or None
 
 
 def _by_folder(path: Path) -> str | None:
