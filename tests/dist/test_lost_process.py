@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.dist.test_torchrun import COMMON, run_two, torchrun
+from tests.dist.group import run_two
+from tests.dist.test_torchrun import COMMON, torchrun
 from tests.trainer.builders import ROOT, environment, events, same_weights, write_config
 
 pytestmark = pytest.mark.dist

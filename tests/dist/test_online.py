@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from modules.trainer.distributed import Processes
+from tests.dist.group import run_group, run_two
 from tests.dist.recorded import run_recorded
-from tests.dist.test_torchrun import run_two, torchrun
-from tests.trainer.builders import environment, events, same_weights
+from tests.trainer.builders import events, same_weights
 from tests.trainer.online.builders import SGD, write_online
 
 pytestmark = pytest.mark.dist
@@ -107,11 +106,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (_, _, _, each) in CASES.items():
         write_case(root / name, name, each)
     script = Path(__file__).with_name("recorded.py")
-    made = subprocess.run(
-        [*torchrun(root)[:-3], str(script), *(str(root / name) for name in CASES)],
-        capture_output=True, text=True, timeout=580, env=environment(), check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stdout + made.stderr
+    run_group(root, script, *(str(root / name) for name in CASES), timeout=580)
     return root
 
 

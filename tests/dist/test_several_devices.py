@@ -20,7 +20,8 @@ from modules.trainer.resume.checkpoint import find_backup, read_backup
 from modules.ui.state.RunControl import RunControl
 from modules.util.config.TrainConfig import TrainConfig
 from scripts import train
-from tests.dist.test_torchrun import COMMON, run_two
+from tests.dist.group import run_two
+from tests.dist.test_torchrun import COMMON
 from tests.trainer.builders import environment, events, same_weights, settings, write_config, write_pairs
 
 pytestmark = pytest.mark.dist

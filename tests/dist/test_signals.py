@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from modules.trainer.resume.checkpoint import find_backup
+from tests.dist.group import run_two
 from tests.dist.test_lost_process import LONG, Group
-from tests.dist.test_torchrun import run_two, torchrun
+from tests.dist.test_torchrun import torchrun
 from tests.trainer.builders import events, same_weights, write_config
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]

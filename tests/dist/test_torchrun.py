@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from tests.dist.group import run_group, run_two
 from tests.trainer.builders import (
     ROOT,
     environment,
@@ -36,19 +37,6 @@ def torchrun(config: Path, *arguments: str, processes: int = 2) -> list[str]:
         "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(ROOT / "scripts" / "train.py"),
         "--config-path", str(config), *arguments,
     ]  # fmt: skip
-
-
-def run_two(config: Path, *arguments: str) -> str:
-    made = subprocess.run(
-        torchrun(config, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment(),
-        check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return made.stdout
 
 
 def difference(first: Path, second: Path) -> float:
@@ -127,7 +115,7 @@ def _validations(config: Path, changes: dict[str, Any]) -> list[float]:
 
 
 def test_two_processes_stop_together_and_resume_bit_equal(tmp_path: Path) -> None:
-    changes = {**COMMON, "epochs": 60}
+    changes = {**COMMON, "epochs": 30}
     whole = write_config(tmp_path / "one", **changes)
     run_two(whole)
     config = write_config(tmp_path / "two", **changes)
@@ -146,7 +134,7 @@ def test_two_processes_stop_together_and_resume_bit_equal(tmp_path: Path) -> Non
     assert process.returncode == 0, output
     assert events(run)[-1]["status"] == "stopped"
     stopped_at = events(run)[-1]["progress"]["global_step"]
-    assert 0 < stopped_at < 180
+    assert 0 < stopped_at < 90
     run_two(config, "--set", "continue_last_backup=true")
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
 
@@ -155,12 +143,7 @@ def test_what_fails_or_is_slow_in_the_first_process_does_not_part_it_from_the_ot
     config = write_config(
         tmp_path, **COMMON, rlhf_dpo_validation=True, rlhf_dpo_validation_percentage=40.0, batch_size=1
     )
-    script = ROOT / "tests" / "dist" / "one_fails.py"
-    made = subprocess.run(
-        [*torchrun(config)[:-3], str(script), str(config)],
-        capture_output=True, text=True, timeout=60, env=environment(), check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stdout + made.stderr
+    run_group(tmp_path, ROOT / "tests" / "dist" / "one_fails.py", str(config), timeout=60)
     told = events(tmp_path / "run")
     assert [e["message"] for e in told if e["kind"] == "command" and e["state"] == "failed"] == ["no room"]
     assert told[-1]["status"] == "finished"
@@ -170,12 +153,7 @@ def test_what_fails_or_is_slow_in_the_first_process_does_not_part_it_from_the_ot
 def test_auto_means_one_execution_mode_in_all_processes(tmp_path: Path) -> None:
     config = write_config(tmp_path / "auto", **COMMON, rlhf_dpo_execution_mode="AUTO")
     script = ROOT / "tests" / "dist" / "unequal_cards.py"
-    made = subprocess.run(
-        [*torchrun(config)[:-3], str(script), "--config-path", str(config)],
-        capture_output=True, text=True, timeout=300, env=environment(), check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert "card 1: SEQUENTIAL" in made.stdout
+    assert "card 1: SEQUENTIAL" in run_group(tmp_path, script, "--config-path", str(config))
     run = tmp_path / "auto" / "run"
     assert [(run / f"mode{rank}").read_text("utf-8") for rank in range(2)] == ["SEQUENTIAL"] * 2
     named = write_config(tmp_path / "named", **COMMON, rlhf_dpo_execution_mode="SEQUENTIAL")

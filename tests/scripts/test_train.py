@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,15 @@ from PIL import Image
 
 from modules.runner.RunDirectory import RunDirectory
 from scripts.train import main
-from tests.trainer.builders import ROOT, command, environment, events, train, write_config, write_pairs
+from tests.children.warm import WarmProcess
+from tests.trainer.builders import (
+    ROOT,
+    events,
+    start_training,
+    train_in_new_process,
+    write_config,
+    write_pairs,
+)
 
 NO_MODEL = "/no/such/model"
 """A run that got as far as loading it would say so."""
@@ -160,7 +167,7 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(
 
 def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    made = train(write_config(tmp_path), "--dry-run")
+    made = train_in_new_process(write_config(tmp_path), "--dry-run")
     assert made.returncode == 0, made.stderr
     loaded = {line.rpartition("|")[2].strip() for line in made.stderr.splitlines()}
     assert {"peft.tuners.lora.model", "diffusers.models.unets.unet_2d_condition"} <= loaded
@@ -191,7 +198,7 @@ def test_a_whole_run_through_the_command_line(tmp_path: Path) -> None:
         save_skip_first=1,
         backup_before_save=True,
     )
-    made = train(config, "--run-dir", str(tmp_path / "elsewhere"))
+    made = train_in_new_process(config, "--run-dir", str(tmp_path / "elsewhere"))
     assert made.returncode == 0, made.stderr
     run = tmp_path / "elsewhere"
     kinds = [e["kind"] for e in events(run)]
@@ -231,12 +238,7 @@ def test_commands_reach_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         epochs=100_000,
         samples=[{"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2}],
     )
-    process = subprocess.Popen(
-        command(config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
-    output: list[str] = []
-    reading = threading.Thread(target=lambda: output.append(process.stdout.read() if process.stdout else ""))
-    reading.start()
+    process = start_training(config)
     run = RunDirectory(tmp_path / "run")
     try:
         wait_for(run, process, lambda es: any(e["kind"] == "step" for e in es))
@@ -257,10 +259,9 @@ def test_commands_reach_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert process.wait(60) == 0
     finally:
         process.kill()
-        reading.join()
     kinds = [e["kind"] for e in events(run.path)]
     assert {"backup", "sample", "save"} <= set(kinds)
-    assert events(run.path)[-1]["status"] == "stopped", output
+    assert events(run.path)[-1]["status"] == "stopped", config.with_name("output.txt").read_text(encoding="utf-8")
 
 
 def answered(found: list[dict[str, Any]], order: str) -> bool:
@@ -268,7 +269,9 @@ def answered(found: list[dict[str, Any]], order: str) -> bool:
 
 
 def wait_for(
-    run: RunDirectory, process: subprocess.Popen[str], there: Callable[[list[dict[str, Any]]], bool]
+    run: RunDirectory,
+    process: WarmProcess | subprocess.Popen[bytes],
+    there: Callable[[list[dict[str, Any]]], bool],
 ) -> None:
     end = time.monotonic() + 90
     while time.monotonic() < end and process.poll() is None:

@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from modules.util.config.load import load_config
+from tests.children.warm import WarmProcess, run_warm, start_warm
 from tests.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,15 +103,26 @@ def command(config: Path, *arguments: str) -> list[str]:
 
 
 def train(config: Path, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
+    """Run the command line in a process of its own, which begins with what is imported."""
+    _, script, *given = command(config, *arguments)
+    return run_warm(Path(script), given, timeout, environment())
+
+
+def train_in_new_process(
+    config: Path, *arguments: str, timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """As ``train``, and begin with nothing."""
+    line = command(config, *arguments)
     return subprocess.run(
-        command(config, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=environment(),
-        check=False,
+        line, capture_output=True, text=True, timeout=timeout, env=environment(), check=False
     )
+
+
+def start_training(config: Path, *arguments: str) -> WarmProcess | subprocess.Popen[bytes]:
+    """As ``train``, and return at once. What it prints is in ``output.txt`` next to the config."""
+    _, script, *given = command(config, *arguments)
+    output = config.with_name("output.txt")
+    return start_warm(Path(script), given, output, output, environment())
 
 
 def run_here(config: Path, *overrides: str, callback: Any = None, from_files: bool = False) -> Any:

@@ -33,6 +33,7 @@ from tests.trainer.builders import (
     events,
     run_here,
     same_weights,
+    start_training,
     train,
     write_config,
     write_likes,
@@ -425,9 +426,7 @@ def test_killed_ten_times_through_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", usual([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_signals_make_a_backup_and_a_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
     config = write_config(tmp_path, epochs=100_000)
-    process = subprocess.Popen(
-        command(config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
+    process = start_training(config)
     run = tmp_path / "run"
     end = time.monotonic() + 90
     while time.monotonic() < end:
@@ -435,8 +434,7 @@ def test_signals_make_a_backup_and_a_clean_stop(tmp_path: Path, number: signal.S
             break
         time.sleep(0.1)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    assert process.wait(60) == 0, config.with_name("output.txt").read_text(encoding="utf-8")
     assert events(run)[-1]["status"] == "stopped"
     assert find_backup(run / "backup")[0] is not None
     assert RunDirectory(run).trainer() is None
