@@ -1,4 +1,4 @@
-"""Training programs without the four seconds that each of them spends on imports.
+"""Training programs that need not import anything, which takes most of the time of a tiny run.
 
 They are forks of a process that has imported torch and the trainer and has done nothing else: each has a number, files,
 signals, an environment and an exit status of its own, as a new process has. Tests that start a program for what it
