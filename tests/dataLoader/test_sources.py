@@ -93,6 +93,20 @@ def test_every_fault_of_source_images_is_found_before_a_run(
     assert message in faults(made)
 
 
+def test_instructions_next_to_the_sources_are_to_be_moved(tmp_path: Path) -> None:
+    made, before, results = edits(tmp_path), tmp_path / "before", tmp_path / "results"
+    (results / "1.txt").rename(before / "1.txt")
+    assert f"move 1.txt from {before} to {results}" in faults(made)
+    (results / "0.txt").rename(before / "0.txt")
+    (results / "2.txt").rename(before / "2.txt")
+    assert f"move 0.txt and 2 others from {before} to {results}" in faults(made)
+    for number in range(3):
+        (before / f"{number}.txt").rename(results / f"{number}.txt")
+    assert faults(made) == ""
+    (results / "1.txt").unlink()
+    assert "put a .txt with the same name next to each" in faults(made)
+
+
 def test_families_say_whether_they_take_sources(tmp_path: Path) -> None:
     made = edits(tmp_path, model_type="FLUX_DEV_1")
     assert "has source images, and FLUX.1 dev takes none" in faults(made)

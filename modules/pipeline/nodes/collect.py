@@ -161,6 +161,7 @@ class Captions:
 
     def __init__(self, concept: Any, tag: str) -> None:
         self._settings, self._tag = concept.text, tag
+        self._folders = str(concept.source_path).strip(), concept.path
         self._source = str(concept.text.prompt_source)
         self._missing: list[str] = []
         self._shared = concept_prompts(concept, tag) if self._source == "concept" else ()
@@ -206,11 +207,25 @@ class Captions:
                 DataError(
                     f"concept {self._tag!r}: {counted(len(self._missing), 'image has', 'images have')} no caption "
                     f"file:\n{list_offenders(self._missing)}",
-                    hint=f"put a {self._settings.caption_extension} with the same name next to each (an empty one for "
+                    hint=self._move_from_sources()
+                    or f"put a {self._settings.caption_extension} with the same name next to each (an empty one for "
                     "the empty prompt), set text.missing_caption, or take "
                     "the prompts from the file names or from one file for the concept",
                 )
             )
+
+    def _move_from_sources(self) -> str | None:
+        """What to do if missing captions are next to the source images of edits; None if there are none."""
+        sources, results = self._folders
+        if not sources:
+            return None
+        extension = str(self._settings.caption_extension)
+        files = [split_suffix(relative)[0] + extension for relative in self._missing]
+        there = [file for file in files if Path(sources, file).is_file()]
+        if not there:
+            return None
+        more = f" and {counted(len(there) - 1, 'other', 'others')}" if len(there) > 1 else ""
+        return f"move {there[0]}{more} from {sources} to {results}: instructions belong next to the results"
 
     def _report_listed(self, found: Found, unused: list[str]) -> None:
         path = self._settings.prompt_path
