@@ -18,7 +18,7 @@ from modules.util.config.load import load_config
 from tests.contracts.test_family_training import CASES, family_config
 from tests.device import second_device
 from tests.tiny import tiny_setup
-from tests.trainer.builders import run_here, write_pairs
+from tests.trainer.builders import run_here, write_config, write_pairs
 
 SIDE = 128
 WITHIN = 0.15
@@ -89,3 +89,25 @@ def test_what_is_not_kept_takes_what_was_predicted(key: str, tmp_path: Path) -> 
     plan, whole = predicted(path), taken(path)
     print(f"{key} nothing kept: run {plan.total / whole:.3f}, {plan.largest.name}")
     assert plan.total == pytest.approx(whole, rel=WITHIN)
+
+
+def test_gradients_of_earlier_micro_batches_are_counted_once(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "data", 4)
+    path = write_config(
+        tmp_path,
+        rlhf_enabled=False,
+        training_method="FINE_TUNE",
+        concepts=[{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}],
+        optimizer={"optimizer": "SGD"},
+        batch_size=1,
+        gradient_accumulation_steps=4,
+        unet={"gradient_checkpointing": True},
+    )
+    step = next(phase for phase in predicted(path).phases if phase.name == "training step")
+    assert step.items["gradients"] > 0.3 * step.total
+    # the cache is filled: nothing else is there
+    run_here(path)
+    shutil.rmtree(tmp_path / "run")
+    there = taken(path)
+    print(f"accumulated gradients: step {step.total / there:.3f}")
+    assert step.total == pytest.approx(there, rel=WITHIN)

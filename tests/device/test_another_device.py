@@ -33,12 +33,14 @@ FILES = [
 ]
 ALL = ("-m", "not gpu and not mgds")
 HERE = "tests/device/on_the_device.py::"
-MEMORY = "tests/device/on_the_device_memory.py::test_a_run_takes_what_was_predicted"
+COUNTED = "tests/device/on_the_device_memory.py::"
+MEMORY = f"{COUNTED}test_a_run_takes_what_was_predicted"
 FAMILIES = [
     f"{HERE}test_every_family",
     f"{HERE}test_half_precision",
     f"{MEMORY}[SANA-half]",
     f"{MEMORY}[STABLE_DIFFUSION_XL_10_BASE-half]",
+    f"{COUNTED}test_gradients_of_earlier_micro_batches_are_counted_once",
     "tests/contracts/test_family_training.py::test_a_stopped_run_ends_with_the_same_weights[FLUX_DEV_1]",
 ]
 ON_THE_DEVICE = "tests/trainer/memory/test_what_is_on_the_device.py::"

@@ -215,7 +215,7 @@ class Captions:
             )
 
     def _move_from_sources(self) -> str | None:
-        """What to do if missing captions are next to the source images of edits; None if there are none."""
+        """The hint for captions that were put next to the source images of edits; None if there are none."""
         sources, results = self._folders
         if not sources:
             return None

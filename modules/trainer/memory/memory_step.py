@@ -321,6 +321,9 @@ class ShapeDryRun:
             parameter.grad = None
             if config.optimizer.fused_back_pass or id(parameter) in elsewhere:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
+            elif config.gradient_accumulation_steps > 1 and not config.trains_online:
+                # of earlier micro-batches: those of this one are added to it, and live only until then
+                parameter.grad = torch.empty_like(parameter)
         if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
             pair = PairBatch(chosen.ids, chosen, rejected)
