@@ -1,8 +1,8 @@
 """A process that has imported what a training program imports, and becomes such a program in each of its forks.
 
 Started by ``warm.py`` with one argument, the number of its socket. A request is a line of JSON (arguments, folder,
-environment) with four open files: standard input, output, errors, and where the exit status
-goes. The reply is the number of the new process. It ends when the other end of the socket is closed.
+environment) with four open files: standard input, output, errors, and where the exit status goes. The reply is the
+number of the new process. It ends when the other end of the socket is closed.
 """
 
 from __future__ import annotations

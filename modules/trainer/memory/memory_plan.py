@@ -249,10 +249,7 @@ class Planner:
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
         step = self.dry_run.step(config.batch_size, self.size, mode)
-        # gradients of earlier micro-batches exist before this one starts; of online steps they are counted
-        earlier = config.gradient_accumulation_steps > 1 and not config.trains_online
-        peak = step.peak + (gradients if earlier else 0)
-        moving = max(peak, gradients) - gradients
+        moving = max(step.peak, gradients) - gradients
         items = {**self._lasting(), "gradients": gradients, "activations and working memory": moving}
         if config.optimizer.stochastic_rounding:
             items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.trained()])

@@ -321,9 +321,10 @@ class ShapeDryRun:
             parameter.grad = None
             if config.optimizer.fused_back_pass or id(parameter) in elsewhere:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
-            elif config.gradient_accumulation_steps > 1 and not config.trains_online:
-                # of earlier micro-batches: those of this one are added to it, and live only until then
-                parameter.grad = torch.empty_like(parameter)
+        if config.trains_online:
+            return self._online_step(batch_size, size)
+        here = [parameter for parameter in self._trained() if id(parameter) not in elsewhere]
+        before = self._gradients_before(here, int(config.gradient_accumulation_steps > 1))
         if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
             pair = PairBatch(chosen.ids, chosen, rejected)
@@ -332,15 +333,23 @@ class ShapeDryRun:
             )
             with self._counting(autocast=True) as (saved, live):
                 self._pairs(pair, reference, mode)
-        elif config.trains_online:
-            return self._online_step(batch_size, size)
         else:
             batch = self._batch(batch_size, size)
             draw = self._draw(batch)
             self.model.set_mode("train")
             with self._counting(autocast=True) as (saved, live):
                 self.setup.calculate_loss(self.model, batch, draw).mean().backward()
-        return StepBytes(saved.peak, live.peak)
+        return StepBytes(saved.peak, live.peak + before)
+
+    def _gradients_before(self, parameters: list[nn.Parameter], sets: int) -> int:
+        """Let gradients of earlier passes exist, to which those of the next one are added; returns the bytes of
+        ``sets`` of them. With a fused backward pass there are none.
+        """
+        if not sets or self.config.optimizer.fused_back_pass:
+            return 0
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        return sets * sum(parameter.nbytes for parameter in parameters)
 
     def rollout(self, count: int, size: tuple[int, int]) -> int:
         """Peak of live bytes while ``count`` images of ``size`` (height, width) are made together."""
@@ -355,11 +364,7 @@ class ShapeDryRun:
     def _online_step(self, count: int, size: tuple[int, int]) -> StepBytes:
         """The passes of one micro-batch of images that the run made, after others of the optimizer step."""
         passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
-        before = 0
-        if passes.gradients_before and not self.config.optimizer.fused_back_pass:
-            for parameter in self._trained():
-                parameter.grad = torch.empty_like(parameter)
-                before += passes.gradients_before * parameter.numel() * parameter.element_size()
+        before = self._gradients_before(self._trained(), passes.gradients_before)
         self.model.set_mode("no_dropout")
         with self._counting(autocast=True) as (saved, live):
             passes.learn(self._draw(passes.batch))
