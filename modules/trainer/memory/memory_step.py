@@ -321,9 +321,9 @@ class ShapeDryRun:
             parameter.grad = None
             if config.optimizer.fused_back_pass or id(parameter) in elsewhere:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
-        if config.trains_online:
-            return self._online_step(batch_size, size)
         here = [parameter for parameter in self._trained() if id(parameter) not in elsewhere]
+        if config.trains_online:
+            return self._online_step(batch_size, size, here)
         before = self._gradients_before(here, int(config.gradient_accumulation_steps > 1))
         if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
@@ -361,10 +361,14 @@ class ShapeDryRun:
             passes.coupled(0)
         return live.peak + passes.conditions_bytes
 
-    def _online_step(self, count: int, size: tuple[int, int]) -> StepBytes:
-        """The passes of one micro-batch of images that the run made, after others of the optimizer step."""
+    def _online_step(self, count: int, size: tuple[int, int], here: list[nn.Parameter]) -> StepBytes:
+        """The passes of one micro-batch of images that the run made, after others of the optimizer step.
+
+        Args:
+            here: the trained parameters that are on the device.
+        """
         passes = OnlinePasses(self.setup, self.model, self.config, self._batch(count, size))
-        before = self._gradients_before(self._trained(), passes.gradients_before)
+        before = self._gradients_before(here, passes.gradients_before)
         self.model.set_mode("no_dropout")
         with self._counting(autocast=True) as (saved, live):
             passes.learn(self._draw(passes.batch))
