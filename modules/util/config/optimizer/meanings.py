@@ -90,7 +90,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "eps2": _m("number", "With scale_parameter: lower limit of the size of the weights.", _FROM_0),
     "clip_threshold": _m(
         "number",
-        "Updates with a larger root mean square are scaled down to it before the learning rate is applied.",
+        "Maximum root mean square of an update before the learning rate is applied. Larger updates are scaled down.",
         _ABOVE_0,
     ),
     "decay_rate": _m(
@@ -188,9 +188,7 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
         "switch", "Leave out parts of a step that point against the current gradient. Experimental."
     ),
     "use_grams": _m("switch", "Take signs from the gradient and sizes from its average. Experimental."),
-    "use_adopt": _m(
-        "switch", "Leave the current gradient out of the average that it is divided by. Experimental."
-    ),
+    "use_adopt": _m("switch", "Divide each gradient by an average that does not include it. Experimental."),
     "use_orthograd": _m(
         "switch", "Remove the part of the gradient that is parallel to the weights. Experimental."
     ),
