@@ -14,7 +14,7 @@ PAGE = PageSpec(
 LIST = "Additional embeddings"
 COLUMN_PLACEHOLDER, COLUMN_START, COLUMN_TOKENS, COLUMN_TRAINED = (
     "Placeholder",
-    "Starts as",
+    "Initial value",
     "Tokens",
     "Trained",
 )

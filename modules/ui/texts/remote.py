@@ -64,7 +64,7 @@ NOT_SENT = "The command was not sent, because {address} is not connected"
 NOT_SENT_HINT = "Wait for the connection, or press Connect on the Run page."
 DIED = "The run stopped unexpectedly"
 LEFT_ALONE_TITLE = "Files that were not replaced"
-LEFT_ALONE = "These files were changed here, or their names lead outside the folder. They were not replaced."
+LEFT_ALONE = "These files were changed here, or their paths point outside the folder. They were not replaced."
 
 # the dialogs
 PASSWORD_TITLE = "Password"

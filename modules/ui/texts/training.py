@@ -20,14 +20,14 @@ PARAMETERS_ABOUT = (
     "the rest."
 )
 ON, OFF, NOTHING = "on", "off", "nothing"
-TO_DEFAULT, TO_DEFAULT_TIP = "Default", "Back to the default"
-ALL_TO_DEFAULT = "All to default"
+TO_DEFAULT, TO_DEFAULT_TIP = "Reset", "Reset to the default"
+ALL_TO_DEFAULT = "Reset all"
 ROW_ABOUT = "{about} Default {default}; {allowed}."
 STRANGE = "{name} = {value}: {fault}"
 TAKE_OUT = "Remove"
 
 # curves
-DRAW, HIDE, DRAWING = "Draw", "Hide the drawing", "Drawing for the first time takes a few seconds"
+DRAW, HIDE, DRAWING = "Draw", "Hide", "The first drawing takes a few seconds"
 RATE_TITLE, RATE = "Learning rate over the run", "rate"
 RATE_SAID = (
     "Optimizer steps, up to step {steps}, with one process. For parts with their own rate the curve has the same "

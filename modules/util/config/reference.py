@@ -163,13 +163,13 @@ Generated from `modules/util/config/optimizer` by `scripts/generate_docs.py`; do
 
 This page lists the choices of `optimizer.optimizer` and the parameters of each update rule. `beta1`, `beta2`, `eps`,
 `weight_decay` and `momentum` are separate settings (`optimizer.beta1`). The others are entries of `optimizer.params`.
-Parameters that are left out keep their default. Before a model is loaded, names that the optimizer does not have and
-values outside their range are refused. The button **Parameters** on the Training page shows the same tables and edits
-them.
+Parameters that are left out keep their default. Unknown names and values outside their range are refused before a model
+is loaded. The button **Parameters** on the Training page opens the same tables for editing.
 
 The 8BIT rules need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and the ADV rules
-need additional packages: `pip install -r requirements-optimizers.txt`. For these, parameters are left out if a backup
-could not hold their random numbers or their memory. Stochastic rounding in their classes is off.
+need additional packages: `pip install -r requirements-optimizers.txt`. The tables leave out the
+parameters of these packages that need random numbers or a state that a backup cannot store. Stochastic rounding inside
+these packages is off.
 """
 
 
@@ -177,7 +177,7 @@ def optimizers_page() -> str:
     """``docs/optimizers.md``: a table of parameters for every update rule."""
     lines: list[str] = [_OPTIMIZERS]
     for kind in Optimizer:
-        lines += [f"\n## {kind}\n", "| Parameter | Default | Values | |", "| --- | --- | --- | --- |"]
+        lines += [f"\n## {kind}\n", "| Parameter | Default | Values | Meaning |", "| --- | --- | --- | --- |"]
         for one in parameters_of(kind):
             default = json.dumps(one.default).replace("Infinity", '"inf"')
             lines.append(f"| `{one.name}` | `{default}` | {one.allowed()} | {one.about} |")

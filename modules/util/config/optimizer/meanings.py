@@ -28,77 +28,92 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "beta2": _m("number", "Decay of the moving average of squared gradients.", _SHARE),
     "beta3": _m(
         "number",
-        "Decay of the averages from which the step size is found; null means the square root of beta 2.",
+        "Decay of the averages from which the step size is estimated; null means the square root of beta 2.",
         _SHARE,
         optional=True,
     ),
     "eps": _m("number", "Added to the denominator to avoid division by zero.", Limits(ge=0, le=1)),
     "weight_decay": _m("number", "Pulls the weights towards zero.", Limits(ge=0, le=10)),
     "momentum": _m("number", "Share of the last step that is kept in the next one.", _SHARE),
-    "dampening": _m("number", "Share of the new gradient that the momentum leaves out.", _FROM_0),
+    "dampening": _m("number", "Share of the new gradient that is left out of the momentum.", _FROM_0),
     "nesterov": _m("switch", "Look ahead along the momentum before the step."),
     "amsgrad": _m("switch", "Divide by the largest average of squared gradients so far."),
     "ams_bound": _m("switch", "Divide by the largest average of squared gradients so far."),
     "maximize": _m("switch", "Increase the loss instead of decreasing it. For experiments only."),
     "foreach": _m(
         "switch",
-        "Step all weights in one call: faster, with more memory; null lets the class decide.",
+        "Update all weights in one call: faster, but needs more memory; null lets the library decide.",
         optional=True,
     ),
     "fused": _m(
-        "switch", "One kernel for the whole step: faster; null lets the class decide.", optional=True
+        "switch", "Run the whole step in one kernel: faster; null lets the library decide.", optional=True
     ),
     "decoupled_weight_decay": _m("switch", "Decay weights separately from the gradient, as in ADAMW."),
     "weight_decouple": _m("switch", "Decay weights separately from the gradient, as in ADAMW."),
     "fixed_decay": _m("switch", "Do not multiply the weight decay by the learning rate."),
-    "rectify": _m("switch", "Warm up by the variance of the step size, as RAdam does."),
+    "rectify": _m("switch", "Warm up based on the variance of the adaptive step size, as RAdam does."),
     "n_sma_threshold": _m(
-        "whole", "With rectify: number of averaged steps after which steps become adaptive.", Limits(ge=5)
+        "whole",
+        "With rectify: number of gradients the averages must cover before steps become adaptive.",
+        Limits(ge=5),
     ),
-    "degenerated_to_sgd": _m("switch", "With rectify: plain steps until there are enough averages."),
+    "degenerated_to_sgd": _m("switch", "With rectify: take plain SGD steps until the threshold is reached."),
     "bias_correction": _m("switch", "Correct the averages for starting at 0."),
     "min_8bit_size": _m(
-        "whole", "Weights with fewer numbers than this keep their state in 32 bits.", _FROM_0
+        "whole", "Tensors with fewer elements than this keep their state in 32 bits.", _FROM_0
     ),
     "is_paged": _m("switch", "Move the state to main memory when the graphics card runs out of memory."),
-    "max_unorm": _m("number", "Largest norm of an update in proportion to the norm of its weights.", _FROM_0),
+    "max_unorm": _m(
+        "number", "Maximum norm of an update, relative to the norm of the weights it changes.", _FROM_0
+    ),
     "d0": _m("number", "First guess of the step size.", _ABOVE_0),
     "d_coef": _m(
-        "number", "Factor on the step size that is found: 2 makes larger steps, 0.5 smaller ones.", _ABOVE_0
+        "number", "Multiplies the estimated step size: 2 makes larger steps, 0.5 smaller ones.", _ABOVE_0
     ),
-    "growth_rate": _m("number", "Largest growth of the step size in one step. inf: no limit.", Limits(ge=1)),
+    "growth_rate": _m(
+        "number", "Maximum factor by which the step size grows in one step. inf: no limit.", Limits(ge=1)
+    ),
     "safeguard_warmup": _m("switch", "Keep a warm-up of the learning rate from inflating the step size."),
-    "r": _m("number", "Power of the step number in the weights of the average.", _FROM_0),
-    "weight_lr_power": _m("number", "Power of the learning rate in the weights of the average.", _FROM_0),
+    "r": _m("number", "Exponent of the step number when steps are weighted in the average.", _FROM_0),
+    "weight_lr_power": _m(
+        "number", "Exponent of the learning rate when steps are weighted in the average.", _FROM_0
+    ),
     "warmup_steps": _m(
         "whole", "Steps over which the optimizer's learning rate rises to its full value.", _FROM_0
     ),
     "decoupling_c": _m(
         "number",
-        "Length of the average, independent of the momentum; 0 is the plain method, 6 to 200 is usual.",
+        "Sets the length of the average independently of the momentum: a larger value makes it shorter. "
+        "0: the original method. Usual: 6 to 200.",
         _FROM_0,
     ),
-    "eps2": _m("number", "Smallest size of weights by which steps are scaled.", _FROM_0),
+    "eps2": _m("number", "With scale_parameter: lower limit of the size of the weights.", _FROM_0),
     "clip_threshold": _m(
-        "number", "Largest root mean square of an update before the learning rate.", _ABOVE_0
+        "number",
+        "Maximum root mean square of an update before the learning rate is applied. Larger updates are scaled down.",
+        _ABOVE_0,
     ),
-    "decay_rate": _m("number", "Power of the step number in the memory of squared gradients.", Limits(lt=0)),
+    "decay_rate": _m(
+        "number", "Exponent p in the decay of the average of squared gradients, 1 - step^p.", Limits(lt=0)
+    ),
     "scale_parameter": _m(
         "switch", "Multiply steps by the size of the weights. Set it to false for adapters."
     ),
     "relative_step": _m("switch", "Take the learning rate from the step number instead of the config."),
-    "warmup_init": _m("switch", "With relative_step: begin with 1e-6 times the step number."),
+    "warmup_init": _m(
+        "switch", "With relative_step: the learning rate starts as 1e-6 times the step number."
+    ),
     "lr_decay": _m("number", "Shrinks the learning rate with the number of steps.", _FROM_0),
-    "initial_accumulator_value": _m("number", "Start of the sum of squared gradients.", _FROM_0),
-    "initial_accumulator": _m("number", "Start of both averages.", _FROM_0),
+    "initial_accumulator_value": _m("number", "Initial value of the sum of squared gradients.", _FROM_0),
+    "initial_accumulator": _m("number", "Initial value of both averages.", _FROM_0),
     "alpha": _m("number", "Decay of the moving average of squared gradients.", _SHARE),
     "centered": _m("switch", "Divide by the variance of the gradients instead of their mean square."),
-    "trust_coefficient": _m("number", "Step in proportion to the size of the weights.", _ABOVE_0),
-    "k": _m("whole", "Number of projections of the gradient on its average.", _FROM_0),
+    "trust_coefficient": _m("number", "Size of a step relative to the norm of the weights.", _ABOVE_0),
+    "k": _m("whole", "Number of times the gradient and its average are projected onto each other.", _FROM_0),
     "xi": _m("number", "Keeps the projections from dividing by zero.", _FROM_0),
-    "grad_averaging": _m("switch", "Give the new gradient the share that beta 1 leaves."),
+    "grad_averaging": _m("switch", "Weight the new gradient by 1 - beta 1 in the average."),
     "max_grad_norm": _m("number", "Clip all gradients together to this norm. 0: no limit.", _FROM_0),
-    "adam": _m("switch", "Do not scale by the size of the weights, as in ADAM."),
+    "adam": _m("switch", "Take steps as in ADAM, not scaled by the size of the weights."),
     "pre_norm": _m("switch", "Divide the gradients by their norm first."),
     "eps1": _m("number", "Added to squared gradients.", _FROM_0),
     "t_alpha_beta3": _m(
@@ -120,26 +135,32 @@ _COMMON: Mapping[str, dict[str, Any]] = {
         optional=True,
     ),
     "muon_hidden_layers": _m(
-        "text", "Parts of layer names, with commas. MUON updates the matrices of these layers."
+        "text",
+        "Parts of layer names, separated by commas. MUON updates the matrices of layers whose names contain "
+        "one of them.",
     ),
     "muon_adam_regex": _m("switch", "Read muon_hidden_layers as one regular expression."),
-    "muon_adam_lr": _m("number", "Learning rate of everything that is left to ADAMW.", _FROM_0),
-    "ns_steps": _m("whole", "Iterations that make an update orthogonal.", Limits(ge=1, le=100)),
-    "ns_eps": _m("number", "Keeps the iterations from dividing by zero.", _FROM_0, optional=True),
+    "muon_adam_lr": _m("number", "Learning rate of the weights that ADAMW updates.", _FROM_0),
+    "ns_steps": _m(
+        "whole", "Number of Newton-Schulz iterations that make an update orthogonal.", Limits(ge=1, le=100)
+    ),
+    "ns_eps": _m(
+        "number", "Keeps the Newton-Schulz iterations from dividing by zero.", _FROM_0, optional=True
+    ),
     "ns_coeffs": _m(
         "text",
-        "Coefficients of the iterations.",
+        "Coefficients of the Newton-Schulz iterations.",
         choices=("original", "quintic", "polar_express", "polar_express_safer"),
     ),
     "ns_method": _m(
         "text", "How updates are made orthogonal.", choices=("newton_schulz", "gram_newton_schulz")
     ),
     "use_adjusted_lr": _m(
-        "switch", "Scale steps by the shape of the matrix, so that a learning rate for ADAMW fits."
+        "switch", "Scale steps by the shape of the matrix, so that the learning rates of ADAMW can be used."
     ),
     "adamw_lr": _m("number", "Learning rate of the class; muon_adam_lr overrides it.", _FROM_0),
-    "adamw_wd": _m("number", "Weight decay of everything that is left to ADAMW.", _FROM_0),
-    "adamw_eps": _m("number", "Epsilon of everything that is left to ADAMW.", _FROM_0),
+    "adamw_wd": _m("number", "Weight decay of the weights that ADAMW updates.", _FROM_0),
+    "adamw_eps": _m("number", "Epsilon for the weights that ADAMW updates.", _FROM_0),
 }
 _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "weight_decay_by_lr": _m("switch", "Multiply the weight decay by the learning rate."),
@@ -147,70 +168,87 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "prodigy_steps": _m("whole", "Step after which the step size no longer changes; 0 means never.", _FROM_0),
     "schedulefree_c": _m(
         "number",
-        "Length of the average: 6 to 12 for short noisy runs, 50 to 200 for long ones; 0 is the plain method.",
+        "Sets the length of the average: a larger value makes it shorter. 6 to 12 for short noisy runs, 50 to 200 "
+        "for long ones. 0: the original method.",
         _FROM_0,
     ),
-    "split_groups": _m("switch", "Find a step size for each part of the model."),
+    "split_groups": _m("switch", "Estimate a separate step size for each part of the model."),
     "split_groups_mean": _m(
         "switch", "With split_groups: use the harmonic mean of the step sizes for all parts."
     ),
     "factored": _m("switch", "Keep squared gradients of large matrices as one row and one column."),
-    "factored_fp32": _m("switch", "With factored: keep them in 32 bits."),
+    "factored_fp32": _m("switch", "With factored: keep the row and the column in 32 bits."),
     "use_bias_correction": _m("switch", "Correct the averages for starting at 0."),
     "use_stableadamw": _m("switch", "Scale large updates down by their root mean square."),
-    "use_schedulefree": _m("switch", "Train an average of the weights instead of needing a schedule."),
-    "use_speed": _m("switch", "Find the step size from progress in the direction of travel. Experimental."),
+    "use_schedulefree": _m("switch", "Average the weights instead of using a learning rate schedule."),
+    "use_speed": _m(
+        "switch", "Estimate the step size from the progress in the direction of travel. Experimental."
+    ),
     "use_cautious": _m(
         "switch", "Leave out parts of a step that point against the current gradient. Experimental."
     ),
     "use_grams": _m("switch", "Take signs from the gradient and sizes from its average. Experimental."),
-    "use_adopt": _m("switch", "Divide only by the average of earlier steps. Experimental."),
-    "use_orthograd": _m("switch", "Leave out the part of the gradient along the weights. Experimental."),
-    "use_focus": _m("switch", "Pull steps towards the average of the weights, against noise. Experimental."),
+    "use_adopt": _m("switch", "Divide each gradient by an average that does not include it. Experimental."),
+    "use_orthograd": _m(
+        "switch", "Remove the part of the gradient that is parallel to the weights. Experimental."
+    ),
+    "use_focus": _m(
+        "switch", "Pull steps towards the average of the weights, to reduce noise. Experimental."
+    ),
 }
 _ADVANCED: Mapping[str, dict[str, Any]] = {
-    "fisher_wd": _m("switch", "Scale the weight decay as the gradients are scaled."),
+    "fisher_wd": _m("switch", "Scale the weight decay in the same way as the gradients."),
     "cautious_wd": _m("switch", "Decay only where the update shrinks the weight as well."),
     "geometric_wd": _m("switch", "Decay by the geometric mean of weight and gradient."),
-    "use_atan2": _m("switch", "Use the arctangent instead of a division, which needs no epsilon."),
+    "use_atan2": _m("switch", "Use the arctangent instead of a division, so that no epsilon is needed."),
     "orthogonal_gradient": _m(
-        "text", "Leave out the part of the gradient along the weights.", choices=_ORTHOGONAL
+        "text", "Remove the part of the gradient that is parallel to the weights.", choices=_ORTHOGONAL
     ),
     "nesterov_coef": _m("number", "Strength of the look-ahead; null means beta 1.", _FROM_0, optional=True),
     "normed_momentum": _m("switch", "Normalize the gradient before it is averaged."),
     "centered_wd": _m("number", "Pulls the weights towards their initial values.", _FROM_0),
     "centered_wd_mode": _m(
         "text",
-        "With centered_wd: how the first weights are kept.",
+        "With centered_wd: number format in which the initial weights are kept.",
         choices=("full", "float8", "int8", "int4"),
     ),
     "state_precision": _m(
-        "text", "Number format of the averages; auto is that of the weights.", choices=_PRECISIONS
+        "text", "Number format of the averages; auto means the format of the weights.", choices=_PRECISIONS
     ),
     "factored_2nd": _m("switch", "Keep squared gradients of matrices as one row and one column."),
-    "nnmf_factor": _m("switch", "Older name of the state precision factored."),
+    "nnmf_factor": _m("switch", "Older way to set state_precision to factored."),
     "vector_reshape": _m("switch", "With a factored state: factor vectors as well."),
     "compiled_optimizer": _m("switch", "Compile the step: faster after a slow start."),
     "kappa_p": _m(
-        "number", "Norm the steps are measured in: 1 takes signs, 2 whole gradients.", Limits(ge=1, le=2)
+        "number",
+        "Norm by which steps are normalized: 1 keeps only the signs, 2 also the proportions.",
+        Limits(ge=1, le=2),
     ),
     "auto_kappa_p": _m("switch", "Choose kappa_p by the shape of the weights."),
     "auto_projection": _m("switch", "Choose the norm of updates by the shape of the weights."),
     "snr_cond": _m("switch", "With normed_momentum: shrink steps where the gradients are mostly noise."),
-    "slice_p": _m("whole", "Look at every n-th weight to find the step size: less memory.", _FROM_1),
-    "rms_rescaling": _m("switch", "Scale updates to their size with ADAMW, so that its learning rates fit."),
+    "slice_p": _m(
+        "whole",
+        "Use only every n-th weight to estimate the step size: a larger value needs less memory.",
+        _FROM_1,
+    ),
+    "rms_rescaling": _m(
+        "switch", "Scale updates to the size they have with ADAMW, so that its learning rates can be used."
+    ),
     "normuon_variant": _m("switch", "Divide updates by the average size of each row."),
-    "beta2_normuon": _m("number", "With normuon_variant: decay of that average.", _SHARE),
+    "beta2_normuon": _m("number", "With normuon_variant: decay of the average size of each row.", _SHARE),
     "normuon_eps": _m("number", "With normuon_variant: avoids division by zero.", _FROM_0),
-    "accelerated_ns": _m("switch", "Find the coefficients of the iterations again in each step."),
+    "accelerated_ns": _m(
+        "switch", "Recompute the coefficients of the Newton-Schulz iterations in each step."
+    ),
     "cns_a_bound": _m(
         "number",
-        "With accelerated_ns: smallest singular value at the start; null means that it is found.",
+        "With accelerated_ns: lower bound of the singular values at the start; null means that it is computed.",
         _ABOVE_0,
         optional=True,
     ),
-    "approx_mars": _m("switch", "Reduce noise by the difference from the last gradient."),
-    "mars_gamma": _m("number", "With approx_mars: strength.", _FROM_0),
+    "approx_mars": _m("switch", "Use the difference from the last gradient to reduce noise."),
+    "mars_gamma": _m("number", "With approx_mars: strength of the correction.", _FROM_0),
 }
 MEANINGS: Mapping[str, dict[str, Any]] = {**_COMMON, **_SCHEDULE_FREE_PRODIGY, **_ADVANCED}
 """By name; a name with ``adam_`` before it is the same for what MUON leaves to ADAMW."""
@@ -220,17 +258,19 @@ OTHERWISE: Mapping[tuple[str, str], dict[str, Any]] = {
     for name in ("ADEMAMIX", "ADEMAMIX_8BIT")
 } | {
     ("ADAFACTOR", "beta1"): _m(
-        "number", "Memory of updates; null keeps none, which saves memory.", _SHARE, optional=True
+        "number",
+        "Decay of the moving average of updates; null means no average, which saves memory.",
+        _SHARE,
+        optional=True,
     ),
     ("CAME", "eps2"): _m("number", "Added to the squared differences of updates.", _FROM_0),
     ("PRODIGY_PLUS_SCHEDULE_FREE", "eps"): _m("number", "Avoids division by zero.", Limits(gt=0, le=1)),
     ("ADAMUON_ADV", "kappa_p"): _m(
         "number",
-        "Without auto_projection: norm of updates, 1 takes signs, 2 whole updates.",
+        "Without auto_projection: norm by which updates are normalized. 1 keeps only the signs, 2 also the "
+        "proportions.",
         Limits(ge=1, le=2),
     ),
-    ("SCHEDULE_FREE_SGD", "eps"): _m(
-        "number", "Accepted by the class, which does not use it.", Limits(ge=0, le=1)
-    ),
+    ("SCHEDULE_FREE_SGD", "eps"): _m("number", "Has no effect with this update rule.", Limits(ge=0, le=1)),
 }
 """Names that mean something else for one update rule."""

@@ -179,7 +179,7 @@ def _made(kind: Optimizer, name: str, default: Value) -> OptimizerParameter:
     if own is None:
         plain = MEANINGS[name.removeprefix("adam_")]
         about = plain["about"]
-        own = {**plain, "about": f"For what is left to ADAMW: {about[0].lower()}{about[1:]}"}
+        own = {**plain, "about": f"For the weights that ADAMW updates: {about[0].lower()}{about[1:]}"}
     return OptimizerParameter(name, default=default, field=name in FIELDS, **own)
 
 

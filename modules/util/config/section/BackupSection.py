@@ -50,9 +50,9 @@ class BackupSection(BaseConfig):
     backup_before_save: bool = setting(
         False,
         free=True,
-        title="Back up before the final save",
+        title="Final backup",
         group="Backups",
-        tip="Make a final backup when training ends.",
+        tip="Make a backup when training ends, before the final save.",
     )
     save_every: int = setting(
         0,

@@ -37,8 +37,8 @@ class DataSection(BaseConfig):
         title="Resolution",
         group="Images",
         tip=(
-            "Images are scaled to about this many pixels squared. With a list such as 512, 768, every "
-            "image is trained at each of these sizes."
+            "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
+            "512, 768, every image is trained at each of these sizes."
         ),
     )
     source_resolution: int | None = setting(
@@ -50,9 +50,10 @@ class DataSection(BaseConfig):
         title="Source size",
         group="Images",
         tip=(
-            "For models that edit images: source images are scaled to about this many pixels squared. Empty: to the "
-            "size of the result, at most one megapixel. A smaller value needs less memory and time, and the model sees "
-            "fewer details of the source. Samples and images of online training use it too. Usual: empty, or 512."
+            "For models that edit images: source images are scaled to about the area of a square with this side, in "
+            "pixels. Empty: to the size of the result, at most one megapixel. A smaller value needs less memory and "
+            "time, but the model sees fewer details of the source. The setting also applies to samples and to the "
+            "images of online training. Usual: empty, or 512."
         ),
     )
     aspect_ratio_bucketing: bool = setting(

@@ -77,8 +77,9 @@ class ModelSection(BaseConfig):
         tip=(
             "AUTO: adapters become a kohya LoRA file. Whole models become a .safetensors file if "
             "one file can hold the whole model (Stable Diffusion 1.5 and XL), otherwise a folder. "
-            "SAFETENSORS: for other families it holds only the denoiser, as ComfyUI loads it. "
-            "COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other formats fuse stay separate."
+            "SAFETENSORS: as AUTO for these two families; for all others, one file that holds only the "
+            "denoiser, as ComfyUI loads it. COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other "
+            "formats fuse stay separate."
         ),
     )
     output_dtype: DataType = setting(

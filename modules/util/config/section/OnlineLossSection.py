@@ -374,7 +374,7 @@ class OnlineLossSection(BaseConfig):
         visible=shown_for("old_policy"),
         cost="value",
         free=True,
-        title="Kept on",
+        title="Old policy device",
         group="Old policy",
         tip="Where the old policy's weights are kept: next to the model, or in main memory.",
     )

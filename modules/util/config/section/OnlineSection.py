@@ -196,7 +196,7 @@ class OnlineSection(BaseConfig):
         visible=_ONLINE,
         cost="value",
         free=False,
-        title="Guided steps",
+        title="CFG passes",
         group="Rollout",
         tip=(
             "SPLIT runs the model twice and keeps the gradients of one pass. JOINT runs it once with twice "
@@ -401,7 +401,7 @@ class OnlineSection(BaseConfig):
         title="Vote timeout",
         group="Reward",
         tip=(
-            "With the reward person: after this many seconds without a vote, prompts without votes are "
+            'With the reward "person": after this many seconds without a vote, prompts without votes are '
             "left out. 0: no limit."
         ),
     )
@@ -414,8 +414,8 @@ class OnlineSection(BaseConfig):
         title="Share of prompts you see",
         group="Reward",
         tip=(
-            "With the reward person: the share of prompts that are shown to you. A taste head learns from your votes "
-            "and votes on the rest, as soon as it has 20 comparisons. 1 shows you all prompts; 0.25 is usual."
+            'With the reward "person": the share of prompts that are shown to you. A taste head learns from your '
+            "votes. Once it has 20 comparisons, it votes on the other prompts. 1 shows you all prompts; 0.25 is usual."
         ),
     )
     rlhf_advantage_ranked: bool = setting(

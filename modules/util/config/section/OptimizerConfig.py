@@ -95,7 +95,7 @@ class OptimizerConfig(BaseConfig):
         group="Optimizer",
         tip=(
             "For trained weights in BFLOAT_16: round each step up or down at random, so that small steps "
-            "are not lost. The state of the optimizer then has 32 bits. Switch it on when fine-tuning a "
+            "are not lost. The optimizer state is then kept in 32 bits. Turn this on when fine-tuning a "
             "model in BFLOAT_16. Works with ADAMW, ADAM, ADAFACTOR, CAME, LION and SGD."
         ),
     )

@@ -375,7 +375,10 @@ class RlhfSection(BaseConfig):
         first=True,
         title="Keep the best",
         group="Validation",
-        tip="Save the weights with the best validation accuracy (then loss) instead of the last ones.",
+        tip=(
+            "Save the weights with the best validation accuracy instead of the last ones. If accuracies are equal, "
+            "the lower loss decides."
+        ),
     )
     rlhf_dpo_patience_enabled: bool = setting(
         False,

@@ -75,7 +75,7 @@ class TrainingSection(BaseConfig):
     clip_each_weight: bool = setting(
         False,
         free=False,
-        title="Clip each weight",
+        title="Per-weight clipping",
         group="Steps",
         tip=(
             "Apply the limit to the gradient of each weight instead of to all gradients together. "
