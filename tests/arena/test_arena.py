@@ -149,13 +149,14 @@ def test_equal_contestants_are_rarely_told_apart(tmp_path):
         def show(self, image: Path, name: str) -> Path:
             return image
 
-    contestants = [made(tmp_path, name) for name in ("plain", "better", "third")]
+    # a third one would have to lose as well before somebody wins, which hides a limit that is far too low
+    contestants = [made(tmp_path, name) for name in ("plain", "better")]
     alarms = 0
     for session in range(40):
         rng = random.Random(session)
         with Nobody(tmp_path / str(session)) as store:
             store._db.execute("PRAGMA synchronous=OFF")
-            arena = Arena(store, contestants, session, most_votes=60)
+            arena = Arena(store, contestants, session, most_votes=40)
             while arena.ballot is not None:
                 arena.answer(rng.choice([0, 1, None]))
             alarms += arena.tally.winner is not None
