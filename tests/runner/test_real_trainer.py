@@ -77,7 +77,7 @@ def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
     ("changes", "says"),
     [
         ({"learning_rates": 1}, "learning_rates"),
-        ({"base_model_name": "no/such/folder/here"}, "no/such/folder/here"),
+        pytest.param({"base_model_name": "no/such/folder/here"}, "no/such/folder/here", marks=pytest.mark.slow),
         (
             {
                 "concepts": [

@@ -165,14 +165,9 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 
-def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    made = train_in_new_process(write_config(tmp_path), "--dry-run")
-    assert made.returncode == 0, made.stderr
-    loaded = {line.rpartition("|")[2].strip() for line in made.stderr.splitlines()}
-    assert {"peft.tuners.lora.model", "diffusers.models.unets.unet_2d_condition"} <= loaded
-    assert "bitsandbytes.functional" not in loaded, "it slows down every start"
-    lines = made.stdout.splitlines()
+def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config-path", str(write_config(tmp_path)), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     first = next(place for place, line in enumerate(lines) if line.startswith("predicted GPU memory at "))
     assert "6 pairs to train on" in "".join(lines[:first])
     said = "\n".join(lines[first:])
@@ -182,7 +177,16 @@ def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 
-def test_a_whole_run_through_the_command_line(tmp_path: Path) -> None:
+LISTS_MODULES = """import atexit, os, sys
+atexit.register(lambda: open(os.environ["MODULES_AT_THE_END"], "w").write("\\n".join(sys.modules)))
+"""
+
+
+def test_a_whole_run_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tmp_path / "modules.txt"
+    (tmp_path / "sitecustomize.py").write_text(LISTS_MODULES, encoding="utf-8")
+    monkeypatch.setenv("MODULES_AT_THE_END", str(listed))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     config = write_config(
         tmp_path,
         tensorboard=True,
@@ -213,6 +217,9 @@ def test_a_whole_run_through_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "out.safetensors").is_file()
     assert json.loads((run / "config.json").read_text(encoding="utf-8"))["concepts"]
     _check_tensorboard(run / "tensorboard")
+    loaded = set(listed.read_text(encoding="utf-8").splitlines())
+    assert {"peft.tuners.lora.model", "diffusers.models.unets.unet_2d_condition"} <= loaded
+    assert "bitsandbytes.functional" not in loaded, "it slows down every start"
 
 
 def _check_tensorboard(folder: Path) -> None:
@@ -314,7 +321,7 @@ def test_a_new_run_where_one_was_killed_tells_the_command_that_resumes_it(
     # the second one failed while it loaded: it never began, and the backups are where they were
     python, script, *command = shlex.split(lines[0].partition("resume that one instead: ")[2])
     assert (python, Path(script).name) == (sys.executable, "train.py")
-    assert main(command) == 0
+    assert main([*command, "--set", f"max_steps={step + 1}"]) == 0
     resumed = [e for e in events(run) if e["kind"] == "run_started"][-1]
     assert resumed["progress"]["global_step"] == step
     capsys.readouterr()
