@@ -94,7 +94,7 @@ def attacked(name: str, rounds: int = 1) -> Attacked:
     """A server under each kind of attack, and a good client that asks in between."""
     process, good = SERVERS[name]()
     slowest, during, wrong, asked = 0.0, "nothing", [], 0
-    bombs = [client.request(images=[text]) for text in client.HOSTILE.values()]
+    bombs = [client.request(images=[make()]) for make in client.HOSTILE.values()]
     bad = [b"{" * 100_000, client.request(images=["x" * 1_000_000]), client.request(prompts=7), *bombs]
     try:
         address = json.loads(process.stdout.readline())["url"]
