@@ -19,6 +19,7 @@ import pytest
 from modules.util.enum.ModelType import ModelType
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests import memory_folder, tiny
+from tests.usual import share_of
 
 QUICK_FAMILY = "STABLE_DIFFUSION_15"
 LEFT_OUT = ("gui", "dist", "child", "slow")
@@ -53,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         metavar="URL",
         help="a running ComfyUI, for the tests with the real program",
+    )
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        help="every N-th test only, beginning with the K-th: -m slow --share 3/20 runs a twentieth of the slow tests",
     )
 
 
@@ -140,11 +146,15 @@ def refuse_children(event: str, arguments: tuple[Any, ...]) -> None:
             raise RuntimeError(f"{test} starts a process: mark it with pytest.mark.child")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("quick"):
+    share, quick = config.getoption("share"), config.getoption("quick")
+    if share is None and not quick:
         return
-    kept = [item for item in items if is_quick(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not is_quick(item)])
+    mine = items if share is None else share_of(items, share)
+    kept = [item for item in mine if not quick or is_quick(item)]
+    staying = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in staying])
     items[:] = kept
 
 
