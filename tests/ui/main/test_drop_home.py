@@ -228,7 +228,7 @@ def test_images_become_candidates(board: tuple[Hands, BoardView], project: Proje
     card = view.cards["generate"]
     assert drop(card, [tmp_path / "own"]) == "copy"
     hands.wait(lambda: "3 images added" in hands.status(), hands.status())
-    hands.expect_status("1 image of held-out prompts left out")
+    hands.expect_status("1 image left out: prompt held out for judging")
     hands.wait(lambda: "3 images of your own" in card.state_label.cget("text"), "the card does not tell")
     hands.wait(lambda: not view.cards["pick"].button.instate(["disabled"]), "they cannot be picked from")
 
