@@ -439,9 +439,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--fit-images",
         type=Path,
         metavar="FILE",
-        help="denoiser: JSON list of images, or of folders of images, that the model made before any training; - reads "
-        "the list from stdin. The guard compares with how well these images fit their prompts, instead of all "
-        "judged images",
+        help="denoiser: JSON list of images, or of folders of images, made before any training; - reads the list from "
+        "stdin. The guard compares with how well these images fit their prompts, not all judged images",
     )
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(
