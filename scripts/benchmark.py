@@ -44,7 +44,7 @@ def parser_of(known: dict[str, str]) -> argparse.ArgumentParser:
         add_help=False,
     )
     parser.add_argument("name", nargs="?", choices=sorted(known), metavar="NAME", help="which benchmark")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a limit is exceeded")
     parser.add_argument("-h", "--help", action="store_true", help="show this and exit")
     return parser

@@ -5,8 +5,8 @@
     python scripts/bootstrap.py --no-window --into FOLDER
                                            in FOLDER/.venv, of the requirement files in FOLDER, without a screen
 
-Packages are installed only when the requirement files changed since the last complete install; an install
-that was interrupted is taken up again. pip's own settings (index, proxy, certificates) are honoured.
+Packages are installed only when the requirement files changed since the last complete install; an interrupted
+install is continued. pip's own settings (index, proxy, certificates) are honoured.
 """
 
 from __future__ import annotations
@@ -191,14 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dev", action="store_true", help="also what the tests need")
+    parser.add_argument("--dev", action="store_true", help="also install what the tests need")
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
-    parser.add_argument("--gpu", action="store_true", help="also what needs an NVIDIA card")
+    parser.add_argument("--gpu", action="store_true", help="also install what needs an NVIDIA card")
     parser.add_argument(
         "--no-window", action="store_true", help="for a computer without a screen: no Tk is needed"
     )
     parser.add_argument(
-        "--into", type=Path, default=ROOT, metavar="FOLDER", help="make the environment there"
+        "--into", type=Path, default=ROOT, metavar="FOLDER", help="make the environment in this folder"
     )
     options = parser.parse_args(arguments)
     try:

@@ -1,7 +1,7 @@
 """Measure how hard each image is for a model: mean losses as a table and a sheet of images, the hardest first.
 
-Images far above the others are worth a look: wrong captions, damaged files, images that do not belong. The same command
-gives the same numbers.
+Check images with a far higher loss than the others: the caption may be wrong, the file damaged, or the image may not
+belong to the set. The same command gives the same numbers.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """

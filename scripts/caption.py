@@ -1,9 +1,9 @@
 """Captions for a folder of images: by a model of transformers, a tagger, or a server. Every change can be undone.
 
-What is written stays after Ctrl+C; the same command does the rest, unless it is to REPLACE. --dry-run shows which
-images would get a caption, without loading a model.
+Captions that are written stay after Ctrl+C. The same command then writes the missing ones; with REPLACE it writes all
+again. --dry-run shows which images would get a caption, without loading a model.
 
-replace, add and delete change captions that exist, all of them or none; --dry-run shows old and new.
+replace, add and delete change existing captions: either all changes are made or none. --dry-run shows old and new.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """

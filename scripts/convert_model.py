@@ -1,4 +1,4 @@
-"""Rewrite adapters and models in other layouts, merge adapters into models, make safetensors of pickles."""
+"""Rewrite adapters and models in other layouts, merge adapters into models, convert pickles to safetensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     adapter.add_argument("source", type=Path)
     adapter.add_argument("target", type=Path)
     adapter.add_argument(
-        "--base", type=Path, help="the model it is for; only the configs of a folder are read"
+        "--base", type=Path, help="the model that the adapter is for; only the configs of a folder are read"
     )
     _common(adapter, ADAPTERS, "; by default what the file says")
     merge = commands.add_parser("merge", help="merge an adapter into a model")

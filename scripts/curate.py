@@ -189,7 +189,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = verb("finalize", run_finalize, "sort the pairs into train and val, write concepts.json")
     command.add_argument("output", type=Path, help="output folder of a picking session")
-    command.add_argument("--val-percentage", type=float, default=10.0, help="share for validation (10)")
+    command.add_argument("--val-percentage", type=float, default=10.0, help="percentage of pairs for validation (10)")
 
     command = verb("check", run_check, "compare the sides pair by pair; count pairs per bucket")
     command.add_argument("folder", type=Path, help="an output folder, or the folder of the chosen images")
@@ -247,8 +247,10 @@ def add_import(command: argparse.ArgumentParser) -> None:
 def add_picking(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", type=Path, help="folder with images")
     command.add_argument("output", type=Path, help="output folder, new or not")
-    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
-    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
+    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE,
+                         help=f"way of choosing ({DEFAULT_MODE})")  # fmt: skip
+    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N",
+                         help="pairs of a prompt before the next prompt (1)")  # fmt: skip
     command.add_argument(
         "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty at which a pair is saved"
     )
@@ -258,7 +260,7 @@ def add_picking(command: argparse.ArgumentParser) -> None:
         type=int,
         default=2,
         metavar="BITS",
-        help="images whose hashes differ in at most this many of 64 bits count as one (2); -1 keeps all",
+        help="images whose hashes differ in at most this many of 64 bits count as one image (2); -1 keeps all images",
     )
 
 
@@ -292,14 +294,14 @@ def add_edits(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--edits",
         action="store_true",
-        help="all images are edits; their source images are next to them, or named in their metadata",
+        help="all images are edits; each source image is next to its image, or named in the metadata",
     )
     places = command.add_mutually_exclusive_group()
     places.add_argument(
         "--input-dir",
         type=Path,
         metavar="DIR",
-        help="all images are edits; ComfyUI's input folder, in which the graphs' source images are",
+        help="all images are edits; DIR is ComfyUI's input folder with the source images",
     )
     places.add_argument(
         "--source", type=Path, metavar="FILE", help="all images are edits of this source image"

@@ -1,9 +1,9 @@
-"""Curves of configs: noise levels that are drawn, and the learning rate over the run.
+"""Curves of configs: the noise levels that training draws, and the learning rate over the run.
 
 Reads lines of JSON from stdin, each with `config` (plain data of a config), `steps` (optimizer steps of the run) and
 `number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`,
 `shift`) and `rate` (`x`, `y`).
-What cannot be drawn has an `error` instead. Ends with its input.
+A curve that cannot be drawn has an `error` instead. Ends at the end of the input.
 
 With --picture it draws the noise levels of every distribution for the documents instead, and ends.
 """
@@ -33,7 +33,7 @@ DRAWN = (
     ("UNIFORM", 0.0, 0.0), ("LOGIT_NORMAL", 0.0, 0.0), ("SIGMOID", 7.0, 0.0), ("HEAVY_TAIL", 1.29, 0.0),
     ("COS_MAP", 0.0, 0.0), ("INVERTED_PARABOLA", 7.7, 0.0), ("BETA", 2.0, 4.0), ("POWER", 3.0, -1.0),
 )  # fmt: skip
-"""The distributions of the picture, each with a weight and a bias that show what it is for."""
+"""The distributions of the picture, each with a weight and a bias that show its purpose."""
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Folders of images: rename, resize, convert, find duplicates, count. Every change can be undone.
 
-Captions and masks follow their images. Nothing is overwritten without --overwrite, and --dry-run shows first what would
+Captions and masks follow their images. Nothing is overwritten without --overwrite, and --dry-run shows what would
 be done. Files that are replaced or taken out are kept in FOLDER/.tastemaker-tools until `forget`.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.

@@ -1,6 +1,6 @@
-"""Look at this computer: Python, window, packages, graphics card, disk, token and folders, each with what to do.
+"""Check this computer: Python, window, packages, graphics card, disk, token and folders. Each problem comes with a fix.
 
-Exit status: 0 all good or warnings alone, 2 something without which training cannot work.
+Exit status: 0 all good or only warnings, 2 something that training needs is missing or broken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     parser.add_argument(
-        "--folder", action="append", default=[], metavar="DIR", help="a folder that has to be writable too"
+        "--folder", action="append", default=[], metavar="DIR", help="another folder that must be writable"
     )
     options = parser.parse_args(argv)
     folders = {f"folder {name}": Path(name) for name in options.folder}

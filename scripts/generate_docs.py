@@ -62,7 +62,7 @@ DOCUMENTS = {
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Write the documents below ``root``; with ``--check``, print the stale ones and return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing, fail when a document is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a document is out of date")
     check = parser.parse_args(arguments).check
     stale = []
     for name, make in DOCUMENTS.items():

@@ -1,7 +1,8 @@
-"""Turn a config, concept list or sample list of another program into one of ours; list what is different.
+"""Convert a config, concept list or sample list of another program to this one; list the differences.
 
-Exit status: 0 written, and the training is the same; 3 written, and something that changes the training is not carried
-over; 2 refused, and nothing is written. Of a folder, every file below it is imported, and the status is the worst.
+Exit status: 0 written, and the training is the same; 3 written, but some settings that change the training could not be
+imported; 2 refused, and nothing is written. With a folder, every file below it is imported, and the status is the
+worst one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--strict", action="store_true",
-        help="write nothing if something that changes the training is not carried over, or a setting is unknown",
+        help="write nothing if a setting is unknown, or if one that changes the training cannot be imported",
     )  # fmt: skip
     parser.add_argument("--diff", action="store_true", help="write nothing; show what is changed or lost")
     parser.add_argument("--full", action="store_true", help="write all settings, not only changed ones")

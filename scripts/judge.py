@@ -1,9 +1,10 @@
-"""Score images automatically: by a learned taste, by PickScore and by CLIP, and how far images of a group differ.
+"""Score images automatically by a learned taste, PickScore and CLIP, and measure how far the images of a group differ.
 
 Reads one JSON object from stdin: `images` (a list of `path`, `prompt`, `group`), and optionally `taste` (a file made by
-train_reward.py), `base` (the model whose features it reads, and whose VAE tells images apart), `clip` and `pickscore`
-(folders or names of the hub). Prints one JSON object: `scores` by judge, one number for each image, `spread` by group,
-`measure` (what tells images apart), and `missing` (judge to reason). Nothing is downloaded.
+train_reward.py), `base` (the model that gives the features for the taste, and the VAE for the spread), `clip` and
+`pickscore` (folders or names of the hub). Prints one JSON object: `scores` by judge, one number for each image,
+`spread` by group, `measure` (the method of the spread), and `missing` (the reason for each missing judge). Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def features(told: Told, missing: dict[str, str]) -> FrozenFeatures | None:
     if (Path(str(told.get("base", ""))) / "vae").is_dir():
         return FrozenFeatures(FeatureOptions("vae", str(told["base"])))
     missing["diversity"] = (
-        "there is neither CLIP nor a VAE in a folder of the base model to compare images with"
+        "images cannot be compared: CLIP is missing, and the base model has no folder with a VAE"
     )
     return None
 

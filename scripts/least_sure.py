@@ -1,4 +1,4 @@
-"""Choose, of more images than are shown, those whose order a learned taste is least sure of.
+"""Choose the images to show: those whose order a learned taste is least sure of.
 
 Reads one JSON object from stdin: `taste` (a file made by train_reward.py), `base` (the model whose features it reads),
 `count` (how many images of a group are shown) and `groups` (a list of `prompt`, `images` and `chosen`, the places of

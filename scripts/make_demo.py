@@ -1,4 +1,4 @@
-"""Make the demo: its drawn data, its model from scratch, preference pairs, or the whole journey with a report."""
+"""Make parts of the demo: drawn images, the model from scratch, preference pairs, or the whole journey and a report."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ def parser() -> argparse.ArgumentParser:
         part.add_argument(
             "--taste", choices=sorted(TASTES), default="large", help="what the simulated person likes"
         )
-        part.add_argument("--error-rate", type=float, default=0.1, help="share of the answers that are slips")
+        part.add_argument(
+            "--error-rate", type=float, default=0.1, help="share of the answers that are wrong by mistake"
+        )
     for part in (journey, images, pairs):
         part.add_argument("--model", type=Path, default=DEMO_MODEL, help="folder of the base model")
     pairs.add_argument(
-        "--images", type=Path, help="choose among the images of this folder instead of making some"
+        "--images", type=Path, help="choose among the images of this folder instead of making new ones"
     )
     images.add_argument("--prompts", type=count, default=24, help="how many prompts")
     images.add_argument("--per-prompt", type=count, default=6, help="images for each prompt, at least 2")
@@ -62,23 +64,23 @@ def parser() -> argparse.ArgumentParser:
         "--mode",
         default="FEW",
         type=str.upper,
-        help="FEW (the default) learns a taste from 50 answers, and an adapter from the taste; DPO learns from pairs, "
-        "and the other modes from images made while training; LOOP runs several rounds of a taste project, and in LIVE "
-        "the simulated person votes on images while they are made",
+        help="FEW (the default): learn a taste from 50 answers, then train an adapter on this taste. DPO: learn from "
+        "pairs. LOOP: run several rounds of a taste project. LIVE: the simulated person votes on images during "
+        "training. Other modes learn from images made during training",
     )
     journey.add_argument("--rounds", type=count, help="LOOP: how many rounds (3)")
     journey.add_argument(
         "--answers",
         type=count,
-        help="FEW and LOOP: answers of the person, in LOOP in each round (50)",
+        help="FEW: number of the person's answers; LOOP: number in each round (50)",
     )
-    journey.add_argument("--votes", type=count, help="LIVE: likes and dislikes of the person in all (80)")
+    journey.add_argument("--votes", type=count, help="LIVE: total number of the person's likes and dislikes (80)")
     journey.add_argument(
         "--method", choices=["taste", "pairs"], help="LOOP: what a round learns from (taste)"
     )
     journey.add_argument(
         "--reward",
-        help="what scores those images: judge (the default), or "
+        help="what scores images made during training: judge (the default), or "
         "picks, a reward learned from the simulated person's answers",
     )
     journey.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",

@@ -1,6 +1,6 @@
 """Masks for a folder of images: by a colour, by words, or without the background. Every change can be undone.
 
-What is written stays after Ctrl+C. --dry-run shows which images would get a mask, without loading a model.
+Masks that are written stay after Ctrl+C. --dry-run shows which images would get a mask, without loading a model.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """

@@ -1,9 +1,9 @@
-"""Serve a reward over HTTP: to keep its model on another machine, or in an environment of its own.
+"""Serve a reward over HTTP. The reward model can then run on another machine, or in a separate environment.
 
     python scripts/reward_server.py --reward pickscore --params '{"source": "models/PickScore_v1"}'
 
-Listens on this computer alone unless told otherwise. With a token in TASTEMAKER_REWARD_TOKEN every request
-must carry it; other computers are let in only with one. Needs requirements-server.txt.
+By default only this computer can connect. If TASTEMAKER_REWARD_TOKEN is set, every request must carry this token.
+Other computers can connect only with a token. Needs requirements-server.txt.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 
 Commands are carried out between two steps. stop makes a backup first, so that continue_last_backup resumes from there;
 with --wait it returns when the trainer has ended. votes lists the questions of a run whose reward is a person, or
-answers them; a vote is on the disk when it returns, and may be given while the run is stopped. Exit status: 0 done, 2
-not possible, failed or no answer in time.
+answers them; a vote is saved before the command returns, and can be given while the run is stopped. Exit status: 0
+done, 2 not possible, failed or no answer in time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Make images with a model, with or without adapters; the same seed gives the same start for all.
+"""Make images with a model, with or without adapters; the same seed starts from the same noise.
 
-With --x and --y the images make a grid: one sheet with labels, and a file for each cell. Cells that are there already,
-with the same settings, are not made again.
+With --x and --y the images make a grid: one sheet with labels, and a file for each cell. Cells that already exist
+with the same settings are not made again.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """
@@ -159,7 +159,9 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             help=f"{where} of a grid: checkpoint=FILE;RUN;none (a run's folder stands for all its saves), "
             "strength=0,0.5,1, prompt=ONE|OTHER, seed=1-4, steps=10,20, cfg=1,4.5 or sampler=DDIM,EULER",
         )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="list what would be made, load no model")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the images that would be made, without loading a model"
+    )
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:

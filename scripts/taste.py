@@ -1,4 +1,4 @@
-"""The taste loop without a window: make images, pick, train, prove that it is better, and start the next round."""
+"""The taste loop without a window: make images, pick, train, compare the result, and start the next round."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
         )
     elif places != NO_EDITS:
         raise UserError(
-            "there are no images whose sources it could name", "--images", "name a folder of edits"
+            "source images are given, but no edits", "--images", "name a folder of edits"
         )
     if options.propose:
         if found is None:
@@ -388,7 +388,7 @@ def make_parser() -> argparse.ArgumentParser:
         verb(
             "new",
             run_new,
-            "make a project; for an existing one, set where the base model is on this computer",
+            "make a project; for an existing project, say where the base model is on this computer",
         )
     )
     command = verb("generate", run_generate, "make the missing images of the round")
@@ -400,13 +400,15 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--strength", type=float, metavar="S", help="strength of the adapter (1)")
     command = verb("pick", run_pick, "open the pair tool on the round's images")
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
-    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
-    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
+    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE,
+                         help=f"way of choosing ({DEFAULT_MODE})")  # fmt: skip
+    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N",
+                         help="pairs of a prompt before the next prompt (1)")  # fmt: skip
     command.add_argument(
         "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty at which a pair is saved"
     )
     add_train(verb("train", run_train, "train an adapter on the round's picks, or resume it"))
-    verb("learn", run_learn, "learn your taste from all answers, and measure how well it is predicted")
+    verb("learn", run_learn, "learn your taste from all answers, and measure how well your picks are predicted")
     add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
     add_judge(
         verb("judge", run_judge, "have automatic judges rate the same images: liking, fidelity, variety")
@@ -420,7 +422,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--surplus", type=positive, default=SURPLUS, metavar="N",
-        help="with a learned taste, make N times as many images and show those it is least sure about "
+        help="with a learned taste, make N times as many images and show those that the taste is least sure about "
         f"({SURPLUS}; 1 shows all)",
     )  # fmt: skip
     add_add(verb("add", run_add, "add images to pick from, prompts, or the workflow that makes images"))
@@ -434,7 +436,7 @@ def add_train(command: argparse.ArgumentParser) -> None:
         "--method", choices=list(Method),
         help="pairs (the default), or taste: a taste learned from all answers judges the model's new images",
     )  # fmt: skip
-    command.add_argument("--again", action="store_true", help="discard what was trained in this round")
+    command.add_argument("--again", action="store_true", help="discard the training of this round and train again")
 
 
 def add_add(command: argparse.ArgumentParser) -> None:
@@ -512,11 +514,11 @@ def add_given(command: argparse.ArgumentParser) -> None:
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="one prompt per line, {a|b} for choices; for edits a .jsonl file with prompt and source",
+        help="one prompt per line, {a|b} stands for a or b; for edits a .jsonl file with prompt and source",
     )
     command.add_argument(
         "--to-edit", type=Path, metavar="PATH",
-        help="for edits: each of the prompts is an instruction for each image of this folder, or for this image",
+        help="for edits: an image, or a folder of images; each prompt is an instruction for each of these images",
     )  # fmt: skip
 
 
@@ -546,8 +548,8 @@ def add_publish(command: argparse.ArgumentParser) -> None:
 def add_between(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--between", default="", metavar="A,B[,C]",
-        help="base, start, last, round-N or an adapter file, with @S for a strength (last,base); without a project "
-        "[NAME=]FOLDER of images each",
+        help="base, start, last, round-N or an adapter file, with @S for a strength (last,base); without a project, "
+        "a folder of images for each, as [NAME=]FOLDER",
     )  # fmt: skip
     command.add_argument(
         "--images", type=positive, default=USUAL_QUESTIONS, metavar="N",
@@ -558,9 +560,12 @@ def add_between(command: argparse.ArgumentParser) -> None:
 def add_judge(command: argparse.ArgumentParser) -> None:
     add_between(command)
     command.add_argument(
-        "--clip", metavar="MODEL", help="folder or hub name; by default what was downloaded before"
+        "--clip", metavar="MODEL", help="folder or hub name of CLIP; by default the model that was downloaded before"
     )
-    command.add_argument("--pickscore", metavar="MODEL", help="the same for PickScore")
+    command.add_argument(
+        "--pickscore", metavar="MODEL",
+        help="folder or hub name of PickScore; by default the model that was downloaded before",
+    )  # fmt: skip
 
 
 def add_compare(command: argparse.ArgumentParser) -> None:
@@ -572,10 +577,10 @@ def add_compare(command: argparse.ArgumentParser) -> None:
         help=f"stop undecided after this many votes ({USUAL_VOTES})",
     )
     command.add_argument(
-        "--seed", type=int, default=42, help="seed of sides and order, without a project (42)"
+        "--seed", type=int, default=42, help="without a project: seed of the sides and the order of images (42)"
     )
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
-    command.add_argument("--result", action="store_true", help="ask nothing; print the result so far")
+    command.add_argument("--result", action="store_true", help="only print the result so far")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

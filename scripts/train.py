@@ -1,4 +1,4 @@
-"""Train what a config says. Settings come from a preset, a config file and --set, later ones winning.
+"""Train a model as a config says. Settings come from a preset, a config file and --set; later ones take precedence.
 
 Exit status: 0 finished or stopped with a backup, 2 an error the user can fix, 1 a bug of the program.
 Several GPUs of this computer: --set train_device=cuda:0,cuda:1 (one process each).
@@ -285,7 +285,7 @@ def previous_run(config: TrainConfig, given: Sequence[str], world_size: int) -> 
     how = f"instead: {command}" if not by_torchrun else f"instead, add {shlex.join(RESUME)} to the command"
     return [
         f"warning: {run.path} holds a run that ended early, with a backup of step {left[0]} of {left[1]}. "
-        f"This config begins a new run. To resume that one {how}"
+        f"This config begins a new run. To resume the old run {how}"
     ]
 
 

@@ -7,9 +7,9 @@
     scripts/train_remote.py status
     scripts/train_remote.py clean
 
-start copies the program, the config and all files it names, as far as they are not there yet, starts the trainer and
-prints the name of the run. The run continues when this computer is switched off. The other commands mean the newest
-run, or the one that is named. A computer is trusted once with `trust`.
+start copies the program, the config and all files that the config names, unless they are already there. It then starts
+the trainer and prints the name of the run. The run continues when this computer is switched off. The other commands
+apply to the newest run, or to the run that is named. A computer is trusted once with `trust`.
 
 Exit status: 0 done, 2 not possible (for follow: or the run failed), 130 stopped.
 """
@@ -57,15 +57,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="train_remote.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    begin = verbs.add_parser("start", help="copy what is missing there and start a run")
+    begin = verbs.add_parser("start", help="copy missing files there and start a run")
     _add_config(begin)
     begin.add_argument("--run", metavar="NAME", help="resume this run, in its folder there")
     begin.add_argument(
         "--there", metavar="NAME=PATH", action="append", default=[],
-        help="the file of this setting is there already, e.g. --there base_model_name=/models/sdxl.safetensors",
+        help="the file of this setting is already there, e.g. --there base_model_name=/models/sdxl.safetensors",
     )  # fmt: skip
     begin.add_argument(
-        "--to", type=Path, metavar="DIR", help="folder here that gets the run's events and files"
+        "--to", type=Path, metavar="DIR", help="folder on this computer for the run's events and files"
     )
     begin.add_argument(
         "--alongside", action="store_true", help="start even while another run uses the device there"
@@ -74,14 +74,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     follow = verbs.add_parser(
         "follow", help="print events as they happen; Ctrl+C ends the output, not the run"
     )
-    follow.add_argument("--all", action="store_true", help="also print what was followed before")
+    follow.add_argument("--all", action="store_true", help="also print events that were printed before")
     fetch = verbs.add_parser("fetch", help="copy samples, saved models and logs here")
-    fetch.add_argument("--backups", action="store_true", help="backups too")
+    fetch.add_argument("--backups", action="store_true", help="also copy backups")
     fetch.add_argument("--watch", action="store_true", help="repeat until the run has ended")
     fetch.add_argument("--overwrite", action="store_true", help="also replace files that were changed here")
     send = verbs.add_parser("send", help="send a command to the run")
     send.add_argument("command", choices=COMMANDS, help="the command")
-    send.add_argument("--wait", action="store_true", help="wait until it is done")
+    send.add_argument("--wait", action="store_true", help="wait until the command is done")
     status = verbs.add_parser("status", help="show the state of the run")
     status.add_argument("--json", action="store_true", help="print JSON")
     clean = verbs.add_parser("clean", help="remove a run there that has ended; files that were not fetched stay")
@@ -277,7 +277,7 @@ def trust_host(options: argparse.Namespace) -> int:
     found = key.get_fingerprint()
     if options.fingerprint is None and sys.stdin.isatty():
         say(f"{place_of(remote)} has the fingerprint {found}")
-        if input("Is that the one its owner shows? [y/N] ").strip().lower() != "y":
+        if input("Does its owner or provider show the same fingerprint? [y/N] ").strip().lower() != "y":
             raise UserError(f"{place_of(remote)} is not trusted")
     elif options.fingerprint != found:
         raise UserError(

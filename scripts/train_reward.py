@@ -2,8 +2,8 @@
 
     python scripts/train_reward.py --pairs my_pairs --source resources/demo_model --out taste.safetensors
 
-Pairs are read from the folder's manifest; with --images every answer given while picking counts, not the exported
-pairs alone, likes and dislikes among them. The result is used as
+Pairs are read from the folder's manifest. With --images, every answer given while picking counts, not only the exported
+pairs. These answers include likes and dislikes. The result is used as
     {"reward": "preference_head", "params": {"weights": "taste.safetensors"}}.
 """
 
@@ -399,21 +399,21 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--comparisons",
         type=Path,
         metavar="FILE",
-        help="JSON list of {better, worse, prompt} with paths of images, and a weight if it is not 1; - reads it from "
-        "stdin",
+        help="JSON list of {better, worse, prompt} with paths of images, and a weight if it is not 1; - reads the list "
+        "from stdin",
     )
     parser.add_argument(
         "--images",
         type=Path,
         action="append",
         default=[],
-        help="folder the images were picked from: use every answer; one for each --pairs",
+        help="folder that the images were picked from, one for each --pairs: use every answer",
     )
     parser.add_argument(
         "--features",
         choices=get_args(FeatureKind),
-        help="denoiser (the default for models with a UNet) or picture (for others; it needs no model) need the fewest "
-        "answers",
+        help="the features that the taste is learned from; by default denoiser for models with a UNet, otherwise "
+        "picture, which needs no model. These two need the fewest answers",
     )
     parser.add_argument("--source", default="", help="the model you will train, or a CLIP model")
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
@@ -431,7 +431,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--strength", type=float, help="strength of the regularisation; chosen by cross-validation by default"
     )
     parser.add_argument(
-        "--holdout", type=float, default=usual.holdout, help="share of prompts to measure with"
+        "--holdout", type=float, default=usual.holdout, help="share of prompts that are held out to measure accuracy"
     )
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -439,8 +439,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--fit-images",
         type=Path,
         metavar="FILE",
-        help="denoiser: JSON list of images, or folders of them, that the model made before any training; a guard "
-        "compares with how well these fit their prompts, not all judged images; - reads it from stdin",
+        help="denoiser: JSON list of images, or of folders of images, made before any training; - reads the list from "
+        "stdin. The guard compares with how well these images fit their prompts, not all judged images",
     )
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The window.
+"""The window of the program.
 
 python scripts/train_ui.py [CONFIG]              the trainer
 python scripts/train_ui.py --pair-tool [SOURCE]  the pair tool alone, on a folder of generated images

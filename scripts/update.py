@@ -1,4 +1,4 @@
-"""Bring the program up to date: its files with git, then its packages. Standard library only.
+"""Update the program: its files with git, then its packages. Standard library only.
 
     python scripts/update.py --dry-run     show what an update would bring, and change nothing
     python scripts/update.py               update

@@ -103,7 +103,7 @@ DUPLICATES = ToolSpec(
         ),
         ToolField(
             "--remove",
-            "Take them out",
+            "Move duplicates out",
             "Move duplicates out of the folder, with captions and masks. Undo restores them.",
             Kind.SWITCH,
         ),
@@ -214,7 +214,7 @@ TAG = ToolSpec(
             Kind.NUMBER,
             0.85,
         ),
-        ToolField("--drop", "Never write", "Tags that are never written, separated by commas."),
+        ToolField("--drop", "Excluded tags", "Tags that are never written, separated by commas."),
         ToolField("--underscores", "Keep underscores", "Write long_hair instead of long hair.", Kind.SWITCH),
         _MODE,
         *_AROUND,
@@ -274,7 +274,7 @@ _SHAPE = (
     ToolField(
         "--invert",
         "Invert",
-        "Make what is found black, and the rest white, so that the rest is learned.",
+        "Make the found area black and everything else white, so that everything else is learned.",
         Kind.SWITCH,
     ),
     ToolField(
@@ -454,8 +454,8 @@ _TARGET = ToolField("target", "Write to", "The new file.", Kind.TARGET, needed=T
 LOSSES = ToolSpec(
     "losses",
     "Loss of each image",
-    "Measure how hard each image is for a model. Images with wrong captions, or that do not belong to the set, usually "
-    "come first.",
+    "Measure how hard each image is for a model. Images with wrong captions, and images that do not "
+    "belong to the set, usually come first.",
     "calculate_loss.py",
     "",
     (

@@ -52,7 +52,7 @@ def test_the_forecast_leaves_the_share_out() -> None:
     ("changes", "text"),
     [
         ({"encoder": {"weight_dtype": "INT_8"}}, "cannot stay in main memory"),
-        ({"encoder": {"train": True}, "training_method": "FINE_TUNE"}, "fine-tuned cannot stay"),
+        ({"encoder": {"train": True}, "training_method": "FINE_TUNE"}, "fine-tuned text encoder cannot stay"),
         ({"encoder": {"train": True, "gradient_checkpointing": False}}, "without gradient checkpointing"),
     ],
 )

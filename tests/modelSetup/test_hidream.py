@@ -272,7 +272,7 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
 
 def test_a_run_without_it_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
     data: dict[str, Any] = {"model_type": KEY, "base_model_name": "HiDream-ai/HiDream-I1-Full@main"}
-    with pytest.raises(ConfigError, match=r"text_encoder_4\.model_name.*has no such part") as caught:
+    with pytest.raises(ConfigError, match=r"text_encoder_4\.model_name.*does not contain this part") as caught:
         check_config(TrainConfig.from_dict(data))
     assert LLAMA in str(caught.value)
     # a folder may have been completed, and another repository may be whole

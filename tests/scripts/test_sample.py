@@ -194,7 +194,7 @@ def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own
         (FLUX, ["--sequence-length", "text_encoder_2=some"], "'some' is not a number of tokens"),
         (FLUX, ["--sequence-length", "text_encoder_2=513"], "reads 1 to 512 tokens"),
         (FLUX, ["--attention-mask", "HIDDEN"], "unknown choice HIDDEN"),
-        ("QWEN", ["--attention-mask", "SEEN"], "is given no padding"),
+        ("QWEN", ["--attention-mask", "SEEN"], "never sees padding"),
         ("STABLE_DIFFUSION_15", ["--attention-mask", "SEEN"], "hides no padding"),
         ("CHROMA_1", ["--sequence-length", "text_encoder=13"], "up to 12 tokens"),
         (SD_3, ["--without", "text_encoder"], "possible: text_encoder_3"),

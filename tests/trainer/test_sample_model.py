@@ -200,7 +200,7 @@ def test_another_size_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "is for adapters and embeddings"),
+        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "works only with adapters and embeddings"),
         ({"training_adapter": {"model_name": "a.safetensors"}}, "cannot be combined with a training adapter"),
     ],
 )

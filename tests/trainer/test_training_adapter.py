@@ -253,9 +253,9 @@ def test_layers_that_the_model_lacks_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "is for training a LoRA"),
-        ({"rlhf_enabled": True, "rlhf_mode": "GRPO"}, "needs rollouts of the very model"),
-        ({"rlhf_enabled": True, "rlhf_mode": "GSPO"}, "needs rollouts of the very model"),
+        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "works only when a LoRA is trained"),
+        ({"rlhf_enabled": True, "rlhf_mode": "GRPO"}, "rollouts must use exactly the weights that are trained"),
+        ({"rlhf_enabled": True, "rlhf_mode": "GSPO"}, "rollouts must use exactly the weights that are trained"),
     ],
 )
 def test_ways_of_training_that_cannot_have_one(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def _needs_old_policy(settings: _Settings) -> bool:
 DGPO = ModeSpec(
     key="DGPO",
     label="DGPO",
-    help="compares the images of a prompt as a group; no noise is added in the steps.",
+    help="compares the images of a prompt as a group; no noise is added in the denoising steps.",
     order=2,
     whole_groups=True,
     rows=("clip", "group_loss", "old_policy"),

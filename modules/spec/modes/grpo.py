@@ -5,7 +5,7 @@ from modules.spec.ModeSpec import ModeSpec
 GRPO = ModeSpec(
     key="GRPO",
     label="GRPO",
-    help="makes steps of images with above-average rewards more likely, step by step.",
+    help="makes the denoising steps of images with above-average rewards more likely.",
     order=3,
     coupled=True,
     rows=("clip", "regulated_ratio"),

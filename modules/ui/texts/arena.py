@@ -18,16 +18,16 @@ BECAUSE = {
     "images": "There are no more images to compare.",
     "": "You stopped; you can continue at any time.",
 }
-COLUMNS = "Your votes: {names} side by side. A green frame marks the one that you preferred."
+COLUMNS = "Your votes: {names} side by side. A green frame marks the image that you preferred."
 AUTOMATIC = "Automatic results, not your votes:"
 MORE, CLOSE, NEXT_ROUND = "Keep voting", "Close", "Next round"
 CONTESTANTS, COMPARE, CANCEL = "Compare in the arena", "Compare", "Cancel"
 STRENGTHS_TIP = (
-    "Choose two or more. You can enter several strengths of an adapter, separated by commas; each one is "
-    "a contestant."
+    "Choose at least two contestants. An adapter can have several strengths, separated by commas; each "
+    "strength is a contestant."
 )
-ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add a file\u2026", "An adapter", "Images of each"
+ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add a file\u2026", "An adapter", "Images per contestant"
 BAD_STRENGTH = "A strength is a number between -10 and 10, for example 0.7."
-TOO_FEW = "Choose two or more."
+TOO_FEW = "Choose at least two contestants."
 NO_VOTES = "There are no votes yet."
 HALF = "50 %"

@@ -16,16 +16,17 @@ NO_IMAGES = "There are no images in this folder."
 
 # one caption
 SEVERAL_LINES = (
-    "Enter saves and shows the next image. Shift+Enter begins another caption: training uses them in turn."
+    "Enter saves and shows the next image. Shift+Enter begins another caption for this image. Training uses "
+    "the captions of an image in turn."
 )
 UNREADABLE = "This caption cannot be changed: {reason}."
 
 # many captions
 CHANGE = "Change {images}"
-ALL_SHOWN = "All that are shown"
+ALL_SHOWN = "All shown images"
 OLD, NEW, TAG = "Find", "Replace with", "Tags"
 WHOLE_TAGS = "Whole tags"
-REPLACE, ADD_FRONT, ADD_END, DELETE = "Replace", "Add in front", "Add at the end", "Delete"
+REPLACE, ADD_FRONT, ADD_END, DELETE = "Replace", "Add at the start", "Add at the end", "Delete"
 UNDO, STOP = "Undo", "Stop"
 WORKING = "{done} of {total} written"
 CHANGED, LEFT = "{captions} changed", "not changed: {captions} ({reason})"
@@ -44,7 +45,7 @@ CHANGED_QUESTION = (
 )
 WRITE_MINE = "Save mine"
 UNSAVED_TITLE = "Captions not saved"
-UNSAVED_QUESTION = "{captions} could not be saved. Close the window and lose what you wrote there?"
+UNSAVED_QUESTION = "{captions} could not be saved. Close the window and lose these changes?"
 CLOSE = "Close"
 
 # masks by hand
@@ -53,7 +54,7 @@ MASK_TITLE = "{name} ({number} of {count}) \u2013 Mask"
 BRUSH, FILL = "Brush", "Fill"
 SIZE, STRENGTH = "Size {size}", "Strength {percent} %"
 ALL_LEARNED, ALL_HIDDEN, INVERT, REDO, SAVE = "Learn all", "Hide all", "Invert", "Redo", "Save"
-PAINT_HINT = "Left button: learn. Right button: hide (red). The wheel changes the size of the brush."
+PAINT_HINT = "Left button: area to learn. Right button: area to hide (red). Wheel: size of the brush."
 OPENING, SAVING, SAVED = "Opening\u2026", "Saving\u2026", "Saved."
 NOT_YET_SAVED = "Not saved yet. It is saved when you go to another image or close the window."
 MASK_CHANGED_TITLE = "Mask changed"
@@ -63,8 +64,8 @@ MASK_CHANGED_QUESTION = (
 LOSE_TITLE = "Mask not saved"
 LOSE_QUESTION = "The mask of {name} could not be saved. Close the window and lose what you painted?"
 PAINT_KEYS = (
-    ("Left button", "learn the parts you paint over"),
-    ("Right button", "hide the parts you paint over: they become red and are not learned"),
+    ("Left button", "paint the area to learn"),
+    ("Right button", "paint the area to hide: it turns red and is not learned"),
     ("Wheel, [ and ]", "size of the brush"),
     ("B, F", "brush, fill an area of the same level"),
     ("+ and -, Ctrl+wheel", "zoom in, zoom out"),
@@ -81,14 +82,14 @@ KEYS = (
     ("Arrows, Home, End", "another image"),
     ("Shift+arrows, Shift+click", "select up to that image"),
     ("Ctrl+click, Space", "add to the selection, or remove from it"),
-    ("Ctrl+A", "select all that are shown"),
+    ("Ctrl+A", "select all shown images"),
     ("Enter, F2", "write the caption"),
     ("In the caption: Enter", "save, then the next image"),
     ("In the caption: Page Up, Page Down", "save, then the previous or next image"),
     ("In the caption: Esc", "discard what you typed since the last save"),
     ("Ctrl+F", "find"),
     ("Ctrl+H", "replace"),
-    ("In the tags: click", "put the tag into the fields"),
+    ("In the tags: click", "put the tag into the fields for changes"),
     ("In the tags: double click, Enter", "show the images with the tag"),
     ("Ctrl+Z", "undo the last change"),
     ("M", "masks on and off"),

@@ -22,7 +22,7 @@ SOURCE, DIFFERENCE = "Source", "Difference"
 DIFFERENCE_SHOWN = "Difference from the source"
 DIFFERENCE_HINT = "Changed pixels are light. X shows the images again"
 SOURCE_KEYS = (("S, held", "show the source instead of the images"),)
-EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: say on the start page where the sources are."
+EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: choose the source images on the start page."
 EDIT = "edit"
 
 # position
@@ -33,7 +33,7 @@ PLACES = "Prompts {place}\u2013{last} of {count}{searching}"
 COUNTS_OF_MARKS = "seen {seen} \u00b7 liked {liked} \u00b7 disliked {disliked} \u00b7 paired {paired}"
 WITHOUT_PAIR = " \u00b7 without a pair {count}"
 TIME_LEFT = " \u00b7 {time} left"
-NO_PROMPT = "   no prompt: the captions of its pairs stay empty"
+NO_PROMPT = "   no prompt: the pairs of these images get empty captions"
 SHOWN_AGAIN = "   shown again: {reason}"
 PROMPT_AND_SHAPE = "{prompt}   [{shape}]{note}"
 SECONDS, MINUTES, HOURS = "{seconds} s", "{minutes} min", "{hours} h {minutes:02d} min"
@@ -44,9 +44,9 @@ SAVED_AT = "{sure}; saved at {share:.0%}"
 LOOKING_FOR_CLEARER = "{sure}; looking for a clearer pair"
 
 # how well a taste is known
-MEASURING = "measuring how well your taste is predicted"
+MEASURING = "measuring how well your choices can be predicted"
 TASTE_UNKNOWN = "Taste: not measured yet"
-TASTE_KNOWN = "Taste: {share:.0%} predicted ({low:.0%} to {high:.0%})"
+TASTE_KNOWN = "Taste: {share:.0%} of your choices predicted ({low:.0%} to {high:.0%})"
 TASTE_FAILED = "Taste: not measured ({reason})"
 WHAT_NEXT = {
     Next.BOTH: "{known}; like some, leave others unmarked",
@@ -61,18 +61,18 @@ NOTHING_TO_COMPARE = (
     "used."
 )
 ALL_DONE = "All {prompts} are done: {pairs}."
-SOME_WITHOUT = "\n{prompts} made no pair. The export page lists them and can open them again."
+SOME_WITHOUT = "\n{prompts} made no pair. The export page lists these prompts and can open them again."
 FILE, IMAGE, PAIR = "file", "image", "pair"
 
 # views
-RANKED_HINT = "Best first: drag to reorder. {pairs}: green over red"
+RANKED_HINT = "Best first: drag to reorder. {pairs}: green is chosen, red is rejected"
 SAVED_HINT = "Saved: {pairs}. Keep scoring this prompt? {images} left."
 CHOSEN, REJECTED = "Chosen", "Rejected"
 
 # undo
 NOTHING_TO_UNDO = "There is nothing to undo."
-UNDONE_LATER = "Undone. Its prompt will be shown again later."
-UNDONE_ELSEWHERE = "Undone. Its images are not in this source folder."
+UNDONE_LATER = "Undone. The prompt will be shown again later."
+UNDONE_ELSEWHERE = "Undone. The images of this step are not in the image folder."
 
 # questions
 KEEP = "N  Keep"

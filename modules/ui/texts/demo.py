@@ -12,8 +12,8 @@ WHERE_IT_IS = "The demo project is on the Tools page"
 TITLE = "Demo project"
 INTRO = (
     "A tiny model draws shapes of 64x64 pixels, several images for each prompt. You say which ones you like, and "
-    "training moves the model towards your taste. Follow one taste throughout, for example: the larger "
-    "shape is better."
+    "training moves the model towards your taste. Stick to one preference throughout, for example: the "
+    "larger shape is better."
 )
 FOLDER, BROWSE, ASK_FOLDER = "Folder", "Browse\u2026", "Folder of the demo project"
 CLOSE, CANCEL = "Close", "Cancel"

@@ -4,15 +4,16 @@ from modules.util.display import counted
 
 FITS = "{needed:.1f} of {free:.1f} GiB"
 TOO_MUCH = "Does not fit: {needed:.1f} GiB needed, {free:.1f} GiB free"
-NEEDS_NO_CARD = "{needed:.1f} GiB on a CUDA card; there is none here"
+NEEDS_NO_CARD = "{needed:.1f} GiB on a CUDA GPU; this computer has none"
 MEMORY_UNKNOWN_SHORT, NEEDS = "Memory unknown", "{needed:.1f} GiB"
 MEMORY_UNKNOWN = "Memory unknown: {reason}"
 TIME_UNKNOWN = "{steps}, time unknown"
 TIME = "{steps}, about {time}"
 LOOKING = "Predicting memory and time\u2026"
 TIP = (
-    "Predicted memory and time of the run. Memory follows from the shapes of the model. Time is the number "
-    "of optimizer steps times the time of a step in the last run with the same model, size, batch and mode."
+    "Predicted memory and time of the run. Memory is calculated from the shapes of the model's weights and "
+    "activations. Time is the number of optimizer steps times the time of a step in the last run with the same "
+    "model, size, batch and mode."
 )
 
 MAKE_IT_FIT = "Make it fit"

@@ -25,8 +25,8 @@ CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
 PROMPTS = "Prompts"
 ASK_PROMPTS = "File of prompts"
 PROMPTS_TIP = (
-    "One prompt per line, {a|b} for choices. A fifth of the prompts are kept for judging. Enter 20 prompts "
-    "or more if you can."
+    "One prompt per line. {a|b} stands for a or b. A fifth of the prompts are kept for judging. Enter 20 "
+    "prompts or more if you can."
 )
 TO_EDIT, ASK_TO_EDIT, ASK_TO_EDIT_FILE = "Images to edit", "Folder of images to edit", "Image to edit"
 TO_EDIT_TIP = (
@@ -49,7 +49,7 @@ EDITS_NOTE = (
     "ComfyUI's input folder, or the one image that all edits were made from. Leave it empty if the sources are "
     "next to the images, as NAME-source.png or in a folder \u201csource\u201d."
 )
-SOURCES_LOST = "These images were made from other images, which were not found. Where are the other images?"
+SOURCES_LOST = "These images are edits, but their source images were not found. Choose the source images."
 READ_EDITS, CANCEL = "Read the edits", "Cancel"
 NO_EDITED = "Choose the folder with the edited images."
 READING_IMAGES = "Reading the images\u2026"
@@ -63,7 +63,7 @@ PROGRAMS = {
     "a1111": "A1111 or Forge",
 }
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
-NO_TYPE = "Check the model type: the images do not say what it is."
+NO_TYPE = "Check the model type: the images do not contain it."
 DEMO_FOLDER = "demo-taste"
 NO_FOLDER = "Choose a new folder for the project."
 NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."
@@ -107,11 +107,11 @@ LEARN = "Learn my taste"
 LEARNING = "Learning your taste\u2026"
 LEARNING_OF = "Learning your taste: {done} of {images}"
 LEARNED = (
-    "Your taste was learned. It predicts the better of two images in {share:.0%} ({low:.0%} to "
-    "{high:.0%}) of {comparisons} on other prompts."
+    "Your taste was learned. On other prompts, it picks the better of two images in {share:.0%} of "
+    "{comparisons} ({low:.0%} to {high:.0%})."
 )
 GUESSES = "That may be no better than guessing. Pick some more images before you train on this taste."
-LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. None was left to measure how well."
+LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. No comparison was left to measure how well."
 UNGUARDED = "Training will not lower the score of images that do not show their prompt."
 COMPARISON = "comparison"
 WORK = {
@@ -126,7 +126,7 @@ BLOCKED = {
     "made": "All images of this round are made.",
     "no_images": "Ready as soon as all images of a prompt are made.",
     "no_pairs": "Pick at least 2 pairs first.",
-    "picked": "This round is trained. You pick again in the next one.",
+    "picked": "This round is trained. Pick again in the next round.",
     "trained": "This round is trained.",
     "not_trained": "Train this round first.",
 }
@@ -145,7 +145,7 @@ TRAINED = "Trained for {steps}"
 STEP = "step"
 TOOK, LEFT = "took {time}", "{time} left"
 COMPARE_ABOUT = "Two images of the same prompt and seed, without names: which one is better?"
-NEXT_ABOUT = "New images with the new adapter, from the prompts that need it most."
+NEXT_ABOUT = "New images with the new adapter, mostly for new prompts and for prompts with uncertain picks."
 CONTESTANTS = "Contestants\u2026"
 JUDGE = "Judge automatically"
 JUDGING = "Judging {done} of {images} automatically"
@@ -169,15 +169,15 @@ DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it 
 DROP_NEW_ONLY = "The base model of a project cannot be changed."
 DROP_NEW_HINT = "Create a new project for this model."
 DROP_ADDED = "{images} added to pick from."
-DROP_KNOWN, DROP_SILENT = "{images} already in the project.", "{images} without a prompt left out."
-DROP_JUDGING = "{images} of held-out prompts left out."
+DROP_KNOWN, DROP_SILENT = "{images} already in the project.", "{images} left out: no prompt."
+DROP_JUDGING = "{images} left out: prompt held out for judging."
 DROP_EDITS = (
-    "{images} made from other images left out: this project makes images from prompts alone. Pick from them in the "
-    "pair tool."
+    "{images} left out: made from other images, but this project makes images from prompts alone. Use the pair "
+    "tool to pick from edits."
 )
 DROP_NO_SOURCE = (
-    "{images} without a usable source image left out. Put the source next to each, as NAME-source.png, then drop them "
-    "again."
+    "{images} left out: no usable source image. Put each source next to its image, as NAME-source.png. Then drop "
+    "the images again."
 )
 PROMPT = "prompt"
 DROP_PROMPTS = "{prompts} added. They are used in the next round, or in this one if it has no images yet."

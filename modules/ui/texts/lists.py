@@ -20,7 +20,7 @@ READ_TITLE = "Read a list"
 OTHER_NAME = "This name is not built into the program."
 NO_PARAMETERS = "None: the defaults apply."
 PARAMETERS_OF = "Parameters of {name}"
-PARAMETERS_ABOUT = "Arguments by name."
+PARAMETERS_ABOUT = "Each argument has a name and a value."
 
 # steps of undo
 UNDO_READ, UNDO_ADD, UNDO_EDIT = "read {name}", "add to {name}", "edit {name}"

@@ -14,8 +14,8 @@ PAGE = PageSpec(
 GPUS = "GPUs that train"
 GPU = "{device}: {name}"
 GPU_TIP = (
-    "Each selected GPU trains in a separate process, with a copy of the model and a full batch. A step "
-    "learns from the batches of all selected GPUs. For an ordinary run select one. If none is selected, "
-    "the first GPU trains."
+    "Each selected GPU trains in a separate process, with a copy of the model and a full batch. An optimizer "
+    "step learns from the batches of all selected GPUs. For an ordinary run, select one GPU. If no GPU is "
+    "selected, the first one trains."
 )
 NO_GPU = "auto"

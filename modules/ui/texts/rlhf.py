@@ -27,7 +27,7 @@ USUAL = "Usual for {label}: beta {beta:g}, supervised mix {mix:g}, learning rate
 MEMORY = {
     DPOExecutionMode.AUTO: "The fastest mode that fits into the free memory of the GPU. The log names it.",
     DPOExecutionMode.FULL_CONCURRENT: (
-        "Fastest. Holds the activations of both images, which takes twice those of an ordinary step."
+        "Fastest. Keeps the activations of both images: twice the activation memory of an ordinary step."
     ),
     DPOExecutionMode.POLICY_CONCURRENT: (
         "The trained model processes both images at once; the reference processes one after the other."
@@ -45,7 +45,7 @@ OWN_START = (
     "Continues the adapter {name}. The reference is a frozen copy of that adapter as it was at the start."
 )
 ONLINE = (
-    "Makes images with {start} during training, compares those of the same prompt by their reward, and learns "
+    "Makes images with {start} during training, compares images of the same prompt by their reward, and learns "
     "from the difference. No pairs are needed."
 )
 FROM_ADAPTER, FROM_NEW = "the adapter {name}", "a new adapter"
@@ -54,7 +54,7 @@ FROM_ADAPTER, FROM_NEW = "the adapter {name}", "a new adapter"
 EPOCH_MAKES = "An epoch makes {images}."
 CAPTIONS = "The captions of the enabled concepts. {epoch}"
 IN_FILE = "{prompts} in the file. {epoch}"
-REWARDS_HEAD = "Rewards with all their settings. If there are any, they replace the field above."
+REWARDS_HEAD = "Rewards with all their settings. If this list has entries, they replace the field above."
 ITEM_HEAD = "{title}: {tip}"
 REWARD, ACCELERATOR = "reward", "accelerator"
 COLUMN_REWARD, COLUMN_WEIGHT, COLUMN_SETTINGS = "Reward", "Weight", "Settings"

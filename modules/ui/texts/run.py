@@ -56,7 +56,7 @@ SAMPLES_COMING = "The first samples are on the way. {progress}"
 
 # the queue
 ADD = "Add these settings"
-UP, DOWN, AGAIN, REMOVE = "Up", "Down", "Again", "Remove"
+UP, DOWN, AGAIN, REMOVE = "Up", "Down", "Queue again", "Remove"
 CLEAR_ENDED = "Clear ended"
 START_QUEUE, STOP_AFTER_THIS = "Start queue", "Stop after this run"
 COLUMN_RUN, COLUMN_STATE, COLUMN_FOLDER, COLUMN_NOTE = "Run", "State", "Folder", "Note"

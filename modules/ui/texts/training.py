@@ -16,8 +16,7 @@ NONE_SET = "None: the optimizer's own defaults apply"
 # the window of the optimizer's parameters
 PARAMETERS_OF = "Parameters of {name}"
 PARAMETERS_ABOUT = (
-    "An empty field means the default. Training uses the values set here, and {name}'s own defaults for "
-    "the rest."
+    "Training uses the values set here. An empty field uses {name}'s own default."
 )
 ON, OFF, NOTHING = "on", "off", "nothing"
 TO_DEFAULT, TO_DEFAULT_TIP = "Reset", "Reset to the default"
@@ -30,12 +29,12 @@ TAKE_OUT = "Remove"
 DRAW, HIDE, DRAWING = "Draw", "Hide", "The first drawing takes a few seconds"
 RATE_TITLE, RATE = "Learning rate over the run", "rate"
 RATE_SAID = (
-    "Optimizer steps, up to step {steps}, with one process. For parts with their own rate the curve has the same "
-    "shape."
+    "Learning rate at each optimizer step, up to step {steps}, with one process. For parts with their own rate, "
+    "the curve has the same shape."
 )
 LEVELS_TITLE = "Noise levels"
 LEVELS_OF = {"drawn": "training", "own": "the model"}
 LEVELS_SAID = (
-    "Density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. Next to them "
-    "are the levels that a published model of this family uses when it makes an image of that size."
+    "Training: density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. The "
+    "model: the levels that a published model of this family uses when it makes an image of that size."
 )

@@ -18,7 +18,7 @@ KEYS = (
     ("F4", "list of problems"),
     ("F5, Shift+F5", "start, stop"),
     ("F6, F7, F8", "pause or resume, backup, samples"),
-    ("Ctrl+plus, Ctrl+minus, Ctrl+0 on the number pad", "size"),
+    ("Ctrl+plus, Ctrl+minus, Ctrl+0 on the number pad", "larger, smaller, normal size"),
     ("Page up, Page down", "scroll the page"),
 )
 
@@ -37,7 +37,7 @@ PROBLEMS_TIP = "Errors and warnings of the settings (F4)"
 NO_PROBLEMS = "No problems"
 CHECKING_FILES = "Checking files\u2026"
 FILES_NOT_CHECKED = "Files not checked"
-WAITS = "Not started yet: it {reason}"
+WAITS = "Not started yet: this run {reason}"
 READY = "Ready"
 
 # the bar above the pages

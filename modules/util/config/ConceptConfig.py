@@ -133,8 +133,8 @@ class ConceptTextConfig(BaseConfig):
         visible=".prompt_source=sample|metadata",
         title="Missing captions",
         tip=(
-            "The prompt of images without a caption. Empty: training does not start without a text file for each "
-            "image, and images that a JSON file does not list are left out, with a warning."
+            "The prompt of images without a caption. Empty: with text files, training does not start until every "
+            "image has one. With a JSON file, images that are not listed are left out, with a warning."
         ),
     )
     prompt_path: PathText = setting(
@@ -203,7 +203,7 @@ class ConceptTextConfig(BaseConfig):
     tag_dropout_special_tags_regex: bool = setting(
         False,
         visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
-        title="Special tags are patterns",
+        title="Regex special tags",
         tip="Read the special tags as regular expressions.",
     )
     caps_randomize_enable: bool = setting(
@@ -288,7 +288,7 @@ class ConceptConfig(BaseConfig):
         ge=-(2**53) + 1,
         le=2**53 - 1,
         title="Seed",
-        tip="Seed of the variations and of the choice of samples. Change it to get others.",
+        tip="Seed of the variations and of the choice of samples. Another seed gives other variations.",
     )
     image_variations: int = setting(
         1,

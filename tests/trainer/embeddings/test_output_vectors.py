@@ -302,7 +302,7 @@ def test_some_families_take_no_others() -> None:
     config = config_of("QWEN", embedding={**OWN, "is_output_embedding": False})
     errors = find_problems(config).errors
     assert [error.field for error in errors] == ["embedding.is_output_embedding"]
-    assert "takes no further words" in errors[0].message
+    assert "cannot learn new words" in errors[0].message
 
 
 def test_families_with_words_take_output_vectors_too() -> None:

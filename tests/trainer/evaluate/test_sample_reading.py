@@ -112,7 +112,7 @@ def test_prompts_encoded_in_advance_are_kept_apart(tmp_path: Path) -> None:
         (SD, {"text_encoder_2_layer_skip": 1}, "has no text_encoder_2"),
         (SD, {"text_encoder_1_sequence_length": 20}, "reads a fixed number of tokens"),
         (FLUX, {"text_encoder_2_sequence_length": 513}, "reads 1 to 512 tokens"),
-        ("QWEN", {"transformer_attention_mask": "SEEN"}, "is given no padding"),
+        ("QWEN", {"transformer_attention_mask": "SEEN"}, "never sees padding"),
         (SD, {"transformer_attention_mask": "SEEN"}, "has no transformer"),
     ],
 )

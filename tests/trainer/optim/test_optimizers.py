@@ -183,10 +183,10 @@ def test_empty_settings_leave_the_class_its_own_numbers() -> None:
     ("kind", "params", "hint"),
     [
         (Optimizer.ADAMW, {"amsgrd": True}, "did you mean 'amsgrad'?"),
-        (Optimizer.ADAMW, {"xyzzy": 1}, "it takes: beta1, beta2, eps, weight_decay"),
+        (Optimizer.ADAMW, {"xyzzy": 1}, "known: beta1, beta2, eps, weight_decay"),
         (Optimizer.PRODIGY, {"d_coeff": 2.0}, "did you mean 'd_coef'?"),
-        (Optimizer.ADAMW, {"lr": 1.0}, "it takes: "),
-        (Optimizer.ADAMW, {"params": 1}, "it takes: "),
+        (Optimizer.ADAMW, {"lr": 1.0}, "known: "),
+        (Optimizer.ADAMW, {"params": 1}, "known: "),
     ],
 )
 def test_unknown_arguments_are_refused_with_a_hint(

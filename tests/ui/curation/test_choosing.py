@@ -442,7 +442,7 @@ def test_undo_reaches_into_an_earlier_session_and_into_other_folders(sit_down, t
     assert again.shot.counts.paired == 1
     again.press("BackSpace")
     assert again.shot.counts.paired == 0
-    assert "not in this source folder" in str(again.page.count_label.cget("text"))
+    assert "not in the image folder" in str(again.page.count_label.cget("text"))
     again.close()
     back = Hands(root, tmp_path / "images", tmp_path / "pairs", tmp_path / "settings")
     back.tool.memory.source = str(tmp_path / "images")

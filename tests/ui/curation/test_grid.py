@@ -271,7 +271,7 @@ def test_the_bar_says_what_to_do_and_is_measured_without_stopping_a_key(sit_down
     assert not hands.page.gauge.problem
     known = hands.page.gauge.known
     assert 0 <= known.low <= known.share <= known.high <= 1
-    assert f"{known.share:.0%} predicted ({known.low:.0%} to {known.high:.0%})" in said()
+    assert f"{known.share:.0%} of your choices predicted ({known.low:.0%} to {known.high:.0%})" in said()
 
 
 KILLED = """

@@ -256,7 +256,7 @@ def test_pairs_without_a_prompt_are_told_of_while_choosing_and_after_finalising(
     for _ in range(2):
         shown.append(hands.page.prompt_box.get("1.0", "end").strip())
         hands.press("Left", "p")
-    assert sum("no prompt: the captions of its pairs stay empty" in text for text in shown) == 1
+    assert sum("no prompt: the pairs of these images get empty captions" in text for text in shown) == 1
     hands.press("e")
     page = hands.tool.page
     hands.until(lambda: "pairs from" in str(page.summary.cget("text")))

@@ -162,15 +162,15 @@ def test_edits_that_are_left_out_are_counted_with_what_to_do(
     hands = at_project(open_window, edits, tmp_path)
     drop(board_of(hands).cards["generate"], [tmp_path / "own"])
     hands.wait(lambda: "1 image added" in hands.status(), hands.status())
-    assert "2 images without" in hands.status() and "NAME-source.png" in hands.status()
+    assert "2 images left out: no usable source" in hands.status() and "NAME-source.png" in hands.status()
     dialog = hands.dialog()
     assert isinstance(dialog, EditsDialog)
     hands.expect_focus(dialog.sources.entry)
     hands.type(str(tmp_path / "photos" / "0" / "photo.png"))
     hands.keys("Return")
     # the instruction with the first source may be held out
-    hands.wait(lambda: "without" not in hands.status(), hands.status())
-    assert "2 images added" in hands.status() or "2 images of held-out prompts" in hands.status()
+    hands.wait(lambda: "no usable source" not in hands.status(), hands.status())
+    assert "2 images added" in hands.status() or "2 images left out: prompt held out" in hands.status()
     assert not dialog.winfo_exists()
 
 
@@ -228,7 +228,7 @@ def test_images_become_candidates(board: tuple[Hands, BoardView], project: Proje
     card = view.cards["generate"]
     assert drop(card, [tmp_path / "own"]) == "copy"
     hands.wait(lambda: "3 images added" in hands.status(), hands.status())
-    hands.expect_status("1 image of held-out prompts left out")
+    hands.expect_status("1 image left out: prompt held out for judging")
     hands.wait(lambda: "3 images of your own" in card.state_label.cget("text"), "the card does not tell")
     hands.wait(lambda: not view.cards["pick"].button.instate(["disabled"]), "they cannot be picked from")
 

@@ -143,7 +143,7 @@ def test_twelve_clicks_from_an_empty_window(empty_window: Hands, tmp_path: Path)
     hands.wait(lambda: board.watch.job is not None)
     wait_for_step(hands, board, "learn", LONG)
     hands.wait(
-        lambda: "It predicts the better of two images" in text(board, "pick"), "no figure of the taste"
+        lambda: "it picks the better of two images" in text(board, "pick"), "no figure of the taste"
     )
     picture(hands, "home-demo")
     print(f"{clicks} clicks; {sentence}; {os.linesep}{text(board, 'pick')}")

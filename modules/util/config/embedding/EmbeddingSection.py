@@ -59,7 +59,7 @@ class EmbeddingSection(BaseConfig):
         False,
         visible=_OFFERED,
         free=False,
-        title="Keep the length",
+        title="Keep vector length",
         group="Training of embeddings",
         tip=(
             "After each step, scale every vector to the median length of the text encoder's own vectors. Switch "

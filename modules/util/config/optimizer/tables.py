@@ -196,7 +196,7 @@ def unknown_parameter(kind: Optimizer, name: str) -> tuple[str, str]:
         return f"{name} has no effect with {kind}", "remove it"
     names = [one.name for one in parameters_of(kind)]
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "it takes: " + ", ".join(names)
+    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(names)
     return f"{kind} has no argument {name!r}", hint
 
 
@@ -222,7 +222,7 @@ def faults_of(config: OptimizerConfig) -> Iterator[tuple[str, str, str]]:
         if parameter is None:
             yield "optimizer.params", *unknown_parameter(kind, name)
         elif name in ("beta1", "beta2") and CLASS_NAMES.get((kind, name)) != name:
-            yield "optimizer.params", f"{name} is a setting of its own", f"set optimizer.{name}"
+            yield "optimizer.params", f"{name} is a separate setting", f"set optimizer.{name}"
         elif parameter.fault(value):
             yield "optimizer.params", f"{name} {parameter.fault(value)}", "leave it out for the default"
 

@@ -24,7 +24,7 @@ def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
     if places and not spec.embedding_keys and not spec.output_keys:
         able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys or one.spec.output_keys)
         yield UnsupportedError(
-            f"embeddings cannot be used with {c.model_type.label}; they can with {able}",
+            f"{c.model_type.label} does not support embeddings; these families do: {able}",
             "training_method" if alone else "additional_embeddings",
             "set training_method to LORA" if alone else "empty the list",
         )
@@ -32,8 +32,7 @@ def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
     for place, one in places.items():
         if not one.is_output_embedding and not spec.embedding_keys:
             yield UnsupportedError(
-                f"the text encoder of {c.model_type.label} takes no further words; vectors for its output can be "
-                "trained",
+                f"the text encoder of {c.model_type.label} cannot learn new words; only output vectors can be trained",
                 f"{place}.is_output_embedding",
                 "set it to true",
             )
@@ -46,7 +45,7 @@ def _placeholders_differ(c: TrainConfig) -> Iterator[Finding]:
         first = known.setdefault(one.placeholder.casefold(), place)
         if first != place:
             yield ConfigError(
-                f"{one.placeholder!r} is the placeholder of {first} already; capitals make no difference",
+                f"{one.placeholder!r} is already the placeholder of {first}; capitals make no difference",
                 f"{place}.placeholder",
                 "choose another word",
             )
@@ -61,7 +60,7 @@ def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
     for number, one in enumerate(c.additional_embeddings):
         if one.train:
             yield ConfigError(
-                "EMBEDDING trains and saves one embedding alone",
+                "training_method EMBEDDING trains and saves only one embedding",
                 f"additional_embeddings[{number}].train",
                 "set it to false, or training_method to LORA",
             )

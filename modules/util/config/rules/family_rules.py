@@ -29,7 +29,7 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
         for field in type(part).model_fields:
             if getattr(part, field) != getattr(usual, field):
                 yield ConfigWarning(
-                    f"has no effect: {c.model_type.label} has no {name}, its parts are "
+                    f"has no effect: {c.model_type.label} has no {name}; its parts are "
                     f"{', '.join(c.model_type.parts)}",
                     f"{name}.{field}",
                 )
@@ -44,7 +44,7 @@ def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
     for part, (after, unit) in ends.items():
         if unit is not StopUnit.NEVER and after < 1:
             yield ConfigError(
-                "the part would never be trained",
+                f"{after} means that this part is never trained",
                 f"{part}.stop_training_after",
                 f"set it to 1 or more, stop_training_after_unit to NEVER, or {part}.train to false",
             )
@@ -52,7 +52,7 @@ def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
     if ends and all(unit in limits and after < limits[unit] for after, unit in ends.values()):
         longest = max(ends, key=lambda part: ends[part][0])
         yield ConfigWarning(
-            "every part stops before the end of the run, which ends with the last of them",
+            "every part stops before the planned end, so the run ends when the last part stops",
             f"{longest}.stop_training_after",
         )
 
@@ -77,7 +77,7 @@ def _parts_that_are_published_apart(c: TrainConfig) -> Iterator[Finding]:
     for part in (part for part in spec.of_kind("text_encoder") if part.apart):
         if not getattr(c, part.name).model_name.strip():
             yield ConfigError(
-                f"is empty, and {found.name} has no such part", f"{part.name}.model_name", part.where_apart
+                f"is empty, but {found.name} does not contain this part", f"{part.name}.model_name", part.where_apart
             )
 
 
@@ -87,15 +87,15 @@ def _training_adapters_need_another_adapter(c: TrainConfig) -> Iterator[Finding]
         return
     if c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            "is for training a LoRA: taken back from trained weights, it would damage them",
+            "works only when a LoRA is trained: removing it from fine-tuned weights would damage these weights",
             "training_adapter.model_name",
             "set training_method to LORA, or remove the training adapter",
         )
     elif c.trains_online and c.rlhf_mode.coupled:
         yield UnsupportedError(
-            f"cannot be combined with {c.rlhf_mode}, which needs rollouts of the very model it trains",
+            f"cannot be combined with {c.rlhf_mode}, whose rollouts must use exactly the weights that are trained",
             "training_adapter.model_name",
-            "use NFT, DGPO or ONLINE_DPO, or train the undistilled base model without it",
+            "use NFT, DGPO or ONLINE_DPO, or train the undistilled base model without a training adapter",
         )
 
 
@@ -105,15 +105,15 @@ def _samples_of_another_denoiser(c: TrainConfig) -> Iterator[Finding]:
         return
     if not c.training_method.keeps_the_model:
         yield UnsupportedError(
-            "is for adapters and embeddings: weights that are trained cannot be put on another model",
+            "works only with adapters and embeddings: fine-tuned weights cannot be applied to another model",
             "sample_model_name",
             "leave it empty, or set training_method to LORA",
         )
     elif c.training_adapter.model_name:
         yield UnsupportedError(
-            "cannot be combined with a training adapter, with which samples are made by the distilled model already",
+            "cannot be combined with a training adapter: samples are then already made with the distilled model",
             "sample_model_name",
-            "leave one of the two empty",
+            "leave this or training_adapter.model_name empty",
         )
 
 
@@ -125,7 +125,7 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
     if c.training_adapter.model_name:
         if found is not None and not found.distilled:
             yield ConfigWarning(
-                f"is for distilled models, and {found.label} is not one", "training_adapter.model_name"
+                f"is for distilled models, but {found.label} is not distilled", "training_adapter.model_name"
             )
     elif found is not None and found.distilled:
         yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
@@ -185,7 +185,9 @@ def _encoders_that_are_left_out(c: TrainConfig) -> Iterator[Finding]:
     if c.text_encoder_3.include or name not in spec.text_encoders:
         return
     if name not in spec.optional_encoders:
-        yield UnsupportedError(f"{spec.label} cannot do without it", f"{name}.include", "set it to true")
+        yield UnsupportedError(
+            f"{spec.label} cannot be used without this text encoder", f"{name}.include", "set it to true"
+        )
     elif c.text_encoder_3.train:
         yield ConfigError(
             "a text encoder that is not used cannot be trained", f"{name}.train", "set it to false"
@@ -208,9 +210,9 @@ def lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
             )
         elif not spec.template_tokens < length <= spec.most_tokens:
             yield ConfigError(
-                f"{c.model_type.label} reads {spec.template_tokens + 1} to {spec.most_tokens} tokens, and not {length}",
+                f"{c.model_type.label} reads {spec.template_tokens + 1} to {spec.most_tokens} tokens, not {length}",
                 f"{name}.sequence_length",
-                f"{spec.prompt_length} is usual; leave it empty for that",
+                f"leave it empty for the usual {spec.prompt_length} tokens",
             )
 
 
@@ -221,7 +223,7 @@ def padding_is_never_there(c: TrainConfig) -> Iterator[Finding]:
     asked = c.transformer.attention_mask is not PaddingMask.FAMILY
     if asked and "transformer" in family.parts and family.spec.padding == "none":
         yield UnsupportedError(
-            f"the transformer of {family.label} is given no padding",
+            f"the transformer of {family.label} never sees padding",
             "transformer.attention_mask",
             "set it to FAMILY",
         )
@@ -251,7 +253,7 @@ def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
         yield ConfigWarning(
-            "has no effect: it belongs to supervised training, and is not defined for "
+            "has no effect, because this run has no supervised loss; it is also not defined for "
             + ("flow matching" if flow else "models without flow matching"),
             "loss_weight_fn",
         )

@@ -29,7 +29,7 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.rlhf_enabled:
         yield UnsupportedError(
-            "masks single images, but preference training has pairs or makes its own images",
+            "works only with single images, but preference training uses pairs or makes its own images",
             "masked_training",
             "set it to false",
         )
@@ -84,19 +84,19 @@ def _masks_of_pairs_fit(c: TrainConfig) -> Iterator[Finding]:
     ):
         if there and not c.trains_pairs:
             yield UnsupportedError(
-                "applies only to pairs of images on disk, and this run trains without them",
+                "applies only to pairs of images on disk, but this run does not train on pairs",
                 name,
-                "set rlhf_enabled to true and rlhf_mode to DPO, or this to its default",
+                "set rlhf_enabled to true and rlhf_mode to DPO, or reset this setting",
             )
     if c.takes_single_images and c.rlhf_dpo_mask is not PairMasks.OFF:
         yield UnsupportedError(
-            f"masks the two sides of pairs, and {c.rlhf_dpo_objective} learns from single images",
+            f"masks both images of a pair, but {c.rlhf_dpo_objective} learns from single images",
             "rlhf_dpo_mask",
             "set it to OFF, or rlhf_dpo_objective to SIGMOID",
         )
     if c.trains_pairs and c.rlhf_dpo_anchor_weight > 0 and c.rlhf_dpo_reference_cache:
         yield UnsupportedError(
-            "needs the reference's predictions, which cached reference scores do not hold",
+            "needs the reference's predictions, which cached reference scores do not contain",
             "rlhf_dpo_anchor_weight",
             "set it to 0, or rlhf_dpo_reference_cache to false",
         )

@@ -26,7 +26,7 @@ def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
         yield from _kept_elsewhere(c, name)
         if name in trained and getattr(c, name).offload_fraction > 0:
             yield UnsupportedError(
-                "weights of text encoders that are fine-tuned cannot stay in main memory",
+                "the weights of a fine-tuned text encoder cannot stay in main memory",
                 f"{name}.offload_fraction",
                 f"set it to 0, or {name}.train to false",
             )
@@ -36,7 +36,7 @@ def _kept_elsewhere(c: TrainConfig, name: str) -> Iterator[Finding]:
     part = getattr(c, name)
     if part.offload_fraction > 0 and part.train and not part.gradient_checkpointing:
         yield ConfigError(
-            "frees nothing without gradient checkpointing, which copies the weights again in the backward pass",
+            "saves no memory without gradient checkpointing, which copies the weights again in the backward pass",
             f"{name}.offload_fraction",
             f"switch on {name}.gradient_checkpointing",
         )
@@ -44,7 +44,7 @@ def _kept_elsewhere(c: TrainConfig, name: str) -> Iterator[Finding]:
         yield UnsupportedError(
             f"weights in {part.weight_dtype} cannot stay in main memory",
             f"{name}.offload_fraction",
-            "use FLOAT_8 or BFLOAT_16 weights with it, or set it to 0",
+            "use FLOAT_8 or BFLOAT_16 weights, or set this to 0",
         )
 
 
@@ -56,7 +56,7 @@ def _activations_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
             continue
         if part.train and not part.gradient_checkpointing:
             yield ConfigError(
-                "only what gradient checkpointing stores can be kept in main memory",
+                "needs gradient checkpointing, which stores the activations that are kept in main memory",
                 place,
                 f"switch on {name}.gradient_checkpointing",
             )

@@ -105,7 +105,7 @@ def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(
             f"{c.rlhf_advantage_scale} has no effect: GDPO divides by its own standard deviations",
             "rlhf_advantage_scale",
-            "set rlhf_reward_combination to SUM, or this back to GLOBAL_STD",
+            "set rlhf_reward_combination to SUM, or this setting to GLOBAL_STD",
         )
 
 
@@ -115,7 +115,9 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
         return
     steps = c.rlhf_rollout_steps
     if steps < 2:
-        yield ConfigError("the last step is never trained: at least 2 are needed", "rlhf_rollout_steps")
+        yield ConfigError(
+            f"{steps} is too low, because the last step is never trained", "rlhf_rollout_steps", "use 2 or more"
+        )
         return
     try:
         window = sde_window(c.rlhf_sde_window)
@@ -127,8 +129,8 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(f"step {last} does not exist: the steps are 0 to {steps - 1}", "rlhf_sde_window")
     elif (usable := min(last, steps - 2) - first + 1) < max(c.rlhf_num_sde_steps, 1):
         yield ConfigError(
-            f"{c.rlhf_num_sde_steps or 1} steps are to be trained but only {max(usable, 0)} can be: the last one "
-            "never is",
+            f"trained steps wanted: {c.rlhf_num_sde_steps or 1}, possible: {max(usable, 0)}; the last step of a "
+            "rollout is never trained",
             "rlhf_num_sde_steps" if c.rlhf_num_sde_steps else "rlhf_sde_window",
         )
 
@@ -154,7 +156,7 @@ def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
 def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "decoupled") and c.rlhf_off_policy and c.ema is EMAMode.OFF:
         yield ConfigError(
-            "the moving average should make the images, but no average is kept", "rlhf_off_policy", "switch ema on"
+            "needs the moving average of the weights, but ema is OFF", "rlhf_off_policy", "set ema to GPU or CPU"
         )
 
 
@@ -191,8 +193,8 @@ def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
 def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "group_loss") and c.rlhf_dgpo_kl_cfg > 1 and c.model_type.spec.embeds_guidance:
         yield UnsupportedError(
-            f"{c.rlhf_dgpo_kl_cfg:g} has no effect: {c.model_type.label} takes its guidance scale as an input, in the "
-            "reference as in the trained model",
+            f"{c.rlhf_dgpo_kl_cfg:g} has no effect: {c.model_type.label} takes its guidance scale as an input, both "
+            "in the reference and in the trained model",
             "rlhf_dgpo_kl_cfg",
             "set it to 1; rlhf_rollout_cfg_scale is the guidance of both",
         )
@@ -208,8 +210,8 @@ def _nothing_is_guided_without_the_network_for_it(c: TrainConfig) -> Iterator[Fi
     for name, scale in told.items():
         if scale > 1:
             yield UnsupportedError(
-                f"{scale:g} has no effect: {c.model_type.label} is guided by a second network, which a run does not "
-                "load",
+                f"{scale:g} has no effect: {c.model_type.label} is guided by a second network, which training does "
+                "not load",
                 name,
                 "set it to 1",
             )
@@ -259,10 +261,10 @@ def _divisor(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "coupled"):
         return
     if constant and not given:
-        yield ConfigError("CONSTANT divides by this number, but it is empty", "rlhf_loss_aggregation_divisor")
+        yield ConfigError("is empty, but CONSTANT divides by this number", "rlhf_loss_aggregation_divisor")
     if given and not constant:
         yield ConfigError(
-            f"is given, but {c.rlhf_loss_aggregation} has no divisor",
+            f"is set, but {c.rlhf_loss_aggregation} has no divisor",
             "rlhf_loss_aggregation_divisor",
             "leave it empty, or set rlhf_loss_aggregation to CONSTANT",
         )
@@ -282,7 +284,7 @@ def _images_are_skipped(c: TrainConfig) -> Iterator[Finding]:
 def _one_weighting_of_images(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "trajectory_loss") or c.rlhf_loss_aggregation is LossAggregation.SAMPLE_MEAN:
         return
-    hint = "set rlhf_loss_aggregation to SAMPLE_MEAN, or this back to {}"
+    hint = "set rlhf_loss_aggregation to SAMPLE_MEAN, or this setting to {}"
     if c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
         reason = (
             f"DOCUMENT contradicts rlhf_loss_aggregation {c.rlhf_loss_aggregation}, which has its own divisor"
@@ -297,7 +299,7 @@ def _one_weighting_of_images(c: TrainConfig) -> Iterator[Finding]:
 def _stash_holds_one_sum(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "trajectory_loss") and c.rlhf_gspo_strategy is GroupStrategy.STASH and c.rlhf_kl_beta > 0:
         yield UnsupportedError(
-            "STASH keeps one sum of gradients for each image, and a KL to the reference would mix with it",
+            "STASH keeps one sum of gradients for each image, which cannot separate a KL to the reference",
             "rlhf_gspo_strategy",
             "use TWO_PASS or EXACT, or set rlhf_kl_beta to 0",
         )
@@ -321,7 +323,7 @@ def _dividing_by_images_acts(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "trajectory_loss"):
         others = " and ".join(modes_with("trajectory_loss"))
         yield ConfigWarning(
-            f"has no effect: {c.rlhf_mode} has no such divisor, {others} does", "rlhf_normalize_by_documents"
+            f"has no effect with {c.rlhf_mode}: it applies only to {others}", "rlhf_normalize_by_documents"
         )
     elif c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
         yield ConfigWarning(
@@ -381,7 +383,7 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
 def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_online and c.acceleration.rollout:
         yield ConfigError(
-            "applies to rollouts only, and this run makes none",
+            "applies to rollouts only, but this run makes no rollouts",
             "acceleration.rollout",
             "leave it empty",
         )
@@ -401,7 +403,7 @@ def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
 def _nothing_to_validate_on(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.validation:
         yield UnsupportedError(
-            f"{c.rlhf_mode} makes its own images and has none to validate on",
+            f"{c.rlhf_mode} makes its own images, so there are no images to validate on",
             "validation",
             "switch it off and watch rl/reward_mean",
         )

@@ -43,7 +43,7 @@ def sde_window(text: str) -> tuple[int, int] | None:
     found = _WINDOW.fullmatch(text)
     if not found:
         raise ConfigError(
-            f"{text!r} is not a range of steps", "rlhf_sde_window", "write 0-4: the first and the last one"
+            f"{text!r} is not a range of steps", "rlhf_sde_window", "write 0-4: the first and the last step"
         )
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
@@ -75,7 +75,9 @@ def _short_rewards(text: str) -> list[RewardConfig]:
         words = part.split()
         if not words and "," not in text:
             raise ConfigError(
-                "there is no reward, so nothing can be learned", "rlhf_reward", "try brightness, for example"
+                "is empty, but nothing can be learned without a reward",
+                "rlhf_reward",
+                "enter a reward, such as brightness",
             )
         weight = _weight(words[1]) if len(words) == 2 else 1.0
         if len(words) not in (1, 2) or weight is None:

@@ -82,8 +82,8 @@ def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
     for place, rate in _rates(c):
         if rate > HIGH_RATE:
             yield ConfigWarning(
-                f"{rate:g} moves every weight by about {rate:g} in every step with {kind}: use 1e-4 to 1e-6, or "
-                "PRODIGY for a rate of 1",
+                f"{rate:g} is high for {kind}, which moves every weight by about this much in each step: use 1e-4 to "
+                "1e-6, or PRODIGY with a rate of 1",
                 place,
             )
 
@@ -107,14 +107,14 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
     for place, rate in rates:
         if rate < LOW_RATE:
             yield ConfigWarning(
-                f"{rate:g} is multiplied by the step size that {kind} finds itself: use 1, or a smaller number to slow "
-                "it down",
+                f"{rate:g} is low for {kind}, which finds its own step size and multiplies it by this rate: use 1, or "
+                "a smaller rate to slow training down",
                 place,
             )
     if len({rate for _, rate in rates}) > 1 and not _finds_a_step_size_for_each_part(c):
         yield ConfigWarning(
-            f"{kind} has one step size for all parts, so rates that differ scale it in an undefined way: use the same "
-            "rate for all",
+            f"{kind} has one step size for all parts, so different rates have an undefined effect: use the same rate "
+            "for all parts",
             rates[-1][0],
         )
 
@@ -136,13 +136,13 @@ def _averages_on_its_own(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.learning_rate_scheduler is not LearningRateScheduler.CONSTANT:
         yield ConfigWarning(
-            f"{c.learning_rate_scheduler} lowers a rate that {kind} expects to stay the same, because its average of "
-            "the weights takes the place of a schedule: use CONSTANT",
+            f"{c.learning_rate_scheduler} lowers the rate, but {kind} needs a constant rate: its average of the "
+            "weights replaces a schedule. Use CONSTANT",
             "learning_rate_scheduler",
         )
     if c.ema is not EMAMode.OFF:
         yield ConfigWarning(
-            f"{c.ema} replaces the average that {kind} computes and saves otherwise: set it to OFF", "ema"
+            f"{c.ema} replaces the average that {kind} itself computes and saves: set ema to OFF", "ema"
         )
 
 
@@ -182,9 +182,9 @@ def _rounding_needs_16_bits(c: TrainConfig) -> Iterator[Finding]:
             )
     if "BFLOAT_16" not in dtypes.values() and "FLOAT_16" not in dtypes.values():
         yield UnsupportedError(
-            "nothing that is trained has 16 bits",
+            "none of the trained weights has 16 bits",
             "optimizer.stochastic_rounding",
-            f"switch it off, or set {next(iter(dtypes), 'the number format of what is trained')} to BFLOAT_16",
+            f"switch it off, or set {next(iter(dtypes), 'the number format of the trained weights')} to BFLOAT_16",
         )
 
 
@@ -205,7 +205,7 @@ def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
     chosen = c.optimizer
     if not chosen.ignores_rate:
         yield ConfigError(
-            "ADAFACTOR leaves the rate to the optimizer ADAFACTOR with relative_step",
+            "the schedule ADAFACTOR needs the optimizer ADAFACTOR with relative_step",
             "learning_rate_scheduler",
             "choose that optimizer and set its parameter relative_step to true, or choose another schedule",
         )
@@ -217,9 +217,9 @@ def _schedule_of_a_class(c: TrainConfig) -> Iterator[Finding]:
     names = c.custom_learning_rate_scheduler.strip().split(".")
     if own and (len(names) < 2 or not all(name.isidentifier() for name in names)):
         yield ConfigError(
-            f"{c.custom_learning_rate_scheduler!r} is not a class with its module",
+            f"{c.custom_learning_rate_scheduler!r} is not the full name of a class",
             "custom_learning_rate_scheduler",
-            "for example torch.optim.lr_scheduler.OneCycleLR",
+            "write module and class, such as torch.optim.lr_scheduler.OneCycleLR",
         )
 
 
@@ -229,8 +229,8 @@ def _zeros_that_stay(c: TrainConfig) -> Iterator[Finding]:
     limits = kind in (Optimizer.LAMB_8BIT, Optimizer.LARS_8BIT)
     if limits and c.training_method is TrainingMethod.LORA and isinstance(size, int) and size > 0:
         yield ConfigWarning(
-            f"with {kind}, the step of a weight of fewer than {size:,} numbers is limited by the norm of the weight: "
-            "half of an adapter starts at 0 and stays there; set its parameter min_8bit_size to 0",
+            f"{kind} limits the step of a tensor with fewer than {size:,} values by the norm of the tensor: the half "
+            "of an adapter that starts at 0 then stays at 0; set min_8bit_size to 0",
             "optimizer.params",
         )
 
@@ -242,14 +242,14 @@ def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     params = c.optimizer.params
     if "scale_parameter" not in params and c.training_method is TrainingMethod.LORA:
         yield ConfigWarning(
-            "does not set scale_parameter, which is then true: steps are multiplied by the size of the "
-            "weights, and half of an adapter starts at 0 and learns about 1000 times slower; set "
-            "scale_parameter to false for the steps of OneTrainer and kohya",
+            "scale_parameter is not set and is true by default: steps are multiplied by the size of the weights, so "
+            "the half of an adapter that starts at 0 learns about 1000 times slower; set scale_parameter to false for "
+            "the steps of OneTrainer and kohya",
             "optimizer.params",
         )
 
 
-_FROM_THE_STEP = "has no effect: with relative_step, ADAFACTOR derives its rate from the number of the step"
+_FROM_THE_STEP = "has no effect: with relative_step, ADAFACTOR derives its rate from the step number"
 
 
 @rule("optimizer", "learning_rate", "learning_rate_scheduler", "learning_rate_warmup_steps", *_PARTS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from modules.spec.registry import DENOISERS, TEXT_ENCODERS
 from modules.spec.timestep_ranges import fault_of_distribution
 from modules.util.config.section.LoraSection import is_regular_expression
+from modules.util.display import counted
 from modules.util.enum.choices import (
     DataType,
     DPOConfidence,
@@ -108,7 +109,7 @@ def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
             "set it to 0, or clip_each_weight to true",
         ),
         "train_dtype": (c.train_dtype is DataType.FLOAT_16, "use BFLOAT_16 or FLOAT_32"),
-        "rlhf_enabled": (c.rlhf_enabled, "switch it off: only supervised steps have one backward pass"),
+        "rlhf_enabled": (c.rlhf_enabled, "switch it off: only supervised training has a single backward pass"),
         "optimizer.optimizer": (c.optimizer.optimizer not in STEP_ALONE, f"use {', '.join(STEP_ALONE)}"),
     }
     for name, (there, hint) in obstacles.items():
@@ -124,8 +125,8 @@ def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
 def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
     if c.rlhf_enabled and c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            f"preference training needs an adapter and is not supported with {c.training_method}: "
-            "the untouched model is the reference",
+            f"{c.training_method} is not supported in preference training, which needs an adapter: the unchanged model "
+            "is the reference",
             "training_method",
             "set training_method to LORA",
         )
@@ -136,8 +137,9 @@ def _few_images_to_compare_with(c: TrainConfig) -> Iterator[Finding]:
     images = c.batch_size * c.gradient_accumulation_steps
     if c.trains_pairs and c.rlhf_dpo_objective is DPOObjective.KTO and images < FEWEST_FOR_KTO:
         yield ConfigWarning(
-            f"compares the images of a step with their mean, and there are {images}: the pull of likes then "
-            f"never weakens; make it {FEWEST_FOR_KTO} or more with gradient_accumulation_steps",
+            f"KTO compares each image with the mean of its optimizer step, which has only {counted(images, 'image')}: "
+            f"the pull of liked images then never weakens; use {FEWEST_FOR_KTO} images per step or more "
+            "(gradient_accumulation_steps)",
             "rlhf_dpo_objective",
         )
 
@@ -165,7 +167,7 @@ def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
 def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_pairs or c.rlhf_dpo_objective is DPOObjective.SIGMOID:
         return
-    hint = "set it to {} or rlhf_dpo_objective to SIGMOID"
+    hint = "set it to {}, or rlhf_dpo_objective to SIGMOID"
     if c.rlhf_dpo_label_smoothing > 0:
         reason = f"label smoothing is not defined for {c.rlhf_dpo_objective}"
         yield ConfigError(reason, "rlhf_dpo_label_smoothing", hint.format("0"))
@@ -197,7 +199,7 @@ def _patience_needs_validation(c: TrainConfig) -> Iterator[Finding]:
 def _metrics_are_different(c: TrainConfig) -> Iterator[Finding]:
     names = [metric.value for metric in c.rlhf_dpo_patience_metrics]
     if len(set(names)) < len(names):
-        yield ConfigError(f"names a metric twice: {', '.join(names)}", "rlhf_dpo_patience_metrics")
+        yield ConfigError(f"lists a metric twice: {', '.join(names)}", "rlhf_dpo_patience_metrics")
 
 
 @rule("rlhf_enabled", "dropout_probability", "text_encoder")
@@ -264,13 +266,13 @@ def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.peft_type is PeftType.LORA and c.lora_decompose and not c.lora_decompose_output_axis:
         yield UnsupportedError(
-            "the diffusers layout holds magnitudes (DoRA) of outputs only, not of inputs",
+            "the diffusers layout can store DoRA magnitudes of outputs only, not of inputs",
             "output_model_format",
             "set it to AUTO or KOHYA_LORA, or set lora_decompose_output_axis to true",
         )
     if c.peft_type is not PeftType.LORA:
         yield UnsupportedError(
-            f"the diffusers layout holds LORA only, not {c.peft_type}",
+            f"the diffusers layout can store LORA only, not {c.peft_type}",
             "output_model_format",
             "set it to AUTO or KOHYA_LORA",
         )
@@ -324,7 +326,7 @@ def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
         part = getattr(c, name)
         if part.train and part.weight_dtype.quantized:
             yield UnsupportedError(
-                f"weights kept in {part.weight_dtype} cannot be trained themselves",
+                f"weights in {part.weight_dtype} cannot be fine-tuned",
                 f"{name}.weight_dtype",
                 "choose 16 or 32 bits, or train an adapter (LORA)",
             )
@@ -348,20 +350,20 @@ def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            "weights of a GGUF file stay as they are and cannot be trained themselves",
+            "the weights of a GGUF file cannot be fine-tuned",
             place,
             "use the model in 16 bits, or train an adapter (LORA)",
         )
         return
     if part.weight_dtype.quantized:
         yield UnsupportedError(
-            f"weights of a GGUF file stay in their blocks and are not rounded to {part.weight_dtype}",
+            f"the weights of a GGUF file keep their own number format and are not rounded to {part.weight_dtype}",
             f"{name}.weight_dtype",
-            "choose BFLOAT_16, which applies to the few weights outside the blocks",
+            "choose BFLOAT_16, which applies only to the few weights of the file that are not quantised",
         )
     if c.training_adapter.model_name:
         yield UnsupportedError(
-            "cannot be added to the weights of a GGUF file, which stay as they are",
+            "cannot be added to the weights of a GGUF file, which cannot be changed",
             "training_adapter.model_name",
             "use the model in 8 or 16 bits, or leave this empty",
         )
@@ -506,6 +508,6 @@ def _ema_moves(c: TrainConfig) -> Iterator[Finding]:
     if 0 < c.max_steps < c.ema_update_step_interval:
         yield ConfigWarning(
             f"is {c.ema_update_step_interval}: the average is not updated within the {c.max_steps} steps of this run "
-            "(max_steps), and the trained weights are saved without averaging",
+            "(max_steps), so the trained weights are saved without averaging",
             "ema_update_step_interval",
         )

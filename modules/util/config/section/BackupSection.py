@@ -21,21 +21,21 @@ class BackupSection(BaseConfig):
         tip="Interval between backups, in the unit next to it.",
     )
     backup_after_unit: TimeUnit = setting(
-        TimeUnit.MINUTE, free=True, title="Unit", group="Backups", tip="Unit of the backup interval."
+        TimeUnit.MINUTE, free=True, title="Backup unit", group="Backups", tip="Unit of the backup interval."
     )
     backup_each_tenth: bool = setting(
         True,
         visible="backup_after_unit=SECOND|MINUTE|HOUR",
         free=True,
-        title="Backup at each tenth",
+        title="Backup every 10 %",
         group="Backups",
         tip=(
-            "Make an additional backup after each tenth of the steps, so that a killed run loses at most a "
-            "tenth. Turn it off if backups take long, as in full fine-tuning."
+            "Make an additional backup after each tenth of the run's steps. A killed run then loses at most a tenth of "
+            "its steps. Turn this off if backups take long, as in full fine-tuning."
         ),
     )
     rolling_backup: bool = setting(
-        True, free=True, title="Keep only the newest", group="Backups", tip="Delete older backups of the run."
+        True, free=True, title="Newest backups only", group="Backups", tip="Delete older backups of the run."
     )
     rolling_backup_count: int = setting(
         3,
@@ -65,7 +65,7 @@ class BackupSection(BaseConfig):
         tip="Interval between saves of the model during training, in the unit next to it.",
     )
     save_every_unit: TimeUnit = setting(
-        TimeUnit.NEVER, free=True, title="Unit", group="Saves", tip="Unit of the save interval."
+        TimeUnit.NEVER, free=True, title="Save unit", group="Saves", tip="Unit of the save interval."
     )
     save_skip_first: int = setting(
         0,
@@ -73,7 +73,7 @@ class BackupSection(BaseConfig):
         le=1_000_000_000,
         visible="!save_every_unit=NEVER",
         free=True,
-        title="Skip first",
+        title="Skipped saves",
         group="Saves",
         tip="Skip this many saves at the start.",
     )

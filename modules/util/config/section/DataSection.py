@@ -117,7 +117,7 @@ class DataSection(BaseConfig):
     mask_source: MaskSource = setting(
         MaskSource.FILE,
         free=False,
-        title="Masks from",
+        title="Mask source",
         group="Masks",
         tip=(
             "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the mask "
@@ -130,7 +130,7 @@ class DataSection(BaseConfig):
         le=1,
         visible="masked_training",
         free=False,
-        title="Weight outside",
+        title="Unmasked weight",
         group="Masks",
         tip=(
             "Weight of the black area of a mask. A small weight keeps the model from changing the rest of "
@@ -154,7 +154,7 @@ class DataSection(BaseConfig):
         False,
         visible="masked_training",
         free=False,
-        title="Normalize the area",
+        title="Area normalisation",
         group="Masks",
         tip=(
             "Divide the loss of an image by the share of its area that counts, so that small "
@@ -171,9 +171,8 @@ class DataSection(BaseConfig):
         title="Prior preservation",
         group="Masks",
         tip=(
-            "Outside the mask, learn what the model predicts without its adapter, with this "
-            "weight. Backgrounds then stay as they were; each step takes one more pass. 0: off; 1 "
-            "is usual."
+            "Weight with which the area outside the mask is held to what the model predicts without its "
+            "adapter. Backgrounds then stay as they were. Each step takes one more pass. 0: off; 1 is usual."
         ),
     )
 
@@ -181,11 +180,11 @@ class DataSection(BaseConfig):
         False,
         visible="!rlhf_enabled",
         free=False,
-        title="Own conditioning",
+        title="Custom conditioning image",
         group="Masks",
         tip=(
-            "For inpainting models: show photo-condlabel.png next to photo.jpg to the model instead of the masked "
-            "image. An image without one is masked as usual."
+            "For inpainting models: the model sees photo-condlabel.png, next to photo.jpg, instead of the masked "
+            "image. An image without such a file is masked as usual."
         ),
     )
 

@@ -21,7 +21,7 @@ class LoraSection(BaseConfig):
         visible=_LORA,
         cost="value",
         free=False,
-        title="Kind",
+        title="Adapter type",
         group="Adapter",
         tip="LORA files work in every program. The other kinds are variants that not every program reads.",
     )
@@ -89,11 +89,11 @@ class LoraSection(BaseConfig):
         visible=f"{_LORA},peft_type=LORA,lora_decompose",
         cost="value",
         free=False,
-        title="DoRA of outputs",
+        title="DoRA output axis",
         group="Adapter",
         tip=(
-            "On: a magnitude for each output of a layer, which diffusers can read. Off: one for each input, "
-            "OneTrainer's default."
+            "On: one magnitude for each output of a layer, which diffusers can read. Off: one magnitude for each "
+            "input of a layer, OneTrainer's default."
         ),
     )
     lora_rs: bool = setting(
@@ -153,7 +153,7 @@ class LoraSection(BaseConfig):
         visible="layer_filter_preset=custom",
         cost="value",
         free=False,
-        title="Filter is a pattern",
+        title="Regex layer filter",
         group="Layers",
         tip="Read the parts of the filter as regular expressions.",
     )

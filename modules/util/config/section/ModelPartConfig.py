@@ -132,9 +132,9 @@ class ModelPartConfig(SourcedPartConfig):
         visible=".gradient_checkpointing",
         title="Activations in main memory",
         tip=(
-            "Keep what gradient checkpointing stores for each block in main memory until the backward "
-            "pass, instead of on the GPU. The larger the images and batches, the more this saves. The "
-            "copies take time; results stay the same."
+            "Gradient checkpointing stores some data for each block until the backward pass. This setting "
+            "keeps that data in main memory instead of on the GPU. The larger the images and batches, the "
+            "more GPU memory this saves. The copies take time; results stay the same."
         ),
     )
 
@@ -170,7 +170,7 @@ class QuantizationConfig(BaseConfig):
         tip=(
             "The linear layers of the denoiser that are kept in 8 or 4 bits, if its weights have this "
             "format: blocks (all in its blocks), another preset of the model family, full for all, or "
-            "custom for your own filter. Fewer layers are more exact and take more memory."
+            "custom for your own filter. With fewer low-bit layers, the model is more exact and takes more memory."
         ),
     )
     layer_filter: str = setting(
@@ -189,7 +189,7 @@ class QuantizationConfig(BaseConfig):
         visible=".layer_filter_preset=custom",
         cost="value",
         free=False,
-        title="Low-bit filter is a pattern",
+        title="Regex low-bit filter",
         tip="Read the parts of this filter as regular expressions.",
     )
 

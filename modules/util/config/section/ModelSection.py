@@ -65,7 +65,7 @@ class ModelSection(BaseConfig):
         min_length=1,
         widget="save_file",
         free=True,
-        title="Save to",
+        title="Output file",
         group="Output",
         tip="The file to which the trained model is written; in the diffusers format, a folder.",
     )

@@ -35,7 +35,7 @@ class OlderNames(BaseConfig):
     rlhf_strict_loss_mixing: bool = setting(
         True,
         title="Strict mixing",
-        tip="Ignored: every term of the loss has its own divisor, so there is nothing to refuse.",
+        tip="Ignored, because every term of the loss has its own divisor.",
     )
 
     def idle(self) -> list[str]:

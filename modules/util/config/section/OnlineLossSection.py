@@ -66,11 +66,11 @@ class OnlineLossSection(BaseConfig):
         KlType.EXACT,
         visible=f"{_ONLINE},rlhf_kl_beta",
         free=False,
-        title="KL",
+        title="KL type",
         group="Policy loss",
         tip=(
-            "EXACT is the divergence of the denoising steps, and FLOW_GRPO the same without the step size. "
-            "X compares the next latents, V the predictions. Decoupled modes support V only."
+            "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step size. "
+            "X: compares the next latents. V: compares the predictions. Decoupled modes support V only."
         ),
     )
     rlhf_grpo_guard: bool = setting(
@@ -111,7 +111,7 @@ class OnlineLossSection(BaseConfig):
         le=1e9,
         visible=f"{_COUPLED},rlhf_loss_aggregation=CONSTANT",
         free=False,
-        title="Divisor",
+        title="Loss divisor",
         group="Policy loss",
         tip="Constant number of steps by which CONSTANT divides, as Dr. GRPO does.",
     )
@@ -121,13 +121,16 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Log-probability",
         group="Policy loss",
-        tip="Mean or sum over the numbers of a latent. SUM needs a clip range that is larger by this number of values.",
+        tip=(
+            "Mean or sum over the values of a latent. With SUM, multiply the clip range by the number of values in a "
+            "latent."
+        ),
     )
     rlhf_logprob_form: LogProbForm = setting(
         LogProbForm.GAUSSIAN,
         visible=_COUPLED,
         free=False,
-        title="Form",
+        title="Log-probability form",
         group="Policy loss",
         tip=(
             "SQUARED_ERROR leaves out the standard deviation, as some programs do for CPS. Ratios are then "
@@ -150,11 +153,11 @@ class OnlineLossSection(BaseConfig):
         RatioCheck.AUTO,
         visible=_COUPLED,
         free=True,
-        title="First ratio",
+        title="First ratio check",
         group="Policy loss",
         tip=(
-            "What to do if the first ratio is not 1. AUTO ends the run if it must be exact, and "
-            "otherwise warns."
+            "What to do if the first ratio is not 1. AUTO ends the run where the ratio must be exact, and "
+            "warns otherwise."
         ),
     )
     rlhf_ratio_tolerance: Float | None = setting(
@@ -166,15 +169,15 @@ class OnlineLossSection(BaseConfig):
         title="Ratio tolerance",
         group="Policy loss",
         tip=(
-            "How far the first ratio may be from 1. Empty: 0 if it must be exact, otherwise a quarter of the clip "
-            "range."
+            "How far the first ratio may be from 1. Empty: 0 where the ratio must be exact, otherwise a quarter of "
+            "the clip range."
         ),
     )
     rlhf_gspo_weighting: GspoWeighting = setting(
         GspoWeighting.LENGTH,
         visible=shown_for("trajectory_loss"),
         free=False,
-        title="Weight of an image",
+        title="Image weighting",
         group="Policy loss",
         tip="LENGTH weights each image by its number of trained steps, DOCUMENT weights all images equally.",
     )
@@ -194,11 +197,12 @@ class OnlineLossSection(BaseConfig):
         visible=shown_for("trajectory_loss"),
         cost="value",
         free=False,
-        title="Whole trajectories",
+        title="Trajectory strategy",
         group="Policy loss",
         tip=(
-            "EXACT keeps the graphs of all denoising steps, STASH adds up gradients, TWO_PASS runs the "
-            "model twice. All give the same gradient."
+            "How the loss over all trained steps of an image is computed. EXACT keeps the graphs of all steps. "
+            "STASH adds up gradients. TWO_PASS runs the model twice. AUTO chooses STASH or TWO_PASS. All give "
+            "the same gradient."
         ),
     )
     rlhf_dgpo_beta: Float = setting(
@@ -211,12 +215,12 @@ class OnlineLossSection(BaseConfig):
         title="Beta",
         group="Group loss",
         tip=(
-            "How soon a group stops counting. Its weight is sigmoid(s), where s is beta times the mean of "
-            "advantage x "
-            "(error - error of the reference) over its images. The weight begins at 0.5 and is 0.27 at s = -1: with "
-            "100, once the errors of an image with advantage 1 have fallen by 0.01 on average. Errors of "
-            "flow-matching models are near 1, so this is 1 % of them. Use a lower value to move further "
-            "from the reference. Other programs may use another mean, so their values cannot be copied."
+            "How quickly a group loses weight as the model learns from it. The weight is sigmoid(s), where s is beta "
+            "times the mean of advantage x (error - error of the reference) over the group's images. The weight "
+            "begins at 0.5 and is 0.27 at s = -1. With beta 100, it reaches 0.27 once the errors of an image with "
+            "advantage 1 have fallen by 0.01 on average. Errors of flow-matching models are near 1, so this is 1 % "
+            "of the error. Use a lower value to move further from the reference. Other programs may use another "
+            "mean, so their values cannot be copied."
         ),
     )
     rlhf_dgpo_group_strategy: GroupStrategy = setting(
@@ -224,11 +228,12 @@ class OnlineLossSection(BaseConfig):
         visible=shown_for("group_loss"),
         cost="value",
         free=False,
-        title="Whole groups",
+        title="Group strategy",
         group="Group loss",
         tip=(
-            "EXACT needs whole groups in a batch, STASH adds up gradients, TWO_PASS runs the model twice. All give "
-            "the same gradient."
+            "How the loss over all images of a prompt is computed. EXACT needs whole groups in a batch. STASH adds "
+            "up gradients. TWO_PASS runs the model twice. AUTO chooses the fastest that is possible. All give the "
+            "same gradient."
         ),
     )
     rlhf_dgpo_clip_dsm: bool = setting(
@@ -236,18 +241,18 @@ class OnlineLossSection(BaseConfig):
         visible=shown_for("group_loss"),
         cost="value",
         free=False,
-        title="Clip",
+        title="Image clipping",
         group="Group loss",
-        tip="Ignore images that have moved far enough from the old policy.",
+        tip="Ignore images on which the model has moved far enough from the old policy.",
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
         visible=f"{shown_for('group_loss')},rlhf_kl_beta",
         cost="value",
         free=False,
-        title="Clip KL",
+        title="KL clipping",
         group="Group loss",
-        tip="Images that are ignored by the clip are not pulled back to the reference either.",
+        tip="Do not pull the model back to the reference on clipped images either.",
     )
     rlhf_dgpo_use_ema_ref: bool = setting(
         False,
@@ -273,9 +278,12 @@ class OnlineLossSection(BaseConfig):
         GroupNoise.GROUP_FIXED,
         visible=_DECOUPLED,
         free=False,
-        title="Noise",
+        title="Group noise",
         group="Group loss",
-        tip="Draw one noise for all images of a prompt, one for each of its timesteps, or one for each image.",
+        tip=(
+            "GROUP_FIXED: one noise for all images of a prompt. GROUP_PER_TIMESTEP: one noise for each timestep of "
+            "a prompt. INDEPENDENT: one noise for each image."
+        ),
     )
     rlhf_num_train_timesteps: int = setting(
         0,
@@ -284,9 +292,9 @@ class OnlineLossSection(BaseConfig):
         visible=_DECOUPLED,
         cost="value",
         free=False,
-        title="Timesteps",
+        title="Timesteps per image",
         group="Group loss",
-        tip="Number of noise levels per image and pass. 0: one for each rollout step.",
+        tip="Number of noise levels at which an image is trained in each pass. 0: one for each rollout step.",
     )
     rlhf_timestep_range_low: Float = setting(
         0.0,
@@ -295,9 +303,9 @@ class OnlineLossSection(BaseConfig):
         visible=_DECOUPLED,
         cost="value",
         free=False,
-        title="Range from",
+        title="Timestep range start",
         group="Group loss",
-        tip="Beginning of the trained range of denoising: 0 is pure noise.",
+        tip="Start of the part of denoising that is trained. 0: pure noise.",
     )
     rlhf_timestep_range_high: Float = setting(
         0.6,
@@ -306,16 +314,16 @@ class OnlineLossSection(BaseConfig):
         visible=_DECOUPLED,
         cost="value",
         free=False,
-        title="Range to",
+        title="Timestep range end",
         group="Group loss",
-        tip="End of the trained range of denoising: 1 is the finished image.",
+        tip="End of the part of denoising that is trained. 1: the finished image.",
     )
     rlhf_timestep_sampler: TimestepSampler = setting(
         TimestepSampler.DISCRETE,
         visible=_DECOUPLED,
         cost="value",
         free=False,
-        title="Draw",
+        title="Timestep draw",
         group="Group loss",
         tip=("How the noise levels are drawn: from the steps of the rollout (DISCRETE) or continuously."),
     )
@@ -325,7 +333,7 @@ class OnlineLossSection(BaseConfig):
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
         free=False,
-        title="Mean",
+        title="Logit-normal mean",
         group="Group loss",
         tip="Centre of the logit-normal distribution.",
     )
@@ -335,7 +343,7 @@ class OnlineLossSection(BaseConfig):
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
         free=False,
-        title="Standard deviation",
+        title="Logit-normal standard deviation",
         group="Group loss",
         tip="Width of the logit-normal distribution.",
     )
@@ -345,9 +353,9 @@ class OnlineLossSection(BaseConfig):
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=UNIFORM|LOGIT_NORMAL",
         free=False,
-        title="Shift",
+        title="Shift of draws",
         group="Group loss",
-        tip="Shifts continuous draws towards the image. 1: no shift.",
+        tip="Values above 1 shift continuously drawn timesteps towards the image. 1: no shift.",
     )
     rlhf_ema_ref_max_decay: Float = setting(
         0.3,
@@ -355,7 +363,7 @@ class OnlineLossSection(BaseConfig):
         lt=1,
         visible=shown_for("old_policy"),
         free=False,
-        title="Highest decay",
+        title="Highest old-policy decay",
         group="Old policy",
         tip="Maximum share of the old policy that is kept at each optimizer step.",
     )
@@ -365,7 +373,7 @@ class OnlineLossSection(BaseConfig):
         le=1,
         visible=shown_for("old_policy"),
         free=False,
-        title="Decay ramp",
+        title="Old-policy decay ramp",
         group="Old policy",
         tip="How much the kept share of the old policy rises with each optimizer step, starting at 0.",
     )

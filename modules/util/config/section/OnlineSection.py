@@ -73,8 +73,8 @@ class OnlineSection(BaseConfig):
         title="Split over GPUs",
         group="Prompts",
         tip=(
-            "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all processes, "
-            "GROUP_CONTIGUOUS keeps them in one, DISTRIBUTED_K_REPEAT mixes them."
+            "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all processes. "
+            "GROUP_CONTIGUOUS keeps each prompt's images in one process. DISTRIBUTED_K_REPEAT mixes all images."
         ),
     )
     rlhf_inner_epochs: int = setting(
@@ -84,7 +84,7 @@ class OnlineSection(BaseConfig):
         visible=_ONLINE,
         cost="value",
         free=False,
-        title="Passes",
+        title="Passes per epoch",
         group="Prompts",
         tip="Number of times the images of an epoch are trained on.",
     )
@@ -98,8 +98,8 @@ class OnlineSection(BaseConfig):
         title="Images per step",
         group="Prompts",
         tip=(
-            "Number of images in an optimizer step over all processes, not counting skipped ones. 0: "
-            "follows from batch size and accumulation."
+            "Number of images in an optimizer step over all processes, not counting skipped images. 0: "
+            "batch size times accumulation decides."
         ),
     )
     rlhf_docs_per_step_multiple: int = setting(
@@ -113,8 +113,8 @@ class OnlineSection(BaseConfig):
         group="Prompts",
         tip=(
             "The number of micro-batches in an optimizer step must be a multiple of this, or the "
-            "run does not start. If images are skipped, a step continues to the next multiple. The last "
-            "step of an epoch takes the remaining images."
+            "run does not start. If images are skipped, a step takes further micro-batches up to the next "
+            "multiple. The last step of an epoch takes the remaining images."
         ),
     )
     rlhf_short_step: ShortStep = setting(
@@ -123,7 +123,10 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Short last step",
         group="Prompts",
-        tip=("Train the last step of an epoch with fewer images than requested, or end with an error."),
+        tip=(
+            "If too few images are left for the last step of an epoch: TRAIN trains on fewer images than requested, "
+            "ERROR ends the run."
+        ),
     )
     rlhf_max_empty_batches: int = setting(
         16,
@@ -143,9 +146,9 @@ class OnlineSection(BaseConfig):
         cost="value",
         free=False,
         first=True,
-        title="Steps",
+        title="Rollout steps",
         group="Rollout",
-        tip=("Denoising steps of the training images. A few are enough: the images need not look finished."),
+        tip=("Number of denoising steps for each image. A few steps are enough: the images need not look finished."),
     )
     rlhf_rollout_size: str = setting(
         "",
@@ -187,20 +190,23 @@ class OnlineSection(BaseConfig):
         visible=_ONLINE,
         cost="value",
         free=False,
-        title="Batch size",
+        title="Rollout batch size",
         group="Rollout",
-        tip=("Images made at once. 0: the batch size of training, so that both compute the same numbers."),
+        tip=(
+            "Number of images made at once. 0: the batch size of training, so that rollout and training compute the "
+            "same numbers."
+        ),
     )
     rlhf_rollout_cfg_layout: GuidanceLayout = setting(
         GuidanceLayout.SPLIT,
         visible=_ONLINE,
         cost="value",
         free=False,
-        title="CFG passes",
+        title="CFG layout",
         group="Rollout",
         tip=(
-            "SPLIT runs the model twice and keeps the gradients of one pass. JOINT runs it once with twice "
-            "the batch."
+            "SPLIT runs the model twice per step and keeps the gradients of one pass. JOINT runs the model once "
+            "with twice the batch."
         ),
     )
     rlhf_shared_start_noise: bool = setting(
@@ -241,11 +247,11 @@ class OnlineSection(BaseConfig):
         le=100,
         visible=_COUPLED,
         free=False,
-        title="Temperature",
+        title="Noise temperature",
         group="Rollout",
         tip=(
             "Multiplies the standard deviation of the noise, in rollout and training alike. Values other "
-            "than 1 change the look of the images; the noise level does not."
+            "than 1 change the look of the images. The noise level does not change the look."
         ),
     )
     rlhf_sde_window: str = setting(
@@ -253,7 +259,7 @@ class OnlineSection(BaseConfig):
         visible=_COUPLED,
         cost="value",
         free=False,
-        title="Trained steps",
+        title="Range of trained steps",
         group="Rollout",
         tip=(
             "First and last denoising step that may be trained, such as 0-4 (0 is the noisiest). Empty: all except "
@@ -270,8 +276,8 @@ class OnlineSection(BaseConfig):
         title="Trained steps per image",
         group="Rollout",
         tip=(
-            "Number of denoising steps trained in an epoch. They are drawn again for each epoch; the "
-            "others add no noise. 0: all steps."
+            "Number of denoising steps trained in an epoch. These steps are drawn again for each epoch. The "
+            "other steps add no noise. 0: all steps."
         ),
     )
     rlhf_sde_choice: SdeChoice = setting(
@@ -280,7 +286,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Choice of trained steps",
         group="Rollout",
-        tip="RANDOM takes any steps, CONTIGUOUS takes consecutive ones.",
+        tip="RANDOM: any steps. CONTIGUOUS: consecutive steps.",
     )
     rlhf_rollout_storage_dtype: DataType = setting(
         DataType.FLOAT_32,
@@ -309,7 +315,10 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Old policy from step",
         group="Rollout",
-        tip="After this many optimizer steps the old policy makes the images, if the mode has an old policy.",
+        tip=(
+            "After this many optimizer steps, the old policy makes the images. No effect if the mode has no old "
+            "policy."
+        ),
     )
     rlhf_keep_images: int = setting(
         16,
@@ -356,7 +365,7 @@ class OnlineSection(BaseConfig):
         RewardCombination.SUM,
         visible=_ONLINE,
         free=False,
-        title="Several rewards",
+        title="Reward combination",
         group="Reward",
         tip=(
             "SUM adds the rewards as they are. GDPO first brings them to the same scale within a prompt, "
@@ -367,9 +376,9 @@ class OnlineSection(BaseConfig):
         RewardFailure.FAIL,
         visible=_ONLINE,
         free=False,
-        title="When a reward fails",
+        title="Failed rewards",
         group="Reward",
-        tip="End the run, or skip the images of that prompt.",
+        tip="FAIL: end the run if a reward fails. SKIP_GROUP: skip all images of the prompt.",
     )
     rlhf_reward_device: str = setting(
         "auto",
@@ -377,7 +386,7 @@ class OnlineSection(BaseConfig):
         visible=_ONLINE,
         cost="value",
         free=True,
-        title="Device",
+        title="Reward device",
         group="Reward",
         tip="The device of reward models; auto takes the device of the run.",
     )
@@ -389,7 +398,8 @@ class OnlineSection(BaseConfig):
         title="Unload the model while scoring",
         group="Reward",
         tip=(
-            "Move the model off the device while images are scored, and the reward models off it otherwise."
+            "Keep only the reward models on the device while images are scored, and only the trained model "
+            "otherwise. Slower; use it if both do not fit."
         ),
     )
     rlhf_person_timeout: Float = setting(
@@ -411,7 +421,7 @@ class OnlineSection(BaseConfig):
         le=1,
         visible=_ONLINE,
         free=False,
-        title="Share of prompts you see",
+        title="Share of shown prompts",
         group="Reward",
         tip=(
             'With the reward "person": the share of prompts that are shown to you. A taste head learns from your '
@@ -422,10 +432,10 @@ class OnlineSection(BaseConfig):
         False,
         visible=_ONLINE,
         free=False,
-        title="Ranks",
+        title="Ranks as rewards",
         group="Advantage",
         tip=(
-            "Learn only from the order of a prompt's images: each reward is replaced by its rank among them, from 0 "
+            "Learn only from the order of a prompt's images: each reward is replaced by its rank in the prompt, from 0 "
             "(worst) to 1 (best). Turn it on if a few very high or low scores dominate, or if the scale of "
             "a reward means little."
         ),
@@ -434,11 +444,11 @@ class OnlineSection(BaseConfig):
         AdvantageScale.GLOBAL_STD,
         visible=_ONLINE,
         free=False,
-        title="Scale",
+        title="Advantage scale",
         group="Advantage",
         tip=(
-            "Rewards are compared with the mean of their prompt. The difference is divided by the "
-            "standard deviation of the whole epoch, by that of the prompt, or not at all."
+            "An advantage is the reward of an image minus the mean of its prompt. This difference is divided by "
+            "the standard deviation of the whole epoch, by the standard deviation of the prompt, or not at all."
         ),
     )
     rlhf_advantage_eps: Float = setting(
@@ -447,7 +457,7 @@ class OnlineSection(BaseConfig):
         le=1,
         visible=_ONLINE,
         free=False,
-        title="Epsilon",
+        title="Advantage epsilon",
         group="Advantage",
         tip="Added to the standard deviation to avoid division by zero; above 0.",
     )
@@ -457,7 +467,7 @@ class OnlineSection(BaseConfig):
         le=1000,
         visible=_ONLINE,
         free=False,
-        title="Limit",
+        title="Advantage limit",
         group="Advantage",
         tip="Advantages are clipped to the range from minus this value to this value.",
     )

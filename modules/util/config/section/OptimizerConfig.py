@@ -23,7 +23,7 @@ class OptimizerConfig(BaseConfig):
         tip=(
             "The update rule. ADAMW is the safe choice. PRODIGY and DADAPT find their own step size; set "
             "the learning rate to 1 for them. MUON updates the matrices inside blocks and leaves "
-            "the rest to ADAMW (at 3e-4). The 8BIT variants need less memory. The ADV variants and "
+            "all other weights to ADAMW (at 3e-4). The 8BIT variants need less memory. The ADV variants and "
             "PRODIGY_PLUS_SCHEDULE_FREE need additional packages (requirements-optimizers.txt)."
         ),
     )
@@ -79,7 +79,7 @@ class OptimizerConfig(BaseConfig):
         False,
         cost="value",
         free=False,
-        title="Step in the backward pass",
+        title="Fused backward pass",
         group="Optimizer",
         tip=(
             "Apply each gradient as soon as it is computed, then drop it. Fine-tuning a whole "

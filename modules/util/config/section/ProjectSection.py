@@ -34,12 +34,12 @@ class ProjectSection(BaseConfig):
         free=False,
         title="Seed",
         group="Run",
-        tip=("Start of all random numbers. The same config with the same seed trains the same weights."),
+        tip=("Seed of all random numbers. The same config with the same seed trains the same weights."),
     )
     continue_last_backup: bool = setting(
         False,
         free=True,
-        title="Continue from last backup",
+        title="Resume from last backup",
         group="Run",
         tip="Resume from the newest backup in the workspace instead of starting a new run.",
     )

@@ -28,13 +28,13 @@ class RewardConfig(BaseConfig):
         1.0, title="Weight", tip="Factor of this reward in the sum of all rewards. Below 0: lower values are better."
     )
     clip_low: Float | None = setting(
-        None, widget="bound", title="Lowest", tip="Smaller values are raised to this value. Empty: no limit."
+        None, widget="bound", title="Lowest score", tip="Smaller values are raised to this value. Empty: no limit."
     )
     clip_high: Float | None = setting(
-        None, widget="bound", title="Highest", tip="Larger values are lowered to this value. Empty: no limit."
+        None, widget="bound", title="Highest score", tip="Larger values are lowered to this value. Empty: no limit."
     )
     threshold: Float | None = setting(
-        None, widget="bound", title="Threshold", tip="Values below it count as 0. Empty: no threshold."
+        None, widget="bound", title="Threshold", tip="Values below the threshold count as 0. Empty: no threshold."
     )
     normalise: bool = setting(
         False,

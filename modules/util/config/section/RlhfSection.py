@@ -70,7 +70,7 @@ class RlhfSection(BaseConfig):
         group="Loss",
         tip=(
             "SIGMOID is DPO as published. IPO aims at a fixed margin and resists overfitting; HINGE stops at "
-            "a margin of 1. KTO learns from single liked and disliked images, which need no partners."
+            "a margin of 1. KTO learns from single images, liked or disliked, without pairs."
         ),
     )
     rlhf_dpo_beta: Float = setting(
@@ -97,7 +97,7 @@ class RlhfSection(BaseConfig):
         first=True,
         title="Label smoothing",
         group="Loss",
-        tip="Share of your picks that is assumed to be mistaken.",
+        tip="Share of your picks that is assumed to be wrong. 0: all picks are right.",
     )
     rlhf_dpo_confidence: DPOConfidence = setting(
         DPOConfidence.OFF,
@@ -106,9 +106,9 @@ class RlhfSection(BaseConfig):
         title="Confidence",
         group="Loss",
         tip=(
-            "Take into account how certain the ranking was of each pair. SMOOTHING assumes "
-            "mistakes more often in uncertain pairs. MARGIN requires a larger margin for certain "
-            "pairs. Pairs that were chosen without comparisons count as usual."
+            "Use the certainty with which each pair was ranked. SMOOTHING assumes more mistakes in "
+            "uncertain pairs. MARGIN requires a larger margin for certain pairs. Pairs that were "
+            "chosen without comparisons count as usual."
         ),
     )
     rlhf_dpo_ipo_tau: Float = setting(
@@ -127,7 +127,10 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Adaptive beta",
         group="Loss",
-        tip="Adapt beta to the margins of recent pairs, between a quarter and four times its value.",
+        tip=(
+            "Adapt beta to the margins of recent pairs. Beta stays between a quarter and four times the value set "
+            "here."
+        ),
     )
     rlhf_supervised_mix: Float = setting(
         0.0,
@@ -140,7 +143,7 @@ class RlhfSection(BaseConfig):
         title="Supervised mix",
         group="Loss",
         tip=(
-            "Weight of the ordinary loss on the chosen images, which keeps these images likely. 0.25 suits "
+            "Weight of the ordinary loss on the chosen images, which keeps the chosen images likely. 0.25 suits "
             "flow-matching models. 0: off."
         ),
     )
@@ -208,7 +211,7 @@ class RlhfSection(BaseConfig):
         PairMaskNorm.MASKED_MEAN,
         visible=f"{_DPO},!rlhf_dpo_mask=OFF",
         free=False,
-        title="Mean over",
+        title="Mask averaging",
         group="Masks",
         tip=(
             "MASKED_MEAN averages over the mask, so that beta means the same as without masks. MEAN "
@@ -260,8 +263,8 @@ class RlhfSection(BaseConfig):
         title="Timesteps of a pair",
         group="Noise",
         tip=(
-            "STRATIFIED spreads the timesteps of a pair evenly over the times it is used. UNIFORM draws "
-            "each timestep independently."
+            "STRATIFIED spreads the timesteps of a pair evenly over the uses of the pair. UNIFORM draws each "
+            "timestep independently."
         ),
     )
     rlhf_dpo_timestep_strata: int = setting(
@@ -270,7 +273,7 @@ class RlhfSection(BaseConfig):
         le=1000,
         visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
         free=False,
-        title="Strata",
+        title="Timestep strata",
         group="Noise",
         tip=(
             "Number of parts into which the range of timesteps is split. A pair is trained once in every "
@@ -309,7 +312,7 @@ class RlhfSection(BaseConfig):
         title="Cache reference scores",
         group="Memory",
         tip=(
-            "Compute the reference's scores once, for a fixed set of draws, and keep them. Training is "
+            "Compute the scores of the reference once, for a fixed set of draws, and keep these scores. Training is "
             "then about a third faster."
         ),
     )
@@ -320,7 +323,7 @@ class RlhfSection(BaseConfig):
         visible=f"{_DPO},rlhf_dpo_reference_cache",
         cost="value",
         free=False,
-        title="Draws per pair",
+        title="Cached draws per pair",
         group="Memory",
         tip=(
             "Number of draws (timestep and noise) cached for each pair. More draws are better for the "
@@ -333,7 +336,7 @@ class RlhfSection(BaseConfig):
         visible=_DPO,
         free=False,
         first=True,
-        title="Validation",
+        title="Validation on pairs",
         group="Validation",
         tip="Measure loss and accuracy on pairs that are not trained on.",
     )
@@ -356,7 +359,7 @@ class RlhfSection(BaseConfig):
         le=1000,
         visible=_VALIDATION,
         free=True,
-        title="Draws per pair",
+        title="Validation draws",
         group="Validation",
         tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
     )
@@ -405,9 +408,9 @@ class RlhfSection(BaseConfig):
         title="Stalled metrics needed",
         group="Validation",
         tip=(
-            "How many of the watched metrics must stall for a validation to count as one without progress. "
+            "Number of watched metrics that must stall before a validation counts as one without progress. "
             "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it "
-            "does not exceed its best value so far; an accuracy of 1.0 can only stall."
+            "does not exceed its best value so far. An accuracy of 1.0 can only stall."
         ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(

@@ -32,7 +32,7 @@ class SamplingSection(BaseConfig):
         widget="model",
         visible="training_method=LORA|EMBEDDING",
         free=True,
-        title="Sample with",
+        title="Sampling model",
         group="Samples",
         tip="Make the samples with another denoiser, usually the distilled version of the base model: a folder, a file "
         "or a Hugging Face name. The trained adapter or embedding is applied to it while a sample is made. "
@@ -51,7 +51,7 @@ class SamplingSection(BaseConfig):
     sample_after_unit: TimeUnit = setting(
         TimeUnit.NEVER,
         free=True,
-        title="Unit",
+        title="Sampling unit",
         group="When",
         tip="Unit of the sampling interval. NEVER: no samples. ALWAYS: after each step.",
     )
@@ -61,7 +61,7 @@ class SamplingSection(BaseConfig):
         le=1_000_000_000,
         visible="!sample_after_unit=NEVER",
         free=True,
-        title="Skip first",
+        title="Skipped samplings",
         group="When",
         tip="Skip this many samplings at the start, when images change little. Samples before training are still made.",
     )

@@ -70,7 +70,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Clip gradient norm",
         group="Steps",
-        tip="Gradients with a larger norm are scaled down to this norm. Empty or 0: no limit.",
+        tip="Maximum norm of the gradients. Larger gradients are scaled down to this norm. Empty or 0: no limit.",
     )
     clip_each_weight: bool = setting(
         False,
@@ -79,7 +79,7 @@ class TrainingSection(BaseConfig):
         group="Steps",
         tip=(
             "Apply the limit to the gradient of each weight instead of to all gradients together. "
-            "Required if the optimizer steps in the backward pass. OneTrainer does the same there."
+            "Required for the fused backward pass, in which OneTrainer also clips this way."
         ),
     )
     nan_patience: int = setting(
@@ -123,7 +123,7 @@ class TrainingSection(BaseConfig):
         "",
         visible="learning_rate_scheduler=CUSTOM",
         free=False,
-        title="Class",
+        title="Scheduler class",
         group="Learning rate",
         tip=(
             "A learning rate scheduler of torch or of another installed package, with its module, such as "
@@ -161,7 +161,7 @@ class TrainingSection(BaseConfig):
         le=10_000,
         visible="learning_rate_scheduler=COSINE|COSINE_WITH_RESTARTS|COSINE_WITH_HARD_RESTARTS",
         free=False,
-        title="Cycles",
+        title="Schedule cycles",
         group="Learning rate",
         tip="Number of cosine waves in the run.",
     )
@@ -171,7 +171,7 @@ class TrainingSection(BaseConfig):
         le=1,
         visible="!learning_rate_scheduler=CONSTANT|ADAFACTOR",
         free=False,
-        title="Lowest factor",
+        title="Lowest rate factor",
         group="Learning rate",
         tip="The schedule ends at this share of the learning rate.",
     )
@@ -184,7 +184,7 @@ class TrainingSection(BaseConfig):
         title="REX curvature",
         group="Learning rate",
         tip=(
-            "How long REX stays high. 0: a straight line. 0.5: as in the paper. 0.9: as in "
+            "How long the rate stays high with REX. 0: a straight line. 0.5: as in the paper. 0.9: as in "
             "OneTrainer; the factor is still 0.91 in the middle of the run."
         ),
     )
@@ -244,7 +244,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="EMA interval",
         group="EMA",
-        tip="Steps between updates of the average.",
+        tip="Number of optimizer steps between two updates of the average.",
     )
 
     mse_strength: Float = setting(
@@ -322,7 +322,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Loss weight strength",
         group="Loss",
-        tip="Gamma of MIN_SNR_GAMMA (5 is usual) or of P2 (1 is usual); the highest weight of SNR.",
+        tip="MIN_SNR_GAMMA: gamma, 5 is usual. P2: gamma, 1 is usual. SNR: the highest weight.",
     )
     loss_scaler: Scaler = setting(
         Scaler.NONE,
@@ -343,7 +343,8 @@ class TrainingSection(BaseConfig):
         group="Noise",
         tip=(
             "How timesteps are drawn. UNIFORM: evenly. LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP: more "
-            "in the middle. HEAVY_TAIL: more at both ends. SIGMOID, BETA and POWER: towards one end."
+            "in the middle. HEAVY_TAIL: more in the middle, or more at both ends if its weight is below 0. "
+            "SIGMOID, BETA and POWER: towards one end."
         ),
     )
     noising_weight: Float = setting(
@@ -355,7 +356,7 @@ class TrainingSection(BaseConfig):
         title="Distribution weight",
         group="Noise",
         tip=(
-            "SIGMOID: slope. LOGIT_NORMAL: the standard deviation is 1 plus this. HEAVY_TAIL: -1 to 1.75. "
+            "SIGMOID: slope. LOGIT_NORMAL: the standard deviation minus 1. HEAVY_TAIL: -1 (ends) to 1.75 (middle). "
             "INVERTED_PARABOLA: curvature, 7.7 is usual. BETA: alpha. POWER: exponent, at least 1."
         ),
     )

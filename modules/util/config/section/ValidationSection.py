@@ -28,10 +28,10 @@ class ValidationSection(BaseConfig):
         free=True,
         title="Validate every",
         group="Validation",
-        tip="Interval between validations, in the unit next to it. Preference training uses it too.",
+        tip="Interval between validations, in the unit next to it. Validation on pairs uses the same interval.",
     )
     validate_after_unit: TimeUnit = setting(
-        TimeUnit.EPOCH, free=True, title="Unit", group="Validation", tip="Unit of the validation interval."
+        TimeUnit.EPOCH, free=True, title="Validation unit", group="Validation", tip="Unit of the validation interval."
     )
     validation_draws: int = setting(
         4,

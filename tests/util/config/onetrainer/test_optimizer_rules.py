@@ -134,7 +134,7 @@ def test_a_limit_that_is_not_supported_is_noted(tmp_path: Path) -> None:
 
 def test_a_rule_that_never_moves_half_of_an_adapter_is_warned_of(tmp_path: Path) -> None:
     def said(config: TrainConfig) -> list[str]:
-        return [warning for warning in check_config(config) if "starts at 0 and stays there" in warning]
+        return [warning for warning in check_config(config) if "starts at 0 then stays at 0" in warning]
 
     config, _ = imported(tmp_path, "LAMB")
     assert len(said(config)) == 1

@@ -52,7 +52,7 @@ def test_a_size_of_sources_needs_a_family_that_takes_some() -> None:
 def test_the_message_names_the_family_and_what_it_has() -> None:
     config = read_config({"text_encoder_2": {"train": True}})
     assert [str(warning) for warning in find_problems(config).warnings] == [
-        "text_encoder_2.train: has no effect: Stable Diffusion 1.5 has no text_encoder_2, its parts are unet, "
+        "text_encoder_2.train: has no effect: Stable Diffusion 1.5 has no text_encoder_2; its parts are unet, "
         "text_encoder, vae"
     ]
 
