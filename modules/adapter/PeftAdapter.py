@@ -285,7 +285,7 @@ def _size(
 
 
 def _settings(options: AdapterOptions) -> tuple[PeftConfig, ModuleType]:
-    """What peft's layers have in common, and where their classes are."""
+    """Return the settings that peft's layers have in common, and the package with their classes."""
     from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
     from peft.tuners import loha, lokr, lora, oft
 

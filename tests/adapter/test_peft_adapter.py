@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig, PeftConfig, inject_adapter_in_model
+from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig, inject_adapter_in_model
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import adaptable_layers
@@ -72,7 +74,7 @@ def test_every_parameter_is_trained_once(options: AdapterOptions) -> None:
     assert sorted(map(id, parameters)) == sorted(map(id, own))
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "lora": LoraConfig(r=4, lora_alpha=2, rank_pattern={"conv_in": 3}),
     "dora": LoraConfig(r=4, lora_alpha=2, rank_pattern={"conv_in": 3}, use_dora=True),
     "loha": LoHaConfig(r=4, alpha=2, rank_pattern={"conv_in": 3}),
@@ -82,7 +84,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
-def test_layers_are_those_that_peft_injects(name: str, settings: PeftConfig) -> None:
+def test_layers_are_those_that_peft_injects(name: str, settings: Any) -> None:
     kind = {"dora": "LORA", "oft": "OFT_2"}.get(name, name.upper())
     ranks = {} if kind == "OFT_2" else {"conv_in": 3}
     options = AdapterOptions(rank=4, alpha=2.0, kind=kind, decompose=name == "dora", rank_pattern=ranks)
