@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,8 +126,6 @@ class AdapterHandle:
             above, _, name = path.rpartition(".")
             module = self.model.module(part)
             setattr(module.get_submodule(above), name, layer.get_base_layer())
-            if hasattr(module, "peft_config"):
-                del module.peft_config
         self.model.adapter = None
         self.model.layers_changed()
 
@@ -182,12 +180,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
         field = "" if source is None else "lora_model_name"
         check_readable(part, bases, options.kind, options.decompose, field)
     for part, paths in chosen.items():
-        module = model.module(part)
-        _inject(module, _peft_config(options, part, paths, ranks, alphas))
-        found = {name: layer for name, layer in module.named_modules() if _is_tuned(layer)}
-        if set(found) != set(paths):
-            raise RuntimeError(f"peft adapted {len(found)} layers of {part} instead of {len(paths)}")
-        for path, layer in found.items():
+        sizes = {path: _size(options, f"{part}.{path}", ranks, alphas) for path in paths}
+        for path, layer in _wrap(model.module(part), part, options, sizes).items():
             layers[f"{part}.{path}"] = layer
             if options.decompose and not options.decompose_outputs:
                 measure_inputs(layer, NAME)
@@ -234,12 +228,6 @@ def _own_items(layer: Any) -> Iterator[tuple[str, Any]]:
             yield attribute, held[NAME]
 
 
-def _is_tuned(module: nn.Module) -> bool:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    return isinstance(module, BaseTunerLayer)
-
-
 @cache
 def _prepare_peft() -> None:
     """Let peft search for its own types of layers only once, and not find those that no model here has."""
@@ -250,13 +238,32 @@ def _prepare_peft() -> None:
         is_bnb_4bit_available()
 
 
-def _inject(module: nn.Module, settings: PeftConfig) -> None:
-    _prepare_peft()
-    from peft import inject_adapter_in_model
+def _wrap(
+    module: nn.Module, part: str, options: AdapterOptions, sizes: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Freeze a part and put peft's layers around some of its own: path -> layer, in model order.
 
-    # peft draws initial values that are replaced below; the global stream must not be affected
+    ``peft.inject_adapter_in_model`` makes the same layers, but compares each with the expressions of all others, which
+    takes minutes for large models, and walks through the model several times.
+
+    Args:
+        sizes: path -> arguments of its layer, see ``_size``.
+    """
+    _prepare_peft()
+    settings, kinds = _settings(options)
+    bases = {path: layer for path, layer in module.named_modules() if path in sizes}
+    if len(bases) != len(sizes):
+        raise RuntimeError(f"{len(bases)} layers of {part} were found instead of {len(sizes)}")
+    module.requires_grad_(False)
+    layers: dict[str, Any] = {}
+    # peft draws initial values that are replaced later; the global stream must not be affected
     with torch.random.fork_rng(devices=[]):
-        inject_adapter_in_model(settings, module, adapter_name=NAME)
+        for path, base in bases.items():
+            made = kinds.Conv2d if isinstance(base, nn.Conv2d) else kinds.Linear
+            layers[path] = made(base, NAME, config=settings, **sizes[path])
+            above, _, name = path.rpartition(".")
+            setattr(module.get_submodule(above), name, layers[path])
+    return layers
 
 
 def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
@@ -266,38 +273,34 @@ def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str,
     return {name: int(value) for name, value in ranks.items()}, alphas
 
 
-def _peft_config(
-    options: AdapterOptions,
-    part: str,
-    paths: Sequence[str],
-    ranks: Mapping[str, int],
-    alphas: Mapping[str, float],
-) -> Any:
-    from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
-
-    # an expression, because a list is matched by the end of names and would match others
-    exact = "|".join(re.escape(path) for path in paths)
-    common: dict[str, Any] = {"target_modules": f"(?:{exact})"}
+def _size(
+    options: AdapterOptions, name: str, ranks: Mapping[str, int], alphas: Mapping[str, float]
+) -> dict[str, float]:
+    """The arguments of peft's layers that may differ between layers."""
     if options.kind == "OFT_2":
-        return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout, **common)
-    common["r"] = options.rank
-    for key, values in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
-        # anchored, because peft would let a short name match every longer one that ends with it
-        common[key] = {
-            f"^{re.escape(path)}": values[f"{part}.{path}"] for path in paths if f"{part}.{path}" in values
-        }
+        # the size of its blocks is in the settings
+        return {"r": 0}
+    alpha = "lora_alpha" if options.kind == "LORA" else "alpha"
+    return {"r": ranks.get(name, options.rank), alpha: alphas.get(name, options.alpha)}
+
+
+def _settings(options: AdapterOptions) -> tuple[PeftConfig, ModuleType]:
+    """Return the settings that peft's layers have in common, and the package with their classes."""
+    from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
+    from peft.tuners import loha, lokr, lora, oft
+
+    if options.kind == "OFT_2":
+        return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout), oft
     if options.kind == "LORA":
-        return LoraConfig(
-            lora_alpha=options.alpha,  # type: ignore[arg-type]
+        settings = LoraConfig(
             lora_dropout=options.dropout,
             use_dora=options.decompose,
             use_rslora=options.rank_stabilized,
-            **common,
         )
-    common |= {"alpha": options.alpha, "module_dropout": options.dropout}
+        return settings, lora
     if options.kind == "LOHA":
-        return LoHaConfig(**common)
-    return LoKrConfig(**common)
+        return LoHaConfig(module_dropout=options.dropout), loha
+    return LoKrConfig(module_dropout=options.dropout), lokr
 
 
 def _settle(path: str, layer: Any, options: AdapterOptions) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 TOKENS, CHANNELS, TEXT = 16, 4, 8
 
 
-def flux(seed: int = 0) -> FluxTransformer2DModel:
+def flux(seed: int = 0, layers: int = 2) -> FluxTransformer2DModel:
+    """A model with ``layers`` blocks of each of its two kinds."""
     torch.manual_seed(seed)
     return FluxTransformer2DModel(
-        patch_size=1, in_channels=CHANNELS, num_layers=2, num_single_layers=2, attention_head_dim=16,
+        patch_size=1, in_channels=CHANNELS, num_layers=layers, num_single_layers=layers, attention_head_dim=16,
         num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
     ).eval()  # fmt: skip
 

@@ -93,19 +93,19 @@ def test_an_empty_plan_turns_gradients_off(stage):
     assert torch.is_grad_enabled() and velocity(model, noise(1), 1.0).requires_grad
 
 
-@pytest.mark.parametrize("stage", ["rollout", "evaluation"])
-def test_forced_gradients_and_latents_without_graph(stage):
+def test_forced_gradients_and_latents_without_graph():
     torch._dynamo.reset()
-    model = flux()
+    model = flux(layers=1)
     plan = build_plan({"shared": {"name": "torch_compile", "params": {"backend": "eager"}}}, "coupled")
     plan.setup({"transformer": model})
-    with getattr(plan, stage)() as rollout:
-        assert not torch.is_grad_enabled() and rollout.forced_grad
-        v = velocity(model, noise(1), 1.0)
-        assert v.requires_grad
-        assert not (noise(1) - v).requires_grad
-    with torch.no_grad():
-        assert not velocity(model, noise(1), 1.0).requires_grad
+    for stage in (plan.rollout, plan.evaluation):
+        with stage() as rollout:
+            assert not torch.is_grad_enabled() and rollout.forced_grad, stage
+            v = velocity(model, noise(1), 1.0)
+            assert v.requires_grad, stage
+            assert not (noise(1) - v).requires_grad, stage
+        with torch.no_grad():
+            assert not velocity(model, noise(1), 1.0).requires_grad, stage
     plan.teardown()
     torch._dynamo.reset()
 
@@ -114,7 +114,7 @@ def test_forced_gradients_and_latents_without_graph(stage):
 def test_the_unconditional_half_runs_the_same_program_in_training(paradigm):
     """Gradients are off around it in training as well; ``branch`` decides as it did in the rollout."""
     torch._dynamo.reset()
-    model = flux()
+    model = flux(layers=1)
     plan = build_plan({"shared": {"name": "torch_compile", "params": {"backend": "eager"}}}, paradigm)
     with plan.branch("uncond"), torch.no_grad():
         assert not velocity(model, noise(1), 1.0).requires_grad

@@ -11,6 +11,8 @@ from modules.util.errors import ConfigError, UnsupportedError
 from tests.accelerator.models import denoise, flux, noise, sd3, unet, velocity
 
 torch.set_num_threads(1)
+LAYERS = {"regional": 2, "full": 1}
+"""Blocks of one kind share a program where each block is compiled, so there have to be two."""
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +112,7 @@ def test_what_was_compiled_before_is_compiled_after():
 
 @pytest.mark.parametrize("scope", ["regional", "full"])
 def test_the_compiled_program_runs_and_eager_returns(graphs, scope):
-    model = flux()
+    model = flux(layers=LAYERS[scope])
     plain = denoise(model, 1, steps=2)
     plan = plan_for(backend="counting", scope=scope)
     plan.setup({"transformer": model})
@@ -126,7 +128,7 @@ def test_the_compiled_program_runs_and_eager_returns(graphs, scope):
 
 @pytest.mark.parametrize("scope", ["regional", "full"])
 def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
-    model = flux()
+    model = flux(layers=LAYERS[scope])
     plan = plan_for(backend="counting", scope=scope)
     plan.setup({"transformer": model})
     trained = velocity(model, noise(1), 1.0)
@@ -144,7 +146,7 @@ def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
 
 @pytest.mark.parametrize("scope", ["regional", "full"])
 def test_decoupled_rollouts_have_a_program_of_their_own(graphs, scope):
-    model = flux()
+    model = flux(layers=1)
     plan = plan_for("decoupled", backend="counting", scope=scope)
     plan.setup({"transformer": model})
     velocity(model, noise(1), 1.0)
@@ -177,7 +179,7 @@ def test_cached_rollouts_of_a_compiled_model(graphs):
         "shared": {"name": "torch_compile", "params": {"backend": "eager"}},
         "rollout": {"name": "diffusers_cache", "params": {"threshold": 0.0}},
     }
-    model = flux()
+    model = flux(layers=1)
     plain = denoise(model, 1, steps=3)
     plan = build_plan(section, "decoupled")
     plan.setup({"transformer": model})
@@ -207,7 +209,7 @@ def test_adapters_and_wrappers_are_peeled():
 @pytest.mark.parametrize("scope", ["regional", "full"])
 def test_with_an_adapter(graphs, scope):
     """Names as without compilation, one program for rollout and training, gradients in the adapter only."""
-    model = flux()
+    model = flux(layers=1)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     inject_adapter_in_model(LoraConfig(r=2, target_modules=["to_q"], init_lora_weights=False), model)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,17 @@ LAYER = "lora_unet_conv_in"
 Tensors = dict[str, torch.Tensor]
 
 
-def whole(kind: str = "LORA") -> Tensors:
-    """The tensors of a sound file, with values away from zero."""
+@cache
+def _whole(kind: str) -> Tensors:
     handle = attach(tiny_model(), AdapterOptions(kind=kind, rank=4, alpha=4.0))
     for _, parameter in handle.named_parameters():
         parameter.data += 0.01
-    return {name: tensor.clone() for name, tensor in adapter_tensors(handle, "KOHYA_LORA").items()}
+    return adapter_tensors(handle, "KOHYA_LORA")
+
+
+def whole(kind: str = "LORA") -> Tensors:
+    """The tensors of a sound file, with values away from zero."""
+    return {name: tensor.clone() for name, tensor in _whole(kind).items()}
 
 
 def refusal(folder: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> UserError:

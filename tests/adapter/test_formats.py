@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,24 @@ def trained(**options: object) -> AdapterHandle:
     return handle
 
 
+@cache
+def known(**options: object) -> AdapterHandle:
+    """As ``trained``, only to be read."""
+    return trained(**options)
+
+
 def image(model: Model) -> torch.Tensor:
     return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=3, cfg=3.0, size=SIZE)
+
+
+@cache
+def known_image(**options: object) -> torch.Tensor:
+    return image(known(**options).model)
+
+
+@cache
+def base_image() -> torch.Tensor:
+    return image(tiny_model())
 
 
 def reread(path: Path) -> tuple[Model, AdapterHandle]:
@@ -64,9 +81,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 def test_diffusers_makes_the_same_image(tmp_path: Path, layout: str, options: dict[str, object]) -> None:
     from diffusers import StableDiffusionPipeline
 
-    handle = trained(**options)
-    ours = image(handle.model)
-    base = image(tiny_model())
+    handle, ours = known(**options), known_image(**options)
     path = save_adapter(handle, tmp_path / "adapter.safetensors", layout)
     again, _ = reread(path)
     assert torch.allclose(image(again), ours, atol=1e-6)
@@ -85,7 +100,7 @@ def test_diffusers_makes_the_same_image(tmp_path: Path, layout: str, options: di
         output_type="pt",
     ).images
     assert torch.allclose(theirs, ours, atol=1e-5)
-    assert not torch.allclose(ours, base, atol=1e-2)
+    assert not torch.allclose(ours, base_image(), atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", ["LOHA", "LOKR", "OFT_2"])
@@ -101,7 +116,7 @@ def test_other_kinds_come_back_from_kohya_files(tmp_path: Path, kind: str) -> No
 
 
 def test_golden_kohya_keys() -> None:
-    tensors = adapter_tensors(trained(), KOHYA)
+    tensors = adapter_tensors(known(), KOHYA)
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_out_0"
     assert tensors[f"{layer}.lora_down.weight"].shape == (4, 16)
     assert tensors[f"{layer}.lora_up.weight"].shape == (16, 4)
@@ -114,7 +129,7 @@ def test_golden_kohya_keys() -> None:
 
 
 def test_golden_diffusers_keys() -> None:
-    handle = trained()
+    handle = known()
     tensors = adapter_tensors(handle, DIFFUSERS)
     layer = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_out.0"
     assert tensors[f"{layer}.lora_A.weight"].shape == (4, 16)
@@ -187,12 +202,12 @@ def legacy_spellings(handle: AdapterHandle) -> dict[str, dict[str, torch.Tensor]
     "spelling", ["infix", "peft prefix", "down and up", "dotted", "lycoris", "te1", "comfy", "original"]
 )
 def test_spellings_of_other_programs_are_read(tmp_path: Path, spelling: str) -> None:
-    handle = trained()
+    handle = known()
     path = tmp_path / "adapter.safetensors"
     save_file(legacy_spellings(handle)[spelling], path)
     model, again = reread(path)
     assert set(again.layers) == set(handle.layers)
-    assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+    assert torch.allclose(image(model), known_image(), atol=1e-6)
 
 
 def test_old_attention_processor_keys() -> None:
@@ -214,17 +229,16 @@ def test_missing_alpha_is_the_rank(tmp_path: Path) -> None:
 
 
 def test_alpha_in_the_metadata_of_diffusers(tmp_path: Path) -> None:
-    handle = trained(parts=("unet",))
     names = adapter_tensors(trained(parts=("unet",), alpha=4.0), DIFFUSERS)
     facts = {"lora_adapter_metadata": json.dumps({"unet.r": 4, "unet.lora_alpha": 2.0})}
     save_file(names, tmp_path / "adapter.safetensors", metadata=facts)
     model, again = reread(tmp_path / "adapter.safetensors")
     assert {again.scaling(path) for path in again.layers} == {0.5}
-    assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+    assert torch.allclose(image(model), known_image(parts=("unet",)), atol=1e-6)
 
 
 def test_ranks_may_differ_between_layers(tmp_path: Path) -> None:
-    tensors = adapter_tensors(trained(parts=("unet",)), KOHYA)
+    tensors = adapter_tensors(known(parts=("unet",)), KOHYA)
     layer = "lora_unet_conv_in"
     tensors[f"{layer}.lora_down.weight"] = tensors[f"{layer}.lora_down.weight"][:2].clone()
     tensors[f"{layer}.lora_up.weight"] = tensors[f"{layer}.lora_up.weight"][:, :2].clone()
@@ -236,7 +250,7 @@ def test_ranks_may_differ_between_layers(tmp_path: Path) -> None:
 
 
 def test_a_file_overrules_the_options_and_says_so(tmp_path: Path) -> None:
-    path = save_adapter(trained(decompose=True), tmp_path / "adapter.safetensors")
+    path = save_adapter(known(decompose=True), tmp_path / "adapter.safetensors")
     _, handle = reread(path)
     assert handle.options.rank == 4 and handle.options.alpha == 2.0 and handle.options.decompose
     text = "\n".join(handle.notes)
@@ -247,7 +261,7 @@ def test_a_file_overrules_the_options_and_says_so(tmp_path: Path) -> None:
 
 
 def test_metadata(tmp_path: Path) -> None:
-    handle = trained()
+    handle = known()
     facts = {"objective": "SIGMOID", "beta": 5000.0, "seed": 42, "step": 100, "reference": None}
     path = save_adapter(handle, tmp_path / "my taste.safetensors", KOHYA, torch.float16, facts)
     tensors, metadata, content = load_file(path), metadata_of(path), path.read_bytes()
@@ -299,7 +313,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_adapters_of_other_models_name_the_strange_keys(tmp_path: Path) -> None:
-    tensors = adapter_tensors(trained(parts=("unet",)), KOHYA)
+    tensors = adapter_tensors(known(parts=("unet",)), KOHYA)
     tensors["lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight"] = torch.ones(4, 8)
     with pytest.raises(DataError, match="double_blocks") as caught:
         read_adapter(write(tmp_path, tensors), tiny_model())
@@ -307,7 +321,7 @@ def test_adapters_of_other_models_name_the_strange_keys(tmp_path: Path) -> None:
 
 
 def test_incomplete_and_mixed_files(tmp_path: Path) -> None:
-    tensors = adapter_tensors(trained(parts=("unet",)), KOHYA)
+    tensors = adapter_tensors(known(parts=("unet",)), KOHYA)
     half = {k: v for k, v in tensors.items() if k != "lora_unet_conv_in.lora_up.weight"}
     with pytest.raises(DataError, match=r"unet\.conv_in lacks lora_B"):
         read_adapter(write(tmp_path, half), tiny_model())
@@ -323,7 +337,7 @@ def test_incomplete_and_mixed_files(tmp_path: Path) -> None:
 
 
 def test_shapes_of_another_size(tmp_path: Path) -> None:
-    tensors = adapter_tensors(trained(parts=("unet",)), KOHYA)
+    tensors = adapter_tensors(known(parts=("unet",)), KOHYA)
     key = "lora_unet_conv_out.lora_down.weight"
     tensors[key] = torch.ones(4, 99, 3, 3)
     path, model = write(tmp_path, tensors), tiny_model()
@@ -333,5 +347,5 @@ def test_shapes_of_another_size(tmp_path: Path) -> None:
 
 def test_unknown_layout(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SAFETENSORS") as caught:
-        save_adapter(trained(parts=("unet",)), tmp_path / "a.safetensors", "SAFETENSORS")
+        save_adapter(known(parts=("unet",)), tmp_path / "a.safetensors", "SAFETENSORS")
     assert caught.value.field == "output_model_format"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from tests.tiny import SIZE, tiny_setup
 from tests.tiny.batches import images
+from tests.tiny.copies import Original
 from tests.tiny.stable_diffusion_xl import write_levels
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
@@ -29,8 +31,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(folder: Path, **options: Any) -> AdapterHandle:
+@cache
+def _loaded(folder: Path) -> Original:
     model = tiny_setup(KEY).load(str(folder))
+    return Original(model, model.spec)
+
+
+def load(folder: Path) -> Model:
+    """A model of its own for the caller."""
+    model: Model = _loaded(folder).copy()
+    return model
+
+
+@cache
+def trained(folder: Path, **options: Any) -> AdapterHandle:
+    """An adapter with all tensors away from zero, only to be read."""
+    model = load(folder)
     handle = attach(model, AdapterOptions(**({"rank": 2, "alpha": 1.0, "parts": PARTS} | options)))
     source = torch.Generator().manual_seed(0)
     for _, parameter in handle.named_parameters():
@@ -43,7 +59,7 @@ def image(model: Model) -> torch.Tensor:
 
 
 def reread(folder: Path, path: Path) -> tuple[Model, AdapterHandle]:
-    model = tiny_setup(KEY).load(str(folder))
+    model = load(folder)
     return model, attach(model, AdapterOptions(), read_adapter(path, model))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig, inject_adapter_in_model
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import adaptable_layers
@@ -69,6 +72,34 @@ def test_every_parameter_is_trained_once(options: AdapterOptions) -> None:
     assert len(set(names)) == len(names)
     own = [p for module in model.modules().values() for p in module.parameters() if p.requires_grad]
     assert sorted(map(id, parameters)) == sorted(map(id, own))
+
+
+SETTINGS: dict[str, Any] = {
+    "lora": LoraConfig(r=4, lora_alpha=2, rank_pattern={"conv_in": 3}),
+    "dora": LoraConfig(r=4, lora_alpha=2, rank_pattern={"conv_in": 3}, use_dora=True),
+    "loha": LoHaConfig(r=4, alpha=2, rank_pattern={"conv_in": 3}),
+    "lokr": LoKrConfig(r=4, alpha=2, rank_pattern={"conv_in": 3}),
+    "oft": OFTConfig(r=0, oft_block_size=4),
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
+def test_layers_are_those_that_peft_injects(name: str, settings: Any) -> None:
+    kind = {"dora": "LORA", "oft": "OFT_2"}.get(name, name.upper())
+    ranks = {} if kind == "OFT_2" else {"conv_in": 3}
+    options = AdapterOptions(rank=4, alpha=2.0, kind=kind, decompose=name == "dora", rank_pattern=ranks)
+    model, other = tiny_model(), tiny_model()
+    handle = attach(model, options)
+    settings.target_modules = {path.removeprefix("unet.") for path in handle.layers}
+    inject_adapter_in_model(settings, other.denoiser)
+
+    def described(denoiser: torch.nn.Module) -> list[object]:
+        kinds = [(path, type(module), module.training) for path, module in denoiser.named_modules()]
+        return kinds + [(path, p.shape, p.requires_grad) for path, p in denoiser.named_parameters()]
+
+    assert described(model.denoiser) == described(other.denoiser)
+    theirs = other.denoiser.get_submodule("conv_in" if ranks else "time_embedding.linear_1")
+    assert handle.layers["unet.conv_in" if ranks else "unet.time_embedding.linear_1"].r == theirs.r
 
 
 def test_another_seed_gives_other_values_and_layers_differ() -> None:
