@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,6 +17,7 @@ from scripts.demo.journey import run_journey
 from scripts.demo.judging import win_rate
 from scripts.demo.plan import FULL, Journey, Size
 from scripts.make_demo import main
+from tests.children.warm import start_warm
 
 FIELDS = {
     "mode", "seed", "prompts", "pairs", "heldout_pair_accuracy", "win_rate", "fidelity_base", "fidelity_adapter",
@@ -20,9 +25,23 @@ FIELDS = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainings are forks; those of the other journeys are new processes."""
+
+    def run(command: Sequence[str], stdout: Any, env: Mapping[str, str], **_: object) -> SimpleNamespace:
+        log = Path(stdout.name)
+        training = start_warm(Path(command[1]), command[2:], log, log, env)
+        return SimpleNamespace(returncode=training.wait(300))
+
+    programs = SimpleNamespace(run=run, STDOUT=subprocess.STDOUT)
+    monkeypatch.setattr("scripts.demo.training.subprocess", programs)
+
+
+@pytest.mark.usefixtures("forked")
 def test_a_small_journey(tmp_path: Path) -> None:
     told: list[str] = []
-    size = Size(prompts=5, images_per_prompt=4, pairs_per_prompt=1, judged=4, epochs=2)
+    size = Size(prompts=5, images_per_prompt=4, pairs_per_prompt=1, judged=2, epochs=2)
     out = tmp_path / "a folder with spaces"
     made = run_journey(Journey(out, seed=3, size=size, overrides=("cpu_threads=1",)), told.append)
     written = json.loads((out / "report.json").read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ class Size:
     disks: int = 40
     training_kills: int = 3
     damages: int = 1
-    inputs: int = 300
+    inputs: int = 150
     share_of_names: int = 4
     small_disks: int = 14
     signals: int = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from tests.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ("a red circle", "a blue square", "a green triangle", "a large cat", "a small dog")
+FEW_LAYERS = {"layer_filter_preset": "custom", "layer_filter": "attn1.to_q,attn2.to_v,attn2.to_out"}
+"""A quarter of the layers that adapters get by default: most of the time of a tiny run is spent on making them."""
 
 
 def write_pairs(
@@ -88,9 +91,11 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def write_config(folder: Path, **changes: Any) -> Path:
+    """The settings in a file, for an adapter of few layers if neither the layers nor a model family is given."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.json"
-    path.write_text(json.dumps(settings(folder, **changes)), encoding="utf-8")
+    few = {} if {"model_type", "layer_filter_preset"} & changes.keys() else FEW_LAYERS
+    path.write_text(json.dumps({**few, **settings(folder, **changes)}), encoding="utf-8")
     return path
 
 
@@ -143,6 +148,27 @@ def run_here(config: Path, *overrides: str, callback: Any = None, from_files: bo
     with run.locked(), nullcontext() if from_files else loaded_once():
         trainer = GenericTrainer(loaded, run, callback or Callback(), Processes(0, 1, 0, torch.device("cpu")))
         trainer.run()
+    return trainer
+
+
+def run_and_go_back(config: Path, step: int, callback: Any = None) -> Any:
+    """Run to the end; what is left is what a run has that was stopped after ``step``. Returns the trainer.
+
+    The weights of the whole run are then in ``whole.safetensors`` next to where the run saved them. A stop makes a
+    backup as the clock does, so that a run to compare with and one to resume are made at once.
+    """
+    from modules.trainer.resume.checkpoint import list_backups
+
+    often = ("backup_after_unit=STEP", "backup_each_tenth=false", "rolling_backup=false")
+    trainer = run_here(config, f"backup_after={step}", *often, callback=callback)
+    backups = list_backups(Path(trainer.config.workspace_dir) / "backup")
+    for backup in backups:
+        if f"-backup-{step}-" not in backup.name:
+            shutil.rmtree(backup)
+    assert any(backup.exists() for backup in backups)
+    saved = Path(trainer.config.output_model_destination)
+    if saved.is_file():
+        saved.rename(saved.with_name("whole.safetensors"))
     return trainer
 
 

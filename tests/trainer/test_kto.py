@@ -159,7 +159,8 @@ def kto(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_folder_of_likes_and_one_of_dislikes_are_trained_on_and_counted(tmp_path: Path) -> None:
-    changes = kto(tmp_path, epochs=8, learning_rate=5e-3, rlhf_dpo_beta=500.0)
+    given = {"learning_rate": 5e-3, "rlhf_dpo_beta": 500.0, "layer_filter_preset": "attn-mlp"}
+    changes = kto(tmp_path, epochs=8, **given)
     report = inspect_data(TrainConfig.from_dict(settings(tmp_path, **changes)))
     assert not report.faults
     assert "3 pairs and 3 single images to train on, 0 to validate on" in report.lines()

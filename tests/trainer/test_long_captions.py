@@ -11,8 +11,7 @@ import torch
 from modules.model.batch import OWN, Conditioning
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from tests.tiny import tiny_folder
-from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
-from tests.trainer.resume.test_resume import StopAt
+from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 from tests.usual import usual
 
 CAPTIONS = (
@@ -67,26 +66,25 @@ def test_stopped_and_continued_equals_uninterrupted(
         return predict(self, model, latents_BChw, cond, draw, size)
 
     monkeypatch.setattr(BaseModelSetup, "predict", watched)
-    straight = run_here(config(tmp_path / "one", name))
+    path = config(tmp_path, name)
+    straight = run_and_go_back(path, 2)
     assert any(seen), "no batch had captions of unlike length"
-    two = config(tmp_path / "two", name)
-    stopped = run_here(two, callback=StopAt(2))
-    assert stopped.progress.global_step == 2 < straight.progress.global_step
-    continued = run_here(two, "continue_last_backup=true")
+    assert straight.progress.global_step > 2
+    continued = run_here(path, "continue_last_backup=true")
     assert continued.progress.to_dict() == straight.progress.to_dict()
     for (_, ours), (_, theirs) in zip(continued.parts.named, straight.parts.named, strict=True):
         assert torch.equal(ours, theirs)
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
 
 
 def test_the_end_of_a_caption_is_trained_on(tmp_path: Path) -> None:
     for most in (1, 2, 8):
-        run_here(config(tmp_path / str(most), "pairs", max_prompt_chunks=most))
+        run_here(config(tmp_path / str(most), "pairs", max_prompt_chunks=most, epochs=1))
     one, two, eight = (tmp_path / str(most) / "out.safetensors" for most in (1, 2, 8))
     assert not same_weights(one, two) and not same_weights(two, eight)
 
 
 def test_captions_of_one_chunk_are_trained_on_as_if_there_were_no_others(tmp_path: Path) -> None:
     for most in (1, 3):
-        run_here(write_config(tmp_path / str(most), max_prompt_chunks=most))
+        run_here(write_config(tmp_path / str(most), max_prompt_chunks=most, epochs=1))
     assert same_weights(tmp_path / "1" / "out.safetensors", tmp_path / "3" / "out.safetensors")

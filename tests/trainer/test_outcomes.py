@@ -22,7 +22,9 @@ from modules.util.config.load import load_config
 from modules.util.errors import DataError
 from tests.trainer.builders import write_config, write_pairs
 
-SGD: dict[str, Any] = {"optimizer": {"optimizer": "SGD"}, "clip_grad_norm": 0.0}
+SGD: dict[str, Any] = {
+    "optimizer": {"optimizer": "SGD"}, "clip_grad_norm": 0.0, "layer_filter_preset": "attn-mlp",
+}  # fmt: skip
 
 
 class Keeping(Callback):

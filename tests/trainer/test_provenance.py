@@ -18,7 +18,7 @@ def facts(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("objective", ["SIGMOID", "IPO"])
 def test_the_pairs_and_the_base(objective: str, tmp_path: Path) -> None:
-    trainer = run_here(write_config(tmp_path / "run", rlhf_dpo_objective=objective))
+    trainer = run_here(write_config(tmp_path / "run", rlhf_dpo_objective=objective, max_steps=1))
     said = facts(tmp_path / "run" / "out.safetensors")
     assert said["tastemaker.pairs_hash"] == trainer.parts.loader.pair_digest()
     assert len(said["tastemaker.pairs_hash"]) == 32

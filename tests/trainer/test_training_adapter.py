@@ -29,8 +29,7 @@ from tests.contracts.test_family_training import family_config
 from tests.house.acts.case import shared_folder
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
-from tests.trainer.builders import run_here, same_weights
-from tests.trainer.resume.test_resume import StopAt
+from tests.trainer.builders import run_and_go_back, run_here, same_weights
 
 KEY = "FLUX_2"
 OTHERS = ("Z_IMAGE", "FLUX_SCHNELL_1", "KREA_2")
@@ -171,16 +170,15 @@ def metadata(folder: Path) -> Mapping[str, str]:
 
 
 def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    run_here(run_config(tmp_path / "whole", epochs=2))
-    broken = run_config(tmp_path / "broken", epochs=2)
-    run_here(broken, callback=StopAt(1))
+    broken = run_config(tmp_path, epochs=2)
+    run_and_go_back(broken, 1)
     with pytest.raises(ConfigError, match=r"training_adapter.strength: 1.0 in the backup, 0.5 now"):
         run_here(broken, "continue_last_backup=true", "training_adapter.strength=0.5")
     other = changed_copy(tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="with the same training adapter"):
         run_here(broken, "continue_last_backup=true", f"training_adapter.model_name={other}")
     run_here(broken, "continue_last_backup=true")
-    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "broken" / "out.safetensors")
+    assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
 
 
 @pytest.mark.parametrize("key", OTHERS)
@@ -188,15 +186,13 @@ def test_every_family_trains_with_one(key: str, tmp_path: Path) -> None:
     """From log 2 to a file with the keys of its own LoRA alone, the same after a stop."""
     seen = Losses()
     changes = {"learning_rate": 1e-2, "output_model_format": "COMFY_LORA"}
-    whole = run_config(tmp_path / "whole", key, **changes)
-    run_here(whole, callback=seen)
+    path = run_config(tmp_path, key, **changes)
+    run_and_go_back(path, 1, callback=seen)
     assert seen.losses[0] == pytest.approx(math.log(2.0), abs=1e-5)
-    broken = run_config(tmp_path / "broken", key, **changes)
-    run_here(broken, callback=StopAt(1))
-    run_here(broken, "continue_last_backup=true")
-    out = tmp_path / "whole" / "out.safetensors"
-    assert same_weights(out, tmp_path / "broken" / "out.safetensors")
-    config = load_config(whole)
+    run_here(path, "continue_last_backup=true")
+    out = tmp_path / "out.safetensors"
+    assert same_weights(tmp_path / "whole.safetensors", out)
+    config = load_config(path)
     own = attach(tiny_model(key), training.adapter_options(config, tiny_setup(key).spec))
     save_adapter(own, tmp_path / "own.safetensors", "COMFY_LORA")
     found, wanted = (load_file(path) for path in (out, tmp_path / "own.safetensors"))

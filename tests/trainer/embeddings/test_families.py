@@ -67,7 +67,7 @@ def test_the_word_learns_and_nothing_else_moves(key: str, tmp_path: Path) -> Non
     before = {n: p.clone() for part in model.modules().values() for n, p in part.state_dict().items()}
     plain, worded = ["a red circle", ""], [f"photo of {WORD}", f"{WORD} on a {WORD}"]
     first = setup.encode_text(model, worded)
-    values = losses(setup, model, worded, steps=12)
+    values = losses(setup, model, worded, steps=6)
     assert values[-1] < values[0]
     assert model.words is not None
     for name, rows in model.words.named():

@@ -15,6 +15,7 @@ from transformers.models.clip.modeling_clip import CLIPMLP
 
 from modules.adapter.embedding_files import BUNDLE
 from modules.model.text.LearnedWords import PREFIX
+from modules.modelSetup import training
 from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.registry import create_model_setup
 from modules.util.errors import UserError
@@ -118,28 +119,39 @@ def test_dpo_compares_with_the_words_as_they_began(tmp_path: Path) -> None:
     assert not torch.equal(now, before)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A run of a LoRA with a word, and the file that it saved; only to be read."""
+    folder = tmp_path_factory.mktemp("first")
+    return run_here(words_config(folder, max_steps=1)), folder / "out.safetensors"
+
+
 @pytest.mark.parametrize("layout", ["KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA"])
-def test_words_travel_in_the_file_of_an_adapter(layout: str, tmp_path: Path) -> None:
-    first = run_here(words_config(tmp_path / "first", max_steps=1, output_model_format=layout))
-    saved = load_file(tmp_path / "first/out.safetensors")
+def test_words_travel_in_the_file_of_an_adapter(
+    layout: str, first: tuple[Any, Path], tmp_path: Path
+) -> None:
+    trainer, file = first
+    if layout != "KOHYA_LORA":
+        file = training.save(trainer.parts.model, tmp_path / "other.safetensors", layout)
+    saved = load_file(file)
     key = f"{BUNDLE}{WORD}.clip_l"
     assert [name for name in saved if name.startswith(BUNDLE)] == [key]
-    assert torch.equal(saved[key], words_of(first)[NAME])
+    assert torch.equal(saved[key], words_of(trainer)[NAME])
     # another run that does not name it can use it, and one that names it goes on from there
     again = run_here(
         words_config(
-            tmp_path / "again", lora_model_name=str(tmp_path / "first/out.safetensors"),
-            additional_embeddings=[], max_steps=1,
+            tmp_path / "again", lora_model_name=str(file), additional_embeddings=[], max_steps=1,
         )
     )  # fmt: skip
     assert torch.equal(words_of(again)[NAME], saved[key])
     assert torch.equal(load_file(tmp_path / "again/out.safetensors")[key], saved[key])
 
 
-def test_words_of_an_adapter_that_the_model_knows_already_are_kept_and_named(tmp_path: Path) -> None:
-    run_here(words_config(tmp_path / "first", max_steps=1))
+def test_words_of_an_adapter_that_the_model_knows_already_are_kept_and_named(
+    first: tuple[Any, Path], tmp_path: Path
+) -> None:
     file = tmp_path / "foreign.safetensors"
-    own = load_file(tmp_path / "first/out.safetensors")
+    own = load_file(first[1])
     save_file({**own, f"{BUNDLE}Cat.clip_l": torch.ones(1, 24)}, file)
     config = words_config(
         tmp_path / "again", lora_model_name=str(file), additional_embeddings=[], max_steps=1

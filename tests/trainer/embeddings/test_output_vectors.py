@@ -85,7 +85,7 @@ def test_the_word_learns_from_cached_prompts_and_nothing_else_moves(key: str, tm
     draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
     optimizer, losses = torch.optim.Adam(vectors, lr=0.1), []
     began = [rows.detach().clone() for rows in vectors]
-    for _ in range(12):
+    for _ in range(6):
         loss = setup.calculate_loss(model, batch, draw).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -20,14 +20,14 @@ from modules.trainer.distributed import Processes
 from modules.trainer.evaluate import validation as validation_module
 from modules.trainer.evaluate.validation import STREAM, ImageValidation, PairValidation
 from modules.util.config.TrainConfig import TrainConfig
-from tests.trainer.builders import settings, write_pairs
+from tests.trainer.builders import FEW_LAYERS, settings, write_pairs
 
 SIZES = ((32, 32), (32, 32), (64, 32))
 ALONE = Processes(0, 1, 0, torch.device("cpu"))
 
 
 def config(folder: Path, **changes: Any) -> TrainConfig:
-    return TrainConfig.from_dict(settings(folder, **changes))
+    return TrainConfig.from_dict(settings(folder, **FEW_LAYERS, **changes))
 
 
 def pair_job(folder: Path, **changes: Any) -> TrainConfig:
@@ -93,6 +93,18 @@ def preference(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tu
 def supervised(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tuple[Run, TrainConfig]:
     made = image_job(tmp_path_factory.mktemp("images"))
     return stack.enter_context(closing(together(made))), made
+
+
+@pytest.fixture(scope="module")
+def pair_values(preference: tuple[Run, TrainConfig]) -> dict[str, float]:
+    """What the pairs' validation measures, to compare with."""
+    return dict(pairs_of(*preference).run())
+
+
+@pytest.fixture(scope="module")
+def image_values(supervised: tuple[Run, TrainConfig]) -> dict[str, float]:
+    """As ``pair_values``, of the images."""
+    return dict(images_of(*supervised).run())
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------
@@ -218,7 +230,7 @@ def test_it_follows_the_policy_but_asks_the_reference_once(
     ids=lambda changes: next(iter(changes)),
 )
 def test_values_do_not_depend_on_how_is_trained(
-    preference: tuple[Run, TrainConfig], changes: dict[str, Any]
+    preference: tuple[Run, TrainConfig], pair_values: dict[str, float], changes: dict[str, Any]
 ) -> None:
     parts, made = preference
     other = made.copy_of()
@@ -226,9 +238,9 @@ def test_values_do_not_depend_on_how_is_trained(
         object.__setattr__(other, name, value)
     if "offset_noise_weight" in changes:
         # part of how noise is made, and so of what is measured
-        assert pairs_of(parts, other).run() != pairs_of(parts, made).run()
+        assert pairs_of(parts, other).run() != pair_values
     else:
-        assert pairs_of(parts, other).run() == pairs_of(parts, made).run()
+        assert pairs_of(parts, other).run() == pair_values
 
 
 @pytest.mark.parametrize("kind", ["preference", "supervised"])
@@ -292,11 +304,8 @@ def test_two_processes_come_to_what_one_does(request: pytest.FixtureRequest, kin
 # -- images --------------------------------------------------------------------------------------------------
 
 
-def test_images_are_averaged_concept_by_concept_and_all_together(
-    supervised: tuple[Run, TrainConfig],
-) -> None:
-    parts, made = supervised
-    values = images_of(parts, made).run()
+def test_images_are_averaged_concept_by_concept_and_all_together(image_values: dict[str, float]) -> None:
+    values = image_values
     assert values.keys() == {"loss/validation", "loss/validation/one", "loss/validation/two"}
     one, two = values["loss/validation/one"], values["loss/validation/two"]
     assert one != two
@@ -328,15 +337,17 @@ def test_a_concept_whose_name_begins_like_anothers(tmp_path: Path) -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_weights_of_noise_levels_are_left_out(
-    supervised: tuple[Run, TrainConfig], changes: dict[str, Any]
+    supervised: tuple[Run, TrainConfig], image_values: dict[str, float], changes: dict[str, Any]
 ) -> None:
     parts, made = supervised
     other = TrainConfig.from_dict({**made.to_dict(), **changes})
-    assert images_of(parts, other).run() == images_of(parts, made).run()
+    assert images_of(parts, other).run() == image_values
 
 
-def test_captions_are_never_dropped(supervised: tuple[Run, TrainConfig]) -> None:
+def test_captions_are_never_dropped(
+    supervised: tuple[Run, TrainConfig], image_values: dict[str, float]
+) -> None:
     parts, made = supervised
     other = made.copy_of()
     other.text_encoder.dropout_probability = 1.0
-    assert images_of(parts, other).run() == images_of(parts, made).run()
+    assert images_of(parts, other).run() == image_values

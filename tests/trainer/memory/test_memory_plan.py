@@ -44,6 +44,7 @@ KEYS = [
 def config_of(
     key: str, checkpointing: bool = False, part: dict[str, Any] | None = None, **changes: Any
 ) -> TrainConfig:
+    changes = {"layer_filter_preset": "attn-only", **changes}
     made = settings(
         Path("unused"), concepts=[], base_model_name=str(tiny_folder(key)), model_type=key, **changes
     )

@@ -166,7 +166,7 @@ def test_gradients_of_earlier_passes_are_counted_once(
     mode: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # an adapter as large as the activations
-    path = write_online(tmp_path, mode, epochs=1, lora_rank=128, **changes)
+    path = write_online(tmp_path, mode, epochs=1, lora_rank=128, layer_filter_preset="attn-mlp", **changes)
     peak = measured_steps(path, monkeypatch)
     step = items(plan_memory(load_config(path), cuda=False))["training step"]
     predicted = step["gradients"] + step["activations and working memory"]

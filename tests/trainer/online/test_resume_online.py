@@ -9,7 +9,7 @@ import pytest
 
 from modules.reward.base import Reward
 from modules.util.errors import UserError
-from tests.trainer.builders import events, run_here, same_weights, train
+from tests.trainer.builders import events, run_and_go_back, run_here, same_weights, train
 from tests.trainer.online.builders import Listening, write_online
 from tests.usual import usual
 
@@ -31,19 +31,26 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
+SIGNALLED = ("in_an_epoch", "between_epochs", "average")
+"""These are stopped as the system does; the others resume from a backup that the whole run made on its way."""
+
+
 @pytest.mark.parametrize(
     "name", usual(CASES, "in_an_epoch", "regulated", "old_policy", "average", "pairs", "weighed")
 )
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
     mode, changes, at = CASES[name]
-    whole, parts = Listening(), Listening(stop_at=at)
-    run_here(write_online(tmp_path / "whole", mode, **changes), callback=whole)
+    whole, parts, rest = Listening(), Listening(stop_at=at), Listening()
     config = write_online(tmp_path / "parts", mode, **changes)
-    stopped = run_here(config, callback=parts)
-    assert stopped.progress.global_step == at
-    rest = Listening()
+    if name in SIGNALLED:
+        run_here(write_online(tmp_path / "whole", mode, **changes), callback=whole)
+        straight = tmp_path / "whole" / "out.safetensors"
+        assert run_here(config, callback=parts).progress.global_step == at
+    else:
+        run_and_go_back(config, at, callback=whole)
+        straight, parts.metrics = tmp_path / "parts" / "whole.safetensors", whole.metrics[:at]
     run_here(config, "continue_last_backup=true", callback=rest)
-    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+    assert same_weights(straight, tmp_path / "parts" / "out.safetensors")
     assert len(parts.metrics) + len(rest.metrics) == len(whole.metrics)
     for ours, theirs in zip(parts.metrics + rest.metrics, whole.metrics, strict=True):
         assert {k: v for k, v in ours.items() if not k.startswith("memory")} == theirs
@@ -54,14 +61,21 @@ def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
         assert not any("epoch 1" in phase for phase in rest.phases)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of a run of the usual settings; only to be read."""
+    folder = tmp_path_factory.mktemp("plain")
+    run_here(write_online(folder))
+    return folder / "out.safetensors"
+
+
 @pytest.mark.parametrize("phase", ["making images, epoch 2", "decoding images", "scoring images"])
-def test_stopped_while_images_are_made(tmp_path: Path, phase: str) -> None:
-    run_here(write_online(tmp_path / "whole"))
+def test_stopped_while_images_are_made(tmp_path: Path, plain: Path, phase: str) -> None:
     config = write_online(tmp_path / "parts")
     stopped = run_here(config, callback=Listening(stop_in=phase))
     assert stopped.progress.global_step in (0, 2)
     run_here(config, "continue_last_backup=true")
-    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+    assert same_weights(plain, tmp_path / "parts" / "out.safetensors")
 
 
 def test_scales_of_rewards_count_an_epoch_once(tmp_path: Path) -> None:
@@ -82,7 +96,7 @@ def test_scales_of_rewards_count_an_epoch_once(tmp_path: Path) -> None:
 
 
 def test_other_prompts_are_refused(tmp_path: Path) -> None:
-    config = write_online(tmp_path)
+    config = write_online(tmp_path, epochs=1)
     run_here(config, callback=Listening(stop_at=1))
     (tmp_path / "prompts.txt").write_text("something else\nand more\nof it\n", encoding="utf-8")
     with pytest.raises(UserError, match="prompts"):
@@ -94,7 +108,7 @@ def test_another_file_under_a_reward_is_refused(tmp_path: Path, monkeypatch: pyt
     weights.write_bytes(b"the reward's weights")
     # a reward of the tests with weights of its own would be registered for all of them
     monkeypatch.setattr(Reward, "weights_file", lambda reward: weights)
-    config = write_online(tmp_path)
+    config = write_online(tmp_path, epochs=1)
     run_here(config, callback=Listening(stop_at=1))
     weights.write_bytes(b"other weights")
     with pytest.raises(UserError, match="the file of reward 'brightness' has changed"):

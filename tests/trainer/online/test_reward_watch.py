@@ -27,7 +27,7 @@ def test_a_reward_that_is_always_the_same_ends_the_run_before_it_saves(
 ) -> None:
     scoring(monkeypatch, lambda batch: torch.ones(len(batch)))
     heard = Listening()
-    changes = {"epochs": 3, "rlhf_skip_zero_advantage": False, "rlhf_kl_beta": 0.0}
+    changes = {"epochs": 2, "rlhf_skip_zero_advantage": False, "rlhf_kl_beta": 0.0}
     with pytest.raises(DataError, match="nothing was learned in") as caught:
         run_here(write_online(tmp_path, mode, **changes), callback=heard)
     assert caught.value.field == "rlhf_reward"

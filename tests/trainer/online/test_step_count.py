@@ -73,17 +73,19 @@ def test_steps_are_counted_as_they_are_cut(
 
 
 @pytest.mark.parametrize(
-    ("changes", "steps"),
+    ("changes", "steps", "epochs"),
     [
         # 16 images: steps of 5 have 6, the last one 4
-        ({"rlhf_docs_per_step": 5}, 3),
-        ({"rlhf_docs_per_step": 4}, 4),
-        ({"rlhf_docs_per_step": 0, "gradient_accumulation_steps": 3}, 3),
+        ({"rlhf_docs_per_step": 5}, 3, 2),
+        ({"rlhf_docs_per_step": 4}, 4, 1),
+        ({"rlhf_docs_per_step": 0, "gradient_accumulation_steps": 3}, 3, 1),
     ],
 )
-def test_a_run_takes_as_many_steps_as_it_says(changes: dict[str, Any], steps: int, tmp_path: Path) -> None:
-    more = {"batch_size": 2, "rlhf_prompts_per_epoch": 4, "rlhf_rollout_steps": 2}
+def test_a_run_takes_as_many_steps_as_it_says(
+    changes: dict[str, Any], steps: int, epochs: int, tmp_path: Path
+) -> None:
+    more = {"batch_size": 2, "rlhf_prompts_per_epoch": 4, "rlhf_rollout_steps": 2, "epochs": epochs}
     trainer = run_here(write_online(tmp_path, **more, **changes))
-    assert trainer.progress.global_step == trainer.total_steps == 2 * steps
+    assert trainer.progress.global_step == trainer.total_steps == epochs * steps
     assert trainer.parts.loader.steps_per_epoch == steps
-    assert trainer.parts.schedule.total_steps == 2 * steps
+    assert trainer.parts.schedule.total_steps == epochs * steps

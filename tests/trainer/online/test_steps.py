@@ -347,6 +347,9 @@ def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
         "batch_size": 16,
         "rlhf_prompts_per_epoch": 4,
         "rlhf_inner_epochs": 2,
+        # of the second epoch only the images matter
+        "max_steps": 3,
+        "layer_filter_preset": "attn-mlp",
         "learning_rate": 0.02,
         "rlhf_timestep_range_high": 1.0,
         "rlhf_online_dpo_beta": 100.0,

@@ -20,7 +20,7 @@ from modules.trainer.reference.ReferenceScores import FOLDER, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.TrainProgress import TrainProgress
-from tests.trainer.builders import run_here, same_weights, settings, write_config
+from tests.trainer.builders import FEW_LAYERS, run_here, same_weights, settings, write_config
 
 DRAWS = 3
 ALONE = Processes(0, 1, 0, torch.device("cpu"))
@@ -28,7 +28,7 @@ ALONE = Processes(0, 1, 0, torch.device("cpu"))
 
 def job(folder: Path, **changes: Any) -> TrainConfig:
     cached = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": DRAWS}
-    return TrainConfig.from_dict(settings(folder, **{**cached, **changes}))
+    return TrainConfig.from_dict(settings(folder, **{**FEW_LAYERS, **cached, **changes}))
 
 
 def together(made: TrainConfig) -> Run:
@@ -244,7 +244,7 @@ def test_a_loss_without_a_reference_has_nothing_to_cache(run: tuple[Run, TrainCo
 )
 def test_what_an_earlier_run_cached_changes_no_weight(tmp_path: Path, before: dict[str, Any]) -> None:
     """Scores that were rounded in other batches are not those of this run."""
-    draws = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 6}
+    draws = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 3}
     changes = {**draws, "batch_size": 1, "rlhf_dpo_execution_mode": "SEQUENTIAL", "epochs": 1}
     kept = str(tmp_path / "kept")
     run_here(write_config(tmp_path / "before", **{**changes, **before}, cache_dir=kept))

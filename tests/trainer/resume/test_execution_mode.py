@@ -12,11 +12,11 @@ from modules.trainer import assembly
 from modules.trainer.memory.memory_advice import choose_mode
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from tests.trainer.builders import run_here, same_weights, write_config
+from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config
 
 NEEDED = {"FULL_CONCURRENT": 30, "POLICY_CONCURRENT": 20, "SEQUENTIAL": 10}
 CHANGES: dict[str, Any] = {
-    "rlhf_dpo_execution_mode": "AUTO", "epochs": 4, "batch_size": 3, "backup_after": 3, "backup_after_unit": "STEP",
+    "rlhf_dpo_execution_mode": "AUTO", "epochs": 2, "batch_size": 3,
 }  # fmt: skip
 
 
@@ -47,16 +47,15 @@ def test_a_run_resumes_in_the_mode_it_began_in(
     tmp_path: Path, card: dict[str, Any], first: int, later: int
 ) -> None:
     card["free"] = first
-    run_here(write_config(tmp_path / "whole", **CHANGES))
-    config = write_config(tmp_path / "parted", **CHANGES)
-    run_here(config, "max_steps=5")
+    config = write_config(tmp_path, **CHANGES)
+    run_and_go_back(config, 2)
     card["free"] = later
-    run_here(config, "continue_last_backup=true")
-    whole, began, resumed = card["meant"]
-    assert whole == began == resumed == choose_mode(first, NEEDED)
-    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parted" / "out.safetensors")
-    (backup, *_) = sorted((tmp_path / "parted" / "run" / "backup").iterdir())
+    assert run_here(config, "continue_last_backup=true").progress.global_step == 4
+    began, resumed = card["meant"]
+    assert began == resumed == choose_mode(first, NEEDED)
+    assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
+    (backup,) = (tmp_path / "run" / "backup").iterdir()
     assert json.loads((backup / "meta.json").read_text("utf-8"))["state"]["execution_mode"] == resumed
     # a new run takes what is free now
-    run_here(write_config(tmp_path / "fresh", **CHANGES))
+    run_here(config, "max_steps=1")
     assert card["meant"][-1] == choose_mode(later, NEEDED) != resumed

@@ -31,6 +31,7 @@ from tests.trainer.builders import (
     command,
     environment,
     events,
+    run_and_go_back,
     run_here,
     same_weights,
     start_training,
@@ -115,7 +116,6 @@ CASES: dict[str, dict[str, Any]] = {
             "stop_training_after": 2,
             "stop_training_after_unit": "STEP",
         },
-        "epochs": 3,
     },
     "supervised": {
         "rlhf_enabled": False,
@@ -129,10 +129,13 @@ CASES: dict[str, dict[str, Any]] = {
         "training_method": "FINE_TUNE",
         "unet": {"weight_dtype": "BFLOAT_16"},
         "optimizer": {"optimizer": "ADAMW", "stochastic_rounding": True},
-        "epochs": 3,
     },
     "fine_tune": {"rlhf_enabled": False, "training_method": "FINE_TUNE", "learning_rate": 1e-4, "epochs": 3},
 }
+
+
+SIGNALLED = ("accumulated", "everything", "text_encoder_that_stops")
+"""These are stopped as the system does; the others resume from a backup that the whole run made on its way."""
 
 
 @pytest.mark.parametrize(
@@ -153,38 +156,39 @@ def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, s
         write_json(tmp_path / "data" / "chosen" / "confidence.json", {"000": 0.9, "001": 0.6, "004": 0.5})
     if name == "kto":
         changes["concepts"] = write_likes(tmp_path / "data")
-    one = write_config(tmp_path / "one", **changes)
-    straight = run_here(one)
+    config = write_config(tmp_path / "run", **changes)
+    if name in SIGNALLED:
+        straight = run_here(write_config(tmp_path / "whole", **changes))
+        whole = tmp_path / "whole" / "out.safetensors"
+        assert run_here(config, callback=StopAt(stop)).progress.global_step == stop
+    else:
+        straight, whole = run_and_go_back(config, stop), tmp_path / "run" / "whole.safetensors"
     assert straight.progress.global_step == straight.total_steps > stop
-    two = write_config(tmp_path / "two", **changes)
-    stopped = run_here(two, callback=StopAt(stop))
-    assert stopped.progress.global_step == stop
-    continued = run_here(two, "continue_last_backup=true")
+    continued = run_here(config, "continue_last_backup=true")
     assert continued.progress.to_dict() == straight.progress.to_dict()
     for (_, ours), (_, theirs) in zip(continued.parts.named, straight.parts.named, strict=True):
         assert torch.equal(ours, theirs)
     if changes.get("training_method") != "FINE_TUNE":
-        assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+        assert same_weights(whole, tmp_path / "run" / "out.safetensors")
 
 
 def test_training_an_existing_adapter_further_keeps_its_first_reference(tmp_path: Path) -> None:
-    run_here(write_config(tmp_path / "first"))
+    run_here(write_config(tmp_path / "first", epochs=1))
     changes = {"lora_model_name": str(tmp_path / "first" / "out.safetensors"), "seed": 7}
-    straight = run_here(write_config(tmp_path / "one", **changes))
-    two = write_config(tmp_path / "two", **changes)
-    run_here(two, callback=StopAt(2))
-    continued = run_here(two, "continue_last_backup=true")
+    config = write_config(tmp_path / "run", **changes)
+    straight = run_and_go_back(config, 2)
+    continued = run_here(config, "continue_last_backup=true")
     assert continued.parts.reference.mode == "EXISTING_ADAPTER"
     first = straight.parts.reference.snapshot_state()
     assert all(torch.equal(t, first[n]) for n, t in continued.parts.reference.snapshot_state().items())
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
 
 
 def test_a_run_of_the_same_config_has_the_same_weights(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        run_here(write_config(tmp_path / name))
+        run_here(write_config(tmp_path / name, max_steps=4))
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
-    run_here(write_config(tmp_path / "three", seed=43))
+    run_here(write_config(tmp_path / "three", seed=43, max_steps=1))
     assert not same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "three" / "out.safetensors")
 
 
@@ -203,7 +207,7 @@ def test_resume_refuses_other_settings_and_other_data(tmp_path: Path) -> None:
 
 def test_resume_refuses_another_scale_of_the_adapter(tmp_path: Path) -> None:
     changes = {"rlhf_enabled": False, "concepts": standard(tmp_path), "epochs": 1}
-    run_here(write_config(tmp_path / "first", **changes, lora_alpha=1.0))
+    run_here(write_config(tmp_path / "first", **changes, lora_alpha=1.0, max_steps=1))
     first = tmp_path / "first" / "out.safetensors"
     config = write_config(tmp_path / "second", **changes, lora_model_name=str(first))
     run_here(config, callback=StopAt(1))
@@ -212,11 +216,13 @@ def test_resume_refuses_another_scale_of_the_adapter(tmp_path: Path) -> None:
 
 
 def test_a_damaged_backup_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    changes = {"backup_after": 1, "backup_after_unit": "STEP"}
-    run_here(write_config(tmp_path / "one", **changes))
-    two = write_config(tmp_path / "two", **changes)
-    run_here(two, callback=StopAt(3))
-    newest = list_backups(tmp_path / "two" / "run" / "backup")[0]
+    config = write_config(
+        tmp_path, backup_after=1, backup_after_unit="STEP", rolling_backup=False, max_steps=4
+    )
+    run_here(config)
+    whole = (tmp_path / "out.safetensors").rename(tmp_path / "whole.safetensors")
+    last, newest, *_ = list_backups(tmp_path / "run" / "backup")
+    shutil.rmtree(last)
     weights = newest / "weights" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-3])
     told: list[str] = []
@@ -225,13 +231,13 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(tmp_path: Path) -> N
         def warning(self, message: str) -> None:
             told.append(message)
 
-    run_here(two, "continue_last_backup=true", callback=Warned())
+    assert run_here(config, "continue_last_backup=true", callback=Warned()).progress.global_step == 4
     assert any(newest.name in message and "damaged" in message for message in told)
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(whole, tmp_path / "out.safetensors")
 
 
 def test_a_backup_of_nan_weights_with_no_steps_left_is_not_saved_as_the_model(tmp_path: Path) -> None:
-    config = write_config(tmp_path, backup_after=1, backup_after_unit="STEP")
+    config = write_config(tmp_path, backup_after=1, backup_after_unit="STEP", max_steps=2)
     whole = run_here(config)
     (tmp_path / "out.safetensors").rename(tmp_path / "first.safetensors")
     newest = list_backups(tmp_path / "run" / "backup")[0]
@@ -287,8 +293,8 @@ def test_a_base_model_that_was_changed_is_refused_by_the_part(
     """One bit of its numbers, or one of its settings: the run would end with other weights."""
     base = tmp_path / "base"
     shutil.copytree(tiny_folder(), base)
-    config = write_config(tmp_path, base_model_name=str(base))
-    run_here(config, callback=StopAt(2))
+    config = write_config(tmp_path, base_model_name=str(base), max_steps=2)
+    run_here(config, callback=StopAt(1))
     for part, change in OTHER_BASES.items():
         shutil.rmtree(base / part)
         shutil.copytree(tiny_folder() / part, base / part)
@@ -332,13 +338,13 @@ class KillAt(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("killed_at", "resumed_from"), [(23, 21), (2, 0)])
+@pytest.mark.parametrize(("killed_at", "resumed_from"), [(15, 14), (1, 0)])
 def test_by_default_a_killed_run_loses_at_most_a_tenth(
     tmp_path: Path, killed_at: int, resumed_from: int
 ) -> None:
     default = TrainConfig()
     settings = {"backup_after": default.backup_after, "backup_after_unit": default.backup_after_unit.value}
-    changes = {**settings, "epochs": 10}
+    changes = {**settings, "epochs": 10, "concepts": write_pairs(tmp_path / "data", 4)}
     config = write_config(tmp_path / "two", **changes)
     child = os.fork()
     if child == 0:
@@ -357,8 +363,8 @@ def test_by_default_a_killed_run_loses_at_most_a_tenth(
             facts.append(dict(told))
 
     run_here(config, "continue_last_backup=true", callback=Listening())
-    assert facts[0]["total_steps"] == 30
-    assert facts[0]["progress"]["global_step"] == resumed_from >= killed_at - 3
+    assert facts[0]["total_steps"] == 20
+    assert facts[0]["progress"]["global_step"] == resumed_from >= killed_at - 2
     run_here(write_config(tmp_path / "one", **changes))
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
 

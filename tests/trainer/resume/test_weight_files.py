@@ -18,7 +18,7 @@ from modules.trainer.resume.checkpoint import MANIFEST, META, _digest, list_back
 from modules.util.errors import UserError
 from scripts.train import main
 from tests.tiny import tiny_folder
-from tests.trainer.builders import run_here, same_weights, write_config
+from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
 
 FULL, HALF = "full", "fp16"
@@ -82,13 +82,12 @@ def kinds_held(trainer: Any, folder: Path) -> set[str]:
 def test_a_run_that_began_with_the_small_files_ends_with_them(tmp_path: Path, folder: Path) -> None:
     add_halves(folder)
     changes = {**SMALL, "base_model_name": str(folder)}
-    straight = run_here(write_config(tmp_path / "one", **changes))
+    config = write_config(tmp_path / "run", **changes)
+    straight = run_and_go_back(config, 1)
     assert kinds_held(straight, folder) == {HALF}
-    two = write_config(tmp_path / "two", **changes)
-    run_here(two, callback=StopAt(1))
-    continued = run_here(two, "continue_last_backup=true")
+    continued = run_here(config, "continue_last_backup=true")
     assert kinds_held(continued, folder) == {HALF}
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
 
 
 def test_a_look_ahead_at_a_resumed_run_looks_at_the_files_it_began_with(tmp_path: Path, folder: Path) -> None:
@@ -106,36 +105,32 @@ def test_a_look_ahead_at_a_resumed_run_looks_at_the_files_it_began_with(tmp_path
 def test_small_files_that_arrive_later_change_no_run_that_began_before(
     tmp_path: Path, folder: Path, recorded: bool
 ) -> None:
-    changes = {**SMALL, "base_model_name": str(folder)}
-    run_here(write_config(tmp_path / "one", **changes))
-    two = write_config(tmp_path / "two", **changes)
-    run_here(two, callback=StopAt(1))
+    config = write_config(tmp_path / "run", **SMALL, base_model_name=str(folder))
+    run_and_go_back(config, 1)
     if not recorded:
-        without_record(tmp_path / "two")
+        without_record(tmp_path / "run")
     add_halves(folder)
     # what is not read may be damaged
     broken = file_of(folder, "vae", HALF)
     whole = broken.read_bytes()
     broken.write_bytes(whole[:-3])
-    continued = run_here(two, "continue_last_backup=true")
+    continued = run_here(config, "continue_last_backup=true")
     broken.write_bytes(whole)
     assert kinds_held(continued, folder) == {FULL}
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
 
 
 def test_full_files_that_arrive_later_change_no_run_that_began_before(tmp_path: Path, folder: Path) -> None:
     add_halves(folder)
     kept = {part: file_of(folder, part, FULL).rename(tmp_path / f"{part}.safetensors") for part in STEMS}
     # in 32 bits the full files would be read, if they were there
-    changes = {"base_model_name": str(folder), "epochs": 1}
-    run_here(write_config(tmp_path / "one", **changes))
-    two = write_config(tmp_path / "two", **changes)
-    run_here(two, callback=StopAt(1))
+    config = write_config(tmp_path / "run", base_model_name=str(folder), epochs=1)
+    run_and_go_back(config, 1)
     for part, path in kept.items():
         path.rename(file_of(folder, part, FULL))
-    continued = run_here(two, "continue_last_backup=true")
+    continued = run_here(config, "continue_last_backup=true")
     assert kinds_held(continued, folder) == {HALF}
-    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
 
 
 @pytest.mark.parametrize("kind", [HALF, FULL])
@@ -158,6 +153,7 @@ def test_a_file_that_is_gone_is_named_before_the_model_is_loaded(
 @pytest.mark.parametrize(("part", "cached"), [("vae", True), ("text_encoder", True), ("text_encoder", False)])
 def test_caches_of_other_files_are_not_used(tmp_path: Path, folder: Path, part: str, cached: bool) -> None:
     changes = {**SMALL, "base_model_name": str(folder), "latent_caching": cached}
+    changes["concepts"] = write_pairs(tmp_path / "data", 2)
     two = write_config(tmp_path / "two", **changes)
     run_here(two)
     full = (tmp_path / "two" / "out.safetensors").rename(tmp_path / "full.safetensors")
