@@ -180,6 +180,8 @@ class GenericTrainer:
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
+        if self._counters.validating_at == self.progress.global_step:
+            self._validate()
         self._pace.leave_out()
         for group in self._groups():
             if group is None:
@@ -475,7 +477,7 @@ class GenericTrainer:
         parts = self.parts
         assert parts.validation is not None
         self._read_step()
-        self._counters.validated_at = self.progress.global_step
+        self._counters.validating_at = self.progress.global_step
         with parts.exported_weights():
             values = parts.validation.run()
             if parts.best is not None:
@@ -495,6 +497,7 @@ class GenericTrainer:
                 self.callback.warning(
                     f"{', '.join(verdict.stalled)} did not improve in {verdict.counter} validations: training stops"
                 )
+        self._counters.validated_at, self._counters.validating_at = self.progress.global_step, -1
         self._pace.leave_out()
 
     def _out_of_patience(self) -> bool:

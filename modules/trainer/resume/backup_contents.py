@@ -30,12 +30,14 @@ class Counters:
         saves_due: number of intermediate saves due so far, made or skipped.
         validated_at: the step of the last validation.
         samples_due: number of samplings due so far, made or skipped.
+        validating_at: the step of a validation that has begun and not ended, which a resumed run repeats; -1: none.
     """
 
     undefined_steps: int = 0
     saves_due: int = 0
     validated_at: int = -1
     samples_due: int = 0
+    validating_at: int = -1
 
 
 def _count(value: Any) -> bool:
