@@ -4,7 +4,9 @@ Two things are not multiplied out, so that a new family gets all of it and the t
 
 * Each family runs every schedule of a preference step, both references and both kinds of text, but each schedule with
   one of the references. How a schedule meets a reference has nothing of a family in it: the product is tried with the
-  first family of each prediction here, and with a toy model in ``tests/objective/test_execution.py``.
+  first family of each prediction here, and with a toy model in ``tests/objective/test_execution.py``. In the usual run
+  the other families only run steps that train their text encoders too, which have all gradients that the others have;
+  and a few families are trained until they have learned a preference (``LEARNERS``).
 * A family whose setup class adds nothing to that of another one with the same prediction, and whose denoiser has the
   same kinds of modules (``inherits_all``), runs that one's code with other constants. Its tiny model passes everything
   here, but gradients of all schedules and whole runs (``test_family_training.py``) are left to the other one in the
@@ -412,13 +414,16 @@ def step_cases() -> Iterator[tuple[str, str, str, str]]:
                 yield key, prediction, reference_mode, texts[1 - i]
 
 
+def first_families() -> set[str]:
+    """The first family of each prediction."""
+    return set({prediction: key for key, prediction in reversed(list(families()))}.values())
+
+
 def modes_of(key: str, reference_mode: str) -> list[tuple[str, str]]:
     """The first family of each prediction runs all schedules with each reference, the others half of them with each."""
-    known = list(families())
-    firsts = {prediction: name for name, prediction in reversed(known)}
-    if key in firsts.values():
+    if key in first_families():
         return MODES
-    number = [name for name, _ in known].index(key)
+    number = [name for name, _ in families()].index(key)
     first = (number // 2 + REFERENCES.index(reference_mode)) % 2 == 0
     # each half has one graph of both sides and one of a side alone
     return [MODES[0], MODES[3]] if first else [MODES[1], MODES[2]]
@@ -430,9 +435,30 @@ def test_every_family_runs_every_schedule() -> None:
         assert set(run) == set(MODES), key
 
 
+def usual_steps() -> Iterator[tuple[str, str, str, str]]:
+    """All of the first family of each prediction and of two that complete the product; of the others those that train
+    text, with one reference or the other.
+    """
+    firsts = first_families() | {"STABLE_DIFFUSION_15", "FLUX_DEV_1"}
+    for case in step_cases():
+        key, _, _, text = case
+        if key in firsts or (text == "trained-text" and key not in (*VARIANTS, *SIBLINGS)):
+            yield case
+
+
+def test_the_usual_steps_have_each_schedule_with_each_reference_and_each_text() -> None:
+    run = {
+        (mode, reference_mode, text)
+        for key, _, reference_mode, text in usual_steps()
+        for mode in modes_of(key, reference_mode)
+    }
+    assert len(run) == len(MODES) * len(REFERENCES) * 2
+    assert {case[0] for case in usual_steps()} == {key for key, _ in families()} - {*VARIANTS, *SIBLINGS}
+
+
 @pytest.mark.parametrize(
     ("key", "prediction", "reference_mode", "text"),
-    usual(step_cases(), *(case for case in step_cases() if case[0] not in (*VARIANTS, *SIBLINGS))),
+    usual(step_cases(), *usual_steps()),
 )
 def test_preference_steps_agree_with_autograd(
     key: str, prediction: str, reference_mode: str, text: str
@@ -442,18 +468,20 @@ def test_preference_steps_agree_with_autograd(
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "reference_mode"),
+    ("kind", "key", "reference_mode", "half"),
     [
-        (kind, key, REFERENCES[(i + j) % 2])
+        (kind, key, REFERENCES[(i + j) % 2], j)
         for i, kind in enumerate(KINDS)
         for j, key in enumerate(("STABLE_DIFFUSION_15", "FLUX_DEV_1"))
     ],
 )
 def test_preference_steps_agree_with_autograd_for_other_kinds(
-    kind: str, key: str, reference_mode: str
+    kind: str, key: str, reference_mode: str, half: int
 ) -> None:
     setup = tiny_setup(key)
-    check_preference_steps(setup, setup.spec.prediction, reference_mode, True, **KINDS[kind])
+    # each kind runs all schedules, half of them with either family
+    modes = [MODES[1], MODES[2]] if half else [MODES[0], MODES[3]]
+    check_preference_steps(setup, setup.spec.prediction, reference_mode, True, modes, **KINDS[kind])
 
 
 def test_first_step_is_log_two(family: tuple[BaseModelSetup, Model]) -> None:
@@ -600,8 +628,18 @@ def test_half_precision_arithmetic_gives_float_scores(family: tuple[BaseModelSet
     assert not torch.equal(rough, exact) and torch.allclose(rough, exact, rtol=0.05)
 
 
-def test_preference_training_learns_the_preference(family: tuple[BaseModelSetup, Model]) -> None:
-    setup, model = family
+LEARNERS = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "FLUX_DEV_1", "SANA", "QWEN_EDIT", "HI_DREAM_FULL")
+"""Families of each prediction and of several kinds of denoisers and sources. That steps have the right gradients is
+seen of every family; what an optimizer makes of them has nothing of a family in it.
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "prediction"),
+    usual(families(), *(one for one in families() if one[0] in LEARNERS)),
+)
+def test_preference_training_learns_the_preference(key: str, prediction: str) -> None:
+    setup, model = tiny_setup(key), tiny_model(key, prediction)
     handle = attach(model, AdapterOptions(rank=4, parts=(setup.spec.denoiser,)))
     reference = Reference(handle, "NEW_ADAPTER")
     pair = pair_batch(setup, model, ["p1", "p2"])

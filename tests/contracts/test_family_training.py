@@ -1,4 +1,4 @@
-"""Whole runs of every family: preference pairs of mixed shapes, resuming after a stop, and full fine-tuning."""
+"""Whole runs of every family: preference pairs of mixed shapes, resuming from a backup, and full fine-tuning."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from modules.modelSetup.sample_images import check_sample
+from modules.trainer.callbacks import Callback
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import UnsupportedError
 from tests.contracts.test_family import SIBLINGS, VARIANTS, families
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
-from tests.trainer.resume.test_resume import StopAt
 from tests.usual import usual
 
 pytestmark = pytest.mark.usefixtures("from_memory")
@@ -48,15 +48,26 @@ def family_config(folder: Path, key: str, **changes: Any) -> Path:
     return path
 
 
+class StepsTaken(Callback):
+    """Notes the steps of a run."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def step(self, progress: Any, metrics: Any, total: int, eta: float | None) -> None:
+        self.taken.append(progress.global_step)
+
+
 @pytest.mark.parametrize("key", USUAL)
-def test_a_stopped_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
-    whole = family_config(tmp_path / "whole", key)
-    trainer = run_here(whole)
+def test_a_resumed_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
+    config = family_config(tmp_path, key, backup_after=3, backup_after_unit="STEP")
+    trainer = run_here(config)
     assert trainer.progress.global_step == 4, "two buckets of two pairs, twice"
-    broken = family_config(tmp_path / "broken", key)
-    run_here(broken, callback=StopAt(1))
-    run_here(broken, "continue_last_backup=true")
-    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "broken" / "out.safetensors")
+    whole = (tmp_path / "out.safetensors").rename(tmp_path / "whole.safetensors")
+    steps = StepsTaken()
+    run_here(config, "continue_last_backup=true", callback=steps)
+    assert steps.taken == [4], "the backup is of the middle of an epoch"
+    assert same_weights(whole, tmp_path / "out.safetensors")
 
 
 @pytest.mark.parametrize("key", USUAL)

@@ -147,9 +147,20 @@ def tiny_model(
     factor: int = 4,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """A tiny model as it is when it was loaded, to do anything with; float32 by default."""
-    made: Model = _loaded(key, prediction, factor, dtype).copy()
-    return made
+    """A tiny model as it is when it was loaded, to do anything with; float32 by default. For float64 the
+    weights of float32 are copied, which have the same values.
+    """
+    import torch
+
+    if dtype != torch.float64:
+        made: Model = _loaded(key, prediction, factor, dtype).copy()
+        return made
+    double: Model = _loaded(key, prediction, factor, None).copy()
+    for module in double.modules().values():
+        for tensor in module.state_dict(keep_vars=True).values():
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.double()
+    return double
 
 
 @lru_cache

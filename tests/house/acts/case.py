@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from unittest import mock
 
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.TrainConfig import TrainConfig
-from tests.house.acts.outcomes import See, Source, differ
+from tests.house.acts.outcomes import See, Seen, Source, Work, compared_with, differ
 from tests.trainer.builders import settings
 
 Values = Mapping[str, Any]
@@ -47,13 +47,17 @@ class Case:
     given: Values = field(default_factory=dict)
     before: Callable[[Path], None] | None = None
 
-    def outcomes(self) -> tuple[Any, Any]:
-        """What is seen of the config as it is, and of the one with the other value."""
-        return self.see.part(self._known()), self.see.part(self._made({self.path: self.value}))
-
     def acts(self) -> bool:
-        """Whether the two outcomes differ."""
-        return differ(*self.outcomes())
+        """Whether the outcomes of the config as it is, and of the one with the other value, differ; the second run ends
+        as soon as it has shown it.
+        """
+        known = self._known()
+        one = self.see.part(known)
+        try:
+            other = self._made({self.path: self.value}, known.work if self.see.of_weights else None)
+        except Seen:
+            return True
+        return differ(one, self.see.part(other))
 
     def repeats(self) -> bool:
         """Whether the same config gives the same once more."""
@@ -95,12 +99,14 @@ class Case:
             _KNOWN[self._key] = self._made({})
         return _KNOWN[self._key]
 
-    def _made(self, changed: Values) -> Any:
+    def _made(self, changed: Values, compared: Work | None = None) -> Any:
         with fresh_folder() as folder, mock.patch(f"{__name__}.WORKING", [folder]):
             path = write(folder, self.base, {**self.given, **changed})
             if self.before is not None:
                 self.before(folder)
-            return self.see.source(folder, path)
+            # not around the runs before it, of which something is left for this one
+            with compared_with(compared) if compared else nullcontext():
+                return self.see.source(folder, path)
 
 
 FOLLOWING = {"rlhf_dpo_ref_mode"}

@@ -99,6 +99,7 @@ class Work:
         moved: parts of the model that changed places.
         kernels: attention kernels of the denoiser.
         weights: digest of all that is trained, after each step.
+        trained: the same itself.
         recomputed: blocks whose activations are computed again in the backward pass, by their kind.
         kept_away: inputs of blocks that are kept in main memory, by their shape.
     """
@@ -109,6 +110,7 @@ class Work:
     moved: list[tuple[str, str]] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
     weights: dict[int, str] = field(default_factory=dict)
+    trained: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     recomputed: Counter[str] = field(default_factory=Counter)
     kept_away: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
@@ -137,6 +139,45 @@ def kept_by(work: Work) -> type[activations.Kept]:
     return Kept
 
 
+class Seen(BaseException):
+    """Ends a run that trains other weights than the one it is compared with: the steps to come would not show more."""
+
+
+_COMPARED: list[Work] = []
+
+
+@contextmanager
+def compared_with(work: Work) -> Iterator[None]:
+    """Inside the block a run ends with ``Seen`` after the first step that leaves other weights than ``work`` had after
+    it. Weights of other shapes and number types are left to be looked at in the saved file.
+    """
+    _COMPARED.append(work)
+    try:
+        yield
+    finally:
+        _COMPARED.pop()
+
+
+def trains_otherwise(now: list[torch.Tensor], step: int) -> bool:
+    """Whether the run under way is compared with another one, whose weights after this step were others."""
+    if not _COMPARED or step not in _COMPARED[-1].trained:
+        return False
+    before = _COMPARED[-1].trained[step]
+    alike = [(one.shape, one.dtype) for one in before] == [(one.shape, one.dtype) for one in now]
+    return alike and differ(before, now)
+
+
+def note_weights(work: Work, trainer: GenericTrainer) -> None:
+    """Keep what a step left behind, and end the run if that is other weights than it is compared with."""
+    step, digest = trainer.progress.global_step, hashlib.sha256()
+    now = [parameter.detach().clone() for _, parameter in trainer.parts.named]
+    for tensor in now:
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    work.weights[step], work.trained[step] = digest.hexdigest(), now
+    if trains_otherwise(now, step):
+        raise Seen
+
+
 @contextmanager
 def watched() -> Iterator[Work]:
     """Notes what a run asks of the model, and lets it pass."""
@@ -160,10 +201,7 @@ def watched() -> Iterator[Work]:
 
     def advancing(self: GenericTrainer, *rest: Any) -> None:
         advance(self, *rest)
-        digest = hashlib.sha256()
-        for _, parameter in self.parts.named:
-            digest.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
-        work.weights[self.progress.global_step] = digest.hexdigest()
+        note_weights(work, self)
 
     def moving(self: Model, part: str, device: Any) -> Any:
         work.moved.append((part, str(device)))
@@ -256,8 +294,9 @@ def run(folder: Path, path: Path) -> Outcome:
             train(config, directory, 0)
     except UserError as error:
         refused = without_places(str(error), folder)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(before)
+    finally:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(before)
     weights, header = saved_model(folder)
     return Outcome(refused, weights, header, listed(folder), told, work, threads)
 
@@ -455,29 +494,31 @@ class See:
     Args:
         name: for people.
         source: makes it, given a folder to work in and a config file; shared by all that see parts of it.
-        part: of what the source gives.
+        part: of what the source gives, an ``Outcome`` if this is of the weights.
+        of_weights: whether it is seen as soon as a step leaves other weights.
     """
 
     name: str
     source: Source
     part: Callable[[Any], Any]
+    of_weights: bool = False
 
 
 def _of(source: Source) -> Callable[[str, Callable[[Any], Any]], See]:
     return lambda name, part: See(name, source, part)
 
 
-def _run(name: str, part: Callable[[Outcome], Any]) -> See:
+def _run(name: str, part: Callable[[Outcome], Any], of_weights: bool = False) -> See:
     """Of a run that comes to its end."""
 
     def of_a_whole_run(outcome: Outcome) -> Any:
         assert not outcome.refused, outcome.refused
         return part(outcome)
 
-    return See(name, run, of_a_whole_run)
+    return See(name, run, of_a_whole_run, of_weights)
 
 
-weights = _run("weights", lambda o: o.weights)
+weights = _run("weights", lambda o: o.weights, of_weights=True)
 dtypes = _run("number formats of the saved file", lambda o: {n: str(t.dtype) for n, t in o.weights.items()})
 header = _run("header of the saved file", lambda o: o.header)
 names = _run("names in the saved file", lambda o: sorted(o.weights))
@@ -490,7 +531,7 @@ validations = _run("validations", lambda o: o.told.validations)
 backups = _run("steps with a backup", lambda o: o.told.backups)
 warnings = _run("warnings", lambda o: o.told.warnings)
 end = See("how the run ends", run, lambda o: (len(o.told.metrics), o.refused))
-picky_weights = See("the weights of a run with failing scores", run_with_a_picky_reward, weights.part)
+picky_weights = See("the weights of a run with failing scores", run_with_a_picky_reward, weights.part, True)
 person_end = See("how a run that waits for votes ends", run_with_a_person, end.part)
 person_weights = See("weights of a run that is voted on", run_with_a_person, weights.part)
 picky_end = See("how a run with failing scores ends", run_with_a_picky_reward, end.part)
