@@ -232,8 +232,8 @@ class OnlineLossSection(BaseConfig):
         group="Group loss",
         tip=(
             "How the loss over all images of a prompt is computed. EXACT needs whole groups in a batch. STASH adds "
-            "up gradients. TWO_PASS runs the model twice. AUTO chooses the fastest that is possible. All give the "
-            "same gradient."
+            "up gradients. TWO_PASS runs the model twice. AUTO chooses the first of these that is possible. "
+            "All give the same gradient."
         ),
     )
     rlhf_dgpo_clip_dsm: bool = setting(
