@@ -41,7 +41,7 @@ FAMILIES = [
     f"{MEMORY}[SANA-half]",
     f"{MEMORY}[STABLE_DIFFUSION_XL_10_BASE-half]",
     f"{COUNTED}test_gradients_of_earlier_micro_batches_are_counted_once",
-    "tests/contracts/test_family_training.py::test_a_stopped_run_ends_with_the_same_weights[FLUX_DEV_1]",
+    "tests/contracts/test_family_training.py::test_a_resumed_run_ends_with_the_same_weights[FLUX_DEV_1]",
 ]
 ON_THE_DEVICE = "tests/trainer/memory/test_what_is_on_the_device.py::"
 SETTINGS = [

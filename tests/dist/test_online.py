@@ -94,7 +94,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 def write_case(folder: Path, name: str, share: dict[str, Any]) -> None:
     mode, common, _, _ = CASES[name]
     # images and their scores in equal batches
-    write_online(folder, mode, **{**SGD, "rlhf_rollout_batch_size": 1, **common, **share})
+    # all layers: the smaller gradients of a few would show more of their rounding
+    layers = {"layer_filter_preset": "attn-mlp"}
+    write_online(folder, mode, **{**SGD, **layers, "rlhf_rollout_batch_size": 1, **common, **share})
     if name.endswith("lost"):
         (folder / "lose").touch()
 

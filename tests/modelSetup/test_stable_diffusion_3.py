@@ -78,7 +78,7 @@ def test_an_encoder_that_is_left_out_is_neither_read_nor_trained(tmp_path: Path)
     assert "text_encoder_3" not in training.load_model(tiny_setup(KEY), left_out(text_encoder_3=own)).parts
     for family, extra, words in (
         (KEY, {"train": True}, "cannot be trained"),
-        ("HI_DREAM_FULL", {}, "HiDream-I1 cannot do without it"),
+        ("HI_DREAM_FULL", {}, "HiDream-I1 cannot be used without this text encoder"),
     ):
         (fault,) = find_problems(
             left_out(model_type=family, text_encoder_3={"include": False, **extra})

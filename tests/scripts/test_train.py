@@ -319,7 +319,7 @@ def test_a_new_run_where_one_was_killed_tells_the_command_that_resumes_it(
         lines += [line for line in capsys.readouterr().out.splitlines() if f"step {step} of 60" in line]
     assert len(lines) == 2 and all(f"warning: {run} holds a run that ended early" in line for line in lines)
     # the second one failed while it loaded: it never began, and the backups are where they were
-    python, script, *command = shlex.split(lines[0].partition("resume that one instead: ")[2])
+    python, script, *command = shlex.split(lines[0].partition(" instead: ")[2])
     assert (python, Path(script).name) == (sys.executable, "train.py")
     assert main([*command, "--set", f"max_steps={step + 1}"]) == 0
     resumed = [e for e in events(run) if e["kind"] == "run_started"][-1]

@@ -262,7 +262,7 @@ def test_with_a_training_adapter_there_is_no_warning() -> None:
     assert warnings(training_adapter={"model_name": "/models/undo.safetensors"}) == []
     assert warnings(
         base_model_name="Tongyi-MAI/Z-Image", training_adapter={"model_name": "a.safetensors"}
-    ) == ["training_adapter.model_name: is for distilled models, and Z-Image is not one"]
+    ) == ["training_adapter.model_name: is for distilled models, but Z-Image is not distilled"]
 
 
 def test_the_denoiser_decides() -> None:
