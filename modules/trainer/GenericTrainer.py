@@ -40,6 +40,7 @@ from modules.trainer.resume.resume_rules import check_resumable, check_same_star
 from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
+from modules.util.enum.choices import TimeUnit
 from modules.util.errors import DataError, UserError
 from modules.util.files.output_place import output_fault
 from modules.util.TrainProgress import TrainProgress
@@ -180,8 +181,7 @@ class GenericTrainer:
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
-        if self._counters.validating_at == self.progress.global_step:
-            self._validate()
+        self._repeat_validation()
         self._pace.leave_out()
         for group in self._groups():
             if group is None:
@@ -499,6 +499,12 @@ class GenericTrainer:
                 )
         self._counters.validated_at, self._counters.validating_at = self.progress.global_step, -1
         self._pace.leave_out()
+
+    def _repeat_validation(self) -> None:
+        """Make the validation in which the resumed run failed, unless none is wanted any more."""
+        failed = self._counters.validating_at == self.progress.global_step
+        if failed and self.parts.validation is not None and self.config.validate_after_unit is not TimeUnit.NEVER:
+            self._validate()
 
     def _out_of_patience(self) -> bool:
         patience = self.parts.patience

@@ -27,6 +27,7 @@ class Listener(Callback):
         self.after = after
         self.warnings: list[str] = []
         self.samples: list[int] = []
+        self.validations: list[int] = []
         self.errors: list[tuple[str, str]] = []
 
     def step(self, progress: Any, metrics: Any, total: int, eta: float | None) -> None:
@@ -36,6 +37,9 @@ class Listener(Callback):
     def sample(self, progress: Any, path: Path, prompt: str, number: int) -> None:
         assert path.exists()
         self.samples.append(number)
+
+    def validation(self, progress: Any, metrics: Any) -> None:
+        self.validations.append(progress.global_step)
 
     def warning(self, message: str) -> None:
         self.warnings.append(message)
@@ -97,8 +101,26 @@ def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest
 
     full.armed = False
     again = write_config(tmp_path / "cut", **shared, continue_last_backup=True)
-    assert run_here(again).progress.global_step == 4
+    listener = Listener()
+    assert run_here(again, callback=listener).progress.global_step == 4
+    assert listener.validations == ([3, 4] if place == "validation" else [])
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "cut" / "out.safetensors")
+
+
+def test_a_validation_that_does_not_fit_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Exhausted(monkeypatch, PairValidation, "run")
+    held_back = {"rlhf_dpo_validation": True, "rlhf_dpo_validation_percentage": 34.0}
+    path = write_config(
+        tmp_path, **held_back, max_steps=4, validate_after=3, validate_after_unit="STEP",
+    )  # fmt: skip
+    with pytest.raises(torch.OutOfMemoryError):
+        run_here(path, callback=Listener(full.arm_at(3)))
+    full.armed, listener = False, Listener()
+    run_here(path, "continue_last_backup=true", "validate_after_unit=NEVER", callback=listener)
+    # the final weights are always validated
+    assert listener.validations == [4]
 
 
 def test_nothing_learnt_since_the_last_backup_needs_none(
