@@ -143,8 +143,8 @@ DIAGRAMS_BY_PREFIX = {
     "rl": "Online training",
 }
 REWARD_DIAGRAMS = {
-    "mean": "Reward by name",
-    "std": "Reward spread by name",
+    "mean": "Mean of each reward",
+    "std": "Spread of each reward",
     "zero_std_ratio": "Prompts without spread",
     "scale": "Reward scale",
 }

@@ -43,7 +43,7 @@ ACCOUNT_ABOUT = (
 )
 TOKEN_STORED = "A token is stored. A new one replaces it."
 NO_TOKEN = "No token is stored."
-BROKEN_FILE = "{error}. A new token replaces the file."
+BROKEN_FILE = "{error}. Saving a new token overwrites this file."
 SHOW, SAVE, CANCEL, REMOVE = "Show", "Save", "Cancel", "Remove"
 NOT_A_TOKEN = "This is not a token. Tokens have letters, digits, _ and -, such as hf_AbC123\u2026"
 CANNOT_SAVE = "The token cannot be saved in {folder}: {reason}"

@@ -110,7 +110,7 @@ def test_curves_of_online_runs() -> None:
     groups = group_curves(tags)
     assert list(groups)[:2] == ["Loss", "Reward"]
     assert groups["Reward"] == {"rl/reward_mean": "mean of an epoch"}
-    assert groups["Reward by name"] == {"reward/a/mean": "a", "reward/b/mean": "b"}
+    assert groups["Mean of each reward"] == {"reward/a/mean": "a", "reward/b/mean": "b"}
     assert groups["Prompts without spread"] == {
         "reward/a/zero_std_ratio": "a",
         "reward/b/zero_std_ratio": "b",

@@ -237,11 +237,11 @@ def test_an_online_run_shows_its_reward(hands: Hands, tmp_path: Path) -> None:
     assert [picker.get() for picker in page.pickers] == ["Loss", "Accuracy"]
     hands.window.runs.attach(str(run.path))
     hands.wait(lambda: page.pickers[1].get() == "Reward", "the reward is not shown")
-    page.pickers[1].set("Reward by name")
+    page.pickers[1].set("Mean of each reward")
     page.pickers[1].event_generate("<<ComboboxSelected>>")
     hands.rest()
     page.run_changed()
-    assert page.pickers[1].get() == "Reward by name"
+    assert page.pickers[1].get() == "Mean of each reward"
 
 
 @pytest.fixture

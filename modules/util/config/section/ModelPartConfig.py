@@ -223,7 +223,8 @@ class TransformerConfig(DenoiserConfig):
         tip=(
             "Whether the transformer sees the padding after short prompts. FAMILY follows the published "
             "model. MASKED hides the padding; if a model takes no mask (FLUX, Stable Diffusion 3), the "
-            "text states of the padding become zeros. Use the trained model with the same choice."
+            "text states of the padding become zeros. When you use the trained model in another program, choose "
+            "the same there."
         ),
     )
 

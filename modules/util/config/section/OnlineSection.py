@@ -251,7 +251,7 @@ class OnlineSection(BaseConfig):
         group="Rollout",
         tip=(
             "Multiplies the standard deviation of the noise, in rollout and training alike. Values other "
-            "than 1 change the look of the images. The noise level does not change the look."
+            "than 1 change the look of the images; the setting Noise level does not."
         ),
     )
     rlhf_sde_window: str = setting(

@@ -168,7 +168,10 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Safeguard mu",
         group="Loss",
-        tip="Share of the chosen image's own progress that is always kept. Higher values protect more.",
+        tip=(
+            "The chosen image keeps at least this share of the improvement that it would have without the push away "
+            "from the rejected image. Higher values weaken this push more."
+        ),
     )
     rlhf_norm_guard: Float = setting(
         0.0,
