@@ -16,7 +16,7 @@ from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import UnsupportedError
 from tests.contracts.test_family import SIBLINGS, VARIANTS, families
 from tests.tiny import tiny_folder, tiny_setup
-from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 from tests.usual import usual
 
 pytestmark = pytest.mark.usefixtures("from_memory")
@@ -60,14 +60,13 @@ class StepsTaken(Callback):
 
 @pytest.mark.parametrize("key", USUAL)
 def test_a_resumed_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
-    config = family_config(tmp_path, key, backup_after=3, backup_after_unit="STEP")
-    trainer = run_here(config)
+    config = family_config(tmp_path, key)
+    trainer = run_and_go_back(config, 3)
     assert trainer.progress.global_step == 4, "two buckets of two pairs, twice"
-    whole = (tmp_path / "out.safetensors").rename(tmp_path / "whole.safetensors")
     steps = StepsTaken()
     run_here(config, "continue_last_backup=true", callback=steps)
     assert steps.taken == [4], "the backup is of the middle of an epoch"
-    assert same_weights(whole, tmp_path / "out.safetensors")
+    assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
 
 
 @pytest.mark.parametrize("key", USUAL)
