@@ -30,6 +30,7 @@ SMALLER = {
 """Presets that fit a smaller card than their name says, which docs/memory.md promises."""
 QUICK = (
     "Stable Diffusion 3.5/#DPO.json",
+    "FLUX.1/#dev DPO 16 GB.json",
     "FLUX.2/#klein base 9B DPO 12 GB.json",
 )
 
