@@ -71,6 +71,6 @@ STRENGTHS_PROMPTS, STRENGTHS_WHICH = "Prompts, one per line", "Strengths, separa
 STRENGTHS_NO_ADAPTER = "Choose at least one adapter"
 STRENGTHS_NOTHING = "Select a run that has written an adapter, then press \u201cMake images\u201d"
 SAMPLER = "the sampler"
-STRENGTHS_BUSY = "Another training is using the device. Wait until it has ended, or stop it first."
+STRENGTHS_BUSY = "Another run is using the device. Wait until it has ended, or stop it first."
 STRENGTHS_AT, ONE_IMAGE = "{count} of {total} images", "image"
 AT_STEP = "{run} step {step}"
