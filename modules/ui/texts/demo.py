@@ -43,7 +43,7 @@ TRAIN_ABOUT = (
     "before training and with the adapter."
 )
 OPEN_SETTINGS = "Open the settings"
-READY = "The demo project is ready. Press Start to train. Stop keeps a backup, and Start resumes it."
+READY = "The demo project is ready. Press Start to train. Stop makes a backup, and Start then resumes the run."
 
 CANNOT_WRITE = "{folder} cannot be written: {reason}"
 

@@ -52,7 +52,7 @@ FROM_ADAPTER, FROM_NEW = "the adapter {name}", "a new adapter"
 
 # prompts, rewards, accelerators
 EPOCH_MAKES = "Each epoch makes {images}."
-CAPTIONS = "The captions of the enabled concepts. {epoch}"
+CAPTIONS = "Uses the captions of the enabled concepts. {epoch}"
 IN_FILE = "{prompts} in the file. {epoch}"
 REWARDS_HEAD = "Rewards with all their settings. If this list has entries, they replace the field above."
 ITEM_HEAD = "{title}: {tip}"
