@@ -20,7 +20,7 @@ class Next(Enum):
     """Nothing can be compared, because everything or nothing is liked."""
     MORE = "more"
     FIRST = "first"
-    """Enough for a first training."""
+    """Enough for a first training run."""
     ENOUGH = "enough"
 
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the editor as a program. Return when its window is closed."""
     parser = argparse.ArgumentParser(prog="caption_editor.py", description=words.ABOUT_PROGRAM)
     parser.add_argument("folder", type=Path, help="the folder with the images")
-    parser.add_argument("--subfolders", action="store_true", help="images of folders in the folder too")
+    parser.add_argument("--subfolders", action="store_true", help="show the images in subfolders too")
     parser.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():

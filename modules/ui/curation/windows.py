@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pair tool as a program of its own. Return when its window is closed."""
     parser = argparse.ArgumentParser(prog="train_ui.py --pair-tool", description=words.ABOUT_PROGRAM)
     parser.add_argument("--pair-tool", nargs="?", metavar="SOURCE", type=Path, help="folder with images")
-    parser.add_argument("--pairs-folder", type=Path, metavar="FOLDER", help="where the pairs go")
+    parser.add_argument("--pairs-folder", type=Path, metavar="FOLDER", help="folder for the pairs")
     parser.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
     options = parser.parse_args(arguments)
     if options.pair_tool is not None and not options.pair_tool.is_dir():

@@ -86,7 +86,7 @@ class DemoProject:
             write_json(self.folder / SIZE_NAME, {"prompts": prompts, "per_prompt": per_prompt})
         except OSError as error:
             raise UserError(
-                f"{self.folder} cannot be made: {error.strerror}", hint="choose another folder"
+                f"{self.folder} cannot be created: {error.strerror}", hint="choose another folder"
             ) from error
 
     def size(self) -> tuple[int, int] | None:

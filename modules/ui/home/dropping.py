@@ -59,7 +59,8 @@ def look_at(paths: list[Path]) -> Dropped:
     gone = [path for path in paths if not path.exists()]
     if gone:
         raise UserError(
-            f"{names_of(gone)}: not a file or folder of this computer", hint="save it first, then drop it"
+            f"{names_of(gone)}: not a file or folder of this computer",
+            hint="save the file first, then drop it",
         )
     if len(paths) == 1:
         found = _folder(paths[0]) if paths[0].is_dir() else _file(paths[0])
@@ -98,7 +99,7 @@ def _file(path: Path) -> Dropped | None:
         return Dropped(Kind.WORKFLOW, [path], data)
     if isinstance(data, dict) and isinstance(data.get("nodes"), list) and "links" in data:
         raise UserError(
-            f"{path.name} is a workflow as ComfyUI's editor saves it",
+            f"{path.name} is a workflow in the format of ComfyUI's editor",
             hint="in ComfyUI, choose Export (API), and drop that file",
         )
     return Dropped(Kind.CONFIG, [path])

@@ -89,7 +89,7 @@ class PresetStore:
         """
         clean = _BAD.sub("-", name).strip(" .#")
         if not clean:
-            raise UserError("a preset needs a name", hint="letters and digits")
+            raise UserError("a preset needs a name", hint="use letters and digits")
         path = self.folder / f"{clean}.json"
         data = {key: value for key, value in config.sparse_dict().items() if key not in KEPT}
         try:
@@ -108,7 +108,7 @@ class PresetStore:
             UserError: it is built in, or cannot be deleted.
         """
         if preset.built_in:
-            raise UserError(f"{preset.label} comes with the program and stays")
+            raise UserError(f"{preset.label} comes with the program and cannot be removed")
         try:
             name = preset.path.relative_to(self.folder).as_posix()
             Owned(self.folder, local=True).remove(name)

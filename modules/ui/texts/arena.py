@@ -26,7 +26,7 @@ STRENGTHS_TIP = (
     "Choose at least two contestants. An adapter can have several strengths, separated by commas; each "
     "strength is a contestant."
 )
-ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add a file\u2026", "An adapter", "Images per contestant"
+ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add adapter\u2026", "Adapter file", "Images per contestant"
 BAD_STRENGTH = "A strength is a number between -10 and 10, for example 0.7."
 TOO_FEW = "Choose at least two contestants."
 NO_VOTES = "There are no votes yet."

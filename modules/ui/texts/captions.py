@@ -56,7 +56,7 @@ SIZE, STRENGTH = "Size {size}", "Strength {percent} %"
 ALL_LEARNED, ALL_HIDDEN, INVERT, REDO, SAVE = "Learn all", "Hide all", "Invert", "Redo", "Save"
 PAINT_HINT = "Left button: area to learn. Right button: area to hide (red). Wheel: size of the brush."
 OPENING, SAVING, SAVED = "Opening\u2026", "Saving\u2026", "Saved."
-NOT_YET_SAVED = "Not saved yet. It is saved when you go to another image or close the window."
+NOT_YET_SAVED = "Not saved yet. The mask is saved when you go to another image or close the window."
 MASK_CHANGED_TITLE = "Mask changed"
 MASK_CHANGED_QUESTION = (
     "The mask of {name} was changed by another program while you painted. Keep the mask as it is on the disk?"

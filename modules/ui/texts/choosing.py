@@ -40,7 +40,7 @@ SECONDS, MINUTES, HOURS = "{seconds} s", "{minutes} min", "{hours} h {minutes:02
 
 # certainty
 SURE = "{share:.0%} sure"
-SAVED_AT = "{sure}; saved at {share:.0%}"
+SAVED_AT = "{sure}; a pair is saved at {share:.0%}"
 LOOKING_FOR_CLEARER = "{sure}; looking for a clearer pair"
 
 # how well a taste is known
@@ -50,8 +50,8 @@ TASTE_KNOWN = "Taste: {share:.0%} of your choices predicted ({low:.0%} to {high:
 TASTE_FAILED = "Taste: not measured ({reason})"
 WHAT_NEXT = {
     Next.BOTH: "{known}; like some, leave others unmarked",
-    Next.MORE: "{known}; mark another {more}",
-    Next.FIRST: "{known}; enough for a first training",
+    Next.MORE: "{known}; look at {more} more",
+    Next.FIRST: "{known}; enough for a first training run",
     Next.ENOUGH: "{known}; enough to train",
 }
 
@@ -61,7 +61,9 @@ NOTHING_TO_COMPARE = (
     "used."
 )
 ALL_DONE = "All {prompts} are done: {pairs}."
-SOME_WITHOUT = "\n{prompts} made no pair. The export page lists these prompts and can open them again."
+SOME_WITHOUT = (
+    "\n{prompts} ended without a pair. The export page lists these prompts and can open them again."
+)
 FILE, IMAGE, PAIR = "file", "image", "pair"
 
 # views

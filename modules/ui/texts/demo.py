@@ -27,7 +27,9 @@ MADE_OF = "{done} of {images}"
 LOADING = "Loading the model\u2026"
 
 PAIRS_HEAD = "2   Pairs"
-PAIRS_ABOUT = "The Left and Right arrow keys choose the better image. Up means that they are equally good."
+PAIRS_ABOUT = (
+    "The Left and Right arrow keys choose the better image. The Up key says that both are equally good."
+)
 CHOOSE, CONTINUE_CHOOSING = "Choose myself", "Continue choosing"
 SIMULATE = "Let a simulated person choose"
 SIMULATING = "The simulated person, who likes large shapes, is choosing\u2026"
@@ -41,11 +43,11 @@ TRAIN_ABOUT = (
     "before training and with the adapter."
 )
 OPEN_SETTINGS = "Open the settings"
-READY = "The demo project is ready. Press Start to train. Stop keeps a backup, and Start resumes it."
+READY = "The demo project is ready. Press Start to train. Stop makes a backup, and Start then resumes the run."
 
 CANNOT_WRITE = "{folder} cannot be written: {reason}"
 
 # what is typed
-PROMPTS_FIELD, EACH_FIELD = "prompts", "images each"
+PROMPTS_FIELD, EACH_FIELD = "prompts", "images per prompt"
 NOT_POSSIBLE = "{field}: {value!r} is not a valid number"
 RANGE = "enter a number from {low} to {high}"

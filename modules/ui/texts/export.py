@@ -14,10 +14,11 @@ OTHER_FOLDERS = "Choose other folders"
 ASK_EMPTY_FOLDER = "Choose an empty folder"
 
 SUMMARY = (
-    "{pairs} from {prompts} in {folder}\n{train} in train, {val} in validation, {waiting} not sorted yet."
+    "{pairs} from {prompts} in {folder}\n"
+    "{train} for training, {val} for validation, {waiting} not finalised yet."
 )
 NOT_A_PERCENTAGE = "{value!r} is not a percentage: enter a number from 0 to 100"
-READY = "Ready to train: {pairs} in train, {val} in validation.\nConcepts: {path}"
+READY = "Ready to train: {pairs} for training, {val} for validation.\nConcepts: {path}"
 COPIED = "{pairs} copied to {folder}"
 
 # edits

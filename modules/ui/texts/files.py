@@ -24,7 +24,9 @@ UNDO_PRESET = "preset {name}"
 # what happened
 OPENED = "Opened {path}"
 SAVED = "Saved {path}"
-SAVED_WITH_UNREADABLE = "Saved {path}. The file has the last valid value of these invalid fields: {fields}"
+SAVED_WITH_UNREADABLE = (
+    "Saved {path}. These fields are invalid, so the file has their last valid values: {fields}"
+)
 IMPORTED = "Imported {path}"
 WROTE = "Wrote {path}"
 

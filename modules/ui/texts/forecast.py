@@ -4,7 +4,7 @@ from modules.util.display import counted
 
 FITS = "{needed:.1f} of {free:.1f} GiB"
 TOO_MUCH = "Does not fit: {needed:.1f} GiB needed, {free:.1f} GiB free"
-NEEDS_NO_CARD = "{needed:.1f} GiB on a CUDA GPU; this computer has none"
+NEEDS_NO_CARD = "Needs {needed:.1f} GiB on a CUDA GPU; this computer has none"
 MEMORY_UNKNOWN_SHORT, NEEDS = "Memory unknown", "{needed:.1f} GiB"
 MEMORY_UNKNOWN = "Memory unknown: {reason}"
 TIME_UNKNOWN = "{steps}, time unknown"

@@ -30,7 +30,8 @@ PROMPTS_TIP = (
 )
 TO_EDIT, ASK_TO_EDIT, ASK_TO_EDIT_FILE = "Images to edit", "Folder of images to edit", "Image to edit"
 TO_EDIT_TIP = (
-    "Each prompt is applied to each of these images. In a .jsonl file, each line names its own image instead."
+    "Each prompt is applied to each of these images. In a .jsonl file of prompts, each line names its own image "
+    "instead."
 )
 EDITS_TIP = (
     "Each line keeps the source images that it was used with. Remove the lines that you do not want, or clear the "
@@ -41,13 +42,14 @@ FILL_DEMO = "Fill in the demo"
 FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have made"
 FROM_EDITS, EDITS_TITLE = "From edits\u2026", "Project from edits"
 EDITS_ABOUT = (
-    "Start a project of edits from images that were made from other images, with their instructions and sources."
+    "Start a project from edited images. Their instructions become its prompts, and their sources its images to "
+    "edit."
 )
 EDITED_IMAGES, ASK_EDITED = "Edited images", "Folder of edited images"
 ASK_INPUTS, ASK_SOURCE = "Folder of source images", "Image that all edits were made from"
 EDITS_NOTE = (
-    "ComfyUI's input folder, or the one image that all edits were made from. Leave it empty if the sources are "
-    "next to the images, as NAME-source.png or in a folder \u201csource\u201d."
+    "ComfyUI's input folder, or the one image that all edits were made from. Leave this field empty if the "
+    "sources are next to the images, as NAME-source.png or in a folder \u201csource\u201d."
 )
 SOURCES_LOST = "These images are edits, but their source images were not found. Choose the source images."
 READ_EDITS, CANCEL = "Read the edits", "Cancel"
@@ -63,7 +65,7 @@ PROGRAMS = {
     "a1111": "A1111 or Forge",
 }
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
-NO_TYPE = "Check the model type: the images do not contain it."
+NO_TYPE = "Check the model type: it could not be read from the images."
 DEMO_FOLDER = "demo-taste"
 NO_FOLDER = "Choose a new folder for the project."
 NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."
@@ -108,11 +110,14 @@ LEARNING = "Learning your taste\u2026"
 LEARNING_OF = "Learning your taste: {done} of {images}"
 LEARNED = (
     "Your taste was learned. On other prompts, it picks the better of two images in {share:.0%} of "
-    "{comparisons} ({low:.0%} to {high:.0%})."
+    "{comparisons} (likely range: {low:.0%} to {high:.0%})."
 )
 GUESSES = "That may be no better than guessing. Pick some more images before you train on this taste."
 LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. No comparison was left to measure how well."
-UNGUARDED = "Training will not lower the score of images that do not show their prompt."
+UNGUARDED = (
+    "This taste cannot tell whether an image shows its prompt, so training does not lower the score of images "
+    "that ignore their prompts."
+)
 COMPARISON = "comparison"
 WORK = {
     "learn": "learning your taste",
@@ -124,7 +129,7 @@ WORK = {
 }
 BLOCKED = {
     "made": "All images of this round are made.",
-    "no_images": "Ready as soon as all images of a prompt are made.",
+    "no_images": "You can pick as soon as all images of one prompt are made.",
     "no_pairs": "Pick at least 2 pairs first.",
     "picked": "This round is trained. Pick again in the next round.",
     "trained": "This round is trained.",
@@ -134,7 +139,7 @@ BUSY = "Waiting for the current step to finish."
 IMAGE, ANSWER, PAIR, VOTE = "image", "answer", "pair", "vote"
 IMAGES_OF = "{done} of {images}"
 TO_BE_MADE = "{images} will be made."
-PICKED = "{answers}, {pairs}. That is enough for a first training; further answers help less and less."
+PICKED = "{answers}, {pairs}. That is enough for a first training run. Further answers help less and less."
 ENOUGH = "{answers}, {pairs}. About 48 pairs make a good round."
 NOTHING_PICKED = "Choose the better of two images with the arrow keys."
 TO_TRAIN_ON = "{pairs} to train on"
@@ -159,10 +164,11 @@ DROP_KINDS = (
 )
 DROP_PICK, DROP_WORKFLOW, DROP_CANCEL = "Pick from it", "Use its workflow", "Cancel"
 DROP_WHICH = (
-    "{name} has a workflow of ComfyUI. Pick from this image, or make the project's images with this workflow?"
+    "{name} contains a ComfyUI workflow. Pick from this image, or make the project's images with its "
+    "workflow?"
 )
 DROP_ASK_WORKFLOW = (
-    "Make the images of this project with this workflow in ComfyUI? At present they are made by {program}."
+    "Make the images of this project in ComfyUI with this workflow? At present, {program} makes them."
 )
 DROP_USED = "ComfyUI makes the images of this project with this workflow."
 DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it has finished, or stop it."

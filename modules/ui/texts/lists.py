@@ -12,7 +12,7 @@ WRITE, WRITE_TIP = "Write\u2026", "Write this list to a separate file"
 
 # below the list
 READ_FROM = "Read from {name}. Once edited, the list becomes part of the config"
-REMOVED = "Removed {entries}. Ctrl+Z restores"
+REMOVED = "Removed {entries}. Ctrl+Z undoes this"
 ENTRY, ENTRIES = "entry", "entries"
 READ_TITLE = "Read a list"
 
@@ -20,7 +20,7 @@ READ_TITLE = "Read a list"
 OTHER_NAME = "This name is not built into the program."
 NO_PARAMETERS = "None: the defaults apply."
 PARAMETERS_OF = "Parameters of {name}"
-PARAMETERS_ABOUT = "Each argument has a name and a value."
+PARAMETERS_ABOUT = "Each parameter has a name and a value."
 
 # steps of undo
 UNDO_READ, UNDO_ADD, UNDO_EDIT = "read {name}", "add to {name}", "edit {name}"

@@ -18,7 +18,7 @@ COLUMN_PLACEHOLDER, COLUMN_START, COLUMN_TOKENS, COLUMN_TRAINED = (
     "Tokens",
     "Trained",
 )
-AS_TEXT = "as the text"
+AS_TEXT = "as in the text"
 IN_FILE = "in the file"
 YES, NO = "yes", "no"
 ADD_TIP = "Add an embedding"

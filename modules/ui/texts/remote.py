@@ -16,7 +16,7 @@ PAGE = PageSpec(
 COMPUTER = "Computer"
 SAVED = "Saved computers"
 SAVED_TIP = "Computers that have answered before. Select one to fill in the settings below. No password is stored."
-FORGET, FORGET_TIP = "Forget", "Remove this computer from the list. Nothing changes there"
+FORGET, FORGET_TIP = "Forget", "Remove this computer from the list. Nothing changes on that computer"
 CHECK, CHECK_TIP = "Check connection", "Log in and look for Python and free disk space"
 START, START_TIP = "Start there", "Copy missing files and train with the current settings on that computer"
 CANCEL = "Cancel"
@@ -54,7 +54,10 @@ UNKNOWN_RUN = "This run was started from another computer, or its record is miss
 DAMAGED_RECORDS = "Damaged records of remote runs were skipped. Remove or repair them: {files}"
 CONNECT, CONNECT_TIP = "Connect", "Follow the run again"
 FETCH = "Fetch files"
-FETCH_TIP = "Copy saved models and all other files except backups here. Samples and log arrive automatically"
+FETCH_TIP = (
+    "Copy saved models and all other files to this computer, except backups. Samples and log arrive "
+    "automatically"
+)
 WITH_BACKUPS = "with backups"
 RESUME, RESUME_TIP = "Resume there", "Resume this run in its folder on the other computer, from its newest backup"
 SENDING = "Sending the command to {address}\u2026"

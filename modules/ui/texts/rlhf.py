@@ -30,10 +30,10 @@ MEMORY = {
         "Fastest. Keeps the activations of both images: twice the activation memory of an ordinary step."
     ),
     DPOExecutionMode.POLICY_CONCURRENT: (
-        "The trained model processes both images at once; the reference processes one after the other."
+        "The trained model processes both images at once; the reference processes them one after the other."
     ),
     DPOExecutionMode.SEQUENTIAL: (
-        "One image at a time: the memory of an ordinary LoRA step, and about 10 % slower."
+        "One image at a time: needs the memory of an ordinary LoRA step. About 10 % slower than FULL_CONCURRENT."
     ),
 }
 THREE_FORWARD = " THREE_FORWARD needs one more forward pass."
@@ -51,8 +51,8 @@ ONLINE = (
 FROM_ADAPTER, FROM_NEW = "the adapter {name}", "a new adapter"
 
 # prompts, rewards, accelerators
-EPOCH_MAKES = "An epoch makes {images}."
-CAPTIONS = "The captions of the enabled concepts. {epoch}"
+EPOCH_MAKES = "Each epoch makes {images}."
+CAPTIONS = "Uses the captions of the enabled concepts. {epoch}"
 IN_FILE = "{prompts} in the file. {epoch}"
 REWARDS_HEAD = "Rewards with all their settings. If this list has entries, they replace the field above."
 ITEM_HEAD = "{title}: {tip}"
@@ -69,7 +69,7 @@ OPEN_IMAGES, OPEN_IMAGES_TIP = (
     "Open image folder",
     "The images that the run has kept, in one folder per epoch",
 )
-MAKE_PAIRS, MAKE_PAIRS_TIP = "Make pairs", "Choose among the images that the run has kept, for DPO"
+MAKE_PAIRS, MAKE_PAIRS_TIP = "Make pairs", "Choose pairs for DPO from the images that the run has kept"
 NO_IMAGES = "No images yet. A run keeps some images of each epoch."
 
 # the reports on pairs

@@ -9,7 +9,7 @@ ALL_RUNS, ALL_RUNS_TIP = "All runs", "Pick a run to watch or to resume, and comp
 FOLDER, FOLDER_TIP = "Folder", "Open the run's folder"
 TENSORBOARD, TENSORBOARD_TIP = "TensorBoard", "Show all curves in the browser"
 END_NOW = "End now"
-END_NOW_TIP = "Kill a trainer that does not respond. Start then offers to resume its last backup"
+END_NOW_TIP = "Kill a trainer that does not respond. Start then offers to resume the run from its last backup"
 SMOOTH = "Smooth"
 SAMPLES_TAB, LOG_TAB, EVENTS_TAB, QUEUE_TAB = "Samples", "Log", "Events", "Queue"
 NO_RUN_YET = "No run yet. Press Start to begin one"
@@ -77,7 +77,7 @@ CHECKING_AGAIN = "Checking the files again"
 STARTING = "Starting training in {folder}"
 START_CANCELLED = "The start was cancelled"
 NOTHING_LIVE = "No run is active"
-LOG_IS = "The log is {path}"
+LOG_IS = "The log file is {path}"
 NOT_CHECKED = "The files could not be checked: {reason}"
 
 # progress
@@ -145,7 +145,7 @@ DIAGRAMS_BY_PREFIX = {
 REWARD_DIAGRAMS = {
     "mean": "Mean of each reward",
     "std": "Spread of each reward",
-    "zero_std_ratio": "Prompts without spread",
+    "zero_std_ratio": "Prompts with equal scores",
     "scale": "Reward scale",
 }
 

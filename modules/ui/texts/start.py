@@ -15,10 +15,10 @@ PAIR = "pair"
 # ways of choosing
 HOW = "How to choose"
 PAIRS_PER_PROMPT, PAIRS_PER_PROMPT_UNIT = "Pairs per prompt", "before the next prompt"
-CERTAINTY, CERTAINTY_UNIT = "Certainty", "% sure of the order before a pair is saved"
+CERTAINTY, CERTAINTY_UNIT = "Certainty", "% needed before a pair is saved"
 MERGE = "Show near-duplicates once"
 TOLERANCE = "Duplicate tolerance"
-TOLERANCE_UNIT = "of 64 bits in which near-duplicates may differ, 0 to 32. Usual: 2"
+TOLERANCE_UNIT = "of 64 bits may differ between near-duplicates. 0 to 32, usually 2"
 BLIND = "Hide file names and ratings while choosing"
 ASK = "Ask after each pair whether to keep scoring the prompt"
 APPEARANCE = "Appearance"
@@ -26,8 +26,8 @@ APPEARANCE = "Appearance"
 # edits
 SOURCES = "Source images"
 SOURCES_NOTE = (
-    "For edits: ComfyUI's input folder, or the one image that all edits were made from. Leave it empty if "
-    "the sources are next to the images."
+    "For edits: ComfyUI's input folder, or the one image that all edits were made from. Leave this field "
+    "empty if the sources are next to the images."
 )
 EDITS = "All images are edits"
 

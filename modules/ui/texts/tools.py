@@ -17,7 +17,7 @@ PAIR_TOOL_ABOUT = "Turn a folder of generated images into pairs of a chosen and 
 IMAGES, CAPTIONS, MASKS, MODELS = "Folders of images", "Captions", "Masks", "Models and LoRAs"
 EDITOR, EDITOR_ABOUT = (
     "Caption editor\u2026",
-    "Images with their captions: write, find, and change many at once.",
+    "Write and find the captions of images, and change many at once.",
 )
 EDITOR_FOLDER = "Folder of images"
 ELLIPSIS = "{title}\u2026"

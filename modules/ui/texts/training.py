@@ -35,6 +35,7 @@ RATE_SAID = (
 LEVELS_TITLE = "Noise levels"
 LEVELS_OF = {"drawn": "training", "own": "the model"}
 LEVELS_SAID = (
-    "Training: density of 10,000 draws at {size} pixels with shift {shift:.3g}; 0 is the image, 1 is noise. The "
-    "model: the levels that a published model of this family uses when it makes an image of that size."
+    "Training: how often each noise level is drawn (10,000 draws at {size} pixels with shift {shift:.3g}); 0 is "
+    "the image, 1 is noise. The model: the levels that a published model of this family uses to make an image of "
+    "that size."
 )

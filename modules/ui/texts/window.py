@@ -83,7 +83,8 @@ UNDO_RESET, UNDO_RESET_ALL = "reset {title}", "reset"
 UNDONE, NOTHING_TO_UNDO = "Undone: {title}", "Nothing to undo"
 REDONE, NOTHING_TO_REDO = "Redone: {title}", "Nothing to redo"
 SETTINGS_NOT_SAVED = (
-    "The settings cannot be saved in {folder}: {reason}. Everything else works. To keep them, use Save as."
+    "The settings cannot be saved in {folder}: {reason}. Everything else works. To keep your "
+    "settings, use Save as."
 )
 
 # a row of a form

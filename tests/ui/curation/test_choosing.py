@@ -113,7 +113,7 @@ def test_smart_saves_by_itself_and_shows_the_certainty_on_the_way(sit_down, tmp_
         shown.append(str(hands.page.certainty_label.cget("text")))
         left, right = (hands.quality(i) for i in hands.question)
         hands.press("Left" if left > right else "Right")
-    assert shown[0] == "50% sure; saved at 80%"
+    assert shown[0] == "50% sure; a pair is saved at 80%"
     assert len(set(shown)) > 1
     (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
     assert pair["prompt"] == "a fox number 0 in the snow"
@@ -342,7 +342,7 @@ def test_prompts_passed_over_are_counted_listed_and_opened_again(sit_down):
     assert hands.phase == "finished"
     said = str(hands.page.message.cget("text"))
     assert "All 4 prompts are done: 1 pair." in said
-    assert "3 prompts made no pair" in said
+    assert "3 prompts ended without a pair" in said
     hands.press("e")
     page = hands.tool.page
     hands.until(lambda: page.passed)

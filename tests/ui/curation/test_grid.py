@@ -221,7 +221,7 @@ def test_answers_of_other_ways_of_choosing_are_no_images_that_were_looked_at(sit
     mark_page(hands)
     seen = len(marks_of(hands))
     assert hands.shot.counts.seen == 40 + seen
-    assert str(hands.page.certainty_label.cget("text")) == "Taste: not measured yet; mark another 30"
+    assert str(hands.page.certainty_label.cget("text")) == "Taste: not measured yet; look at 30 more"
 
 
 def test_a_deleted_image_is_in_no_comparison_a_taste_learns_from(sit_down, tmp_path):
@@ -250,7 +250,7 @@ def test_the_bar_says_what_to_do_and_is_measured_without_stopping_a_key(sit_down
     hands = sit_down(groups=6, per_group=5)
     begin(hands, 6)
     said = lambda: str(hands.page.certainty_label.cget("text"))  # noqa: E731
-    assert said() == "Taste: not measured yet; mark another 30"
+    assert said() == "Taste: not measured yet; look at 30 more"
     for number in range(6):
         go_to(hands, 5 * number + 4)
         hands.until(lambda: hands.page.view.grid_of_images.is_drawn(hands.page.view.grid_of_images.cursor))

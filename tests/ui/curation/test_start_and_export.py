@@ -152,16 +152,16 @@ def finalise(hands: Hands, page: ExportPage, percentage: str) -> None:
 def test_finalising_is_repeatable_and_the_session_goes_on_after_it(sit_down, tmp_path):
     hands = sit_down(groups=3, per_group=4)
     page = finish_two_pairs(hands)
-    assert "0 in train, 0 in validation, 2 not sorted yet" in str(page.summary.cget("text"))
+    assert "0 for training, 0 for validation, 2 not finalised yet" in str(page.summary.cget("text"))
     assert "2 questions: 2 answered" in str(page.answers.cget("text"))
     finalise(hands, page, "50")
-    assert "1 pair in train, 1 in validation" in str(page.result.cget("text"))
-    hands.until(lambda: "1 in train, 1 in validation, 0 not" in str(page.summary.cget("text")))
+    assert "1 pair for training, 1 for validation" in str(page.result.cget("text"))
+    hands.until(lambda: "1 for training, 1 for validation, 0 not" in str(page.summary.cget("text")))
     hands.press("Escape")
     hands.press("Left", "p", "e")
     page = hands.tool.page
     finalise(hands, page, "0")
-    assert "3 pairs in train, 0 in validation" in str(page.result.cget("text"))
+    assert "3 pairs for training, 0 for validation" in str(page.result.cget("text"))
     hands.close()
     assert len(list((tmp_path / "pairs" / "chosen" / "train").glob("*.png"))) == 3
     concepts = json.loads((tmp_path / "pairs" / "concepts.json").read_text())
@@ -261,7 +261,7 @@ def test_pairs_without_a_prompt_are_told_of_while_choosing_and_after_finalising(
     page = hands.tool.page
     hands.until(lambda: "pairs from" in str(page.summary.cget("text")))
     finalise(hands, page, "0")
-    assert "2 pairs in train" in str(page.result.cget("text"))
+    assert "2 pairs for training" in str(page.result.cget("text"))
     assert "1 pair has no prompt" in str(page.warning.cget("text"))
     assert sorted(p.read_bytes() for p in (tmp_path / "pairs" / "chosen" / "train").glob("*.txt"))[0] == b""
 

@@ -158,7 +158,7 @@ def test_mistakes_and_failures_are_told(
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     demo = in_folder(hands, tmp_path / "file")
     hands.click(demo.buttons["images"])
-    assert "cannot be made" in str(demo.error.cget("text"))
+    assert "cannot be created" in str(demo.error.cget("text"))
     demo.folder.set(str(tmp_path / "project"))
     demo.prompts.set("0")
     hands.click(demo.buttons["images"])

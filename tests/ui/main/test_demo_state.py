@@ -32,7 +32,7 @@ def test_an_empty_folder_is_no_project(tmp_path: Path) -> None:
     (project.folder / "demo-size.json").write_text("[1", encoding="utf-8")
     assert project.size() is None
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         DemoProject(tmp_path / "file").prepare(5, 3)
 
 

@@ -111,7 +111,7 @@ def test_curves_of_online_runs() -> None:
     assert list(groups)[:2] == ["Loss", "Reward"]
     assert groups["Reward"] == {"rl/reward_mean": "mean of an epoch"}
     assert groups["Mean of each reward"] == {"reward/a/mean": "a", "reward/b/mean": "b"}
-    assert groups["Prompts without spread"] == {
+    assert groups["Prompts with equal scores"] == {
         "reward/a/zero_std_ratio": "a",
         "reward/b/zero_std_ratio": "b",
     }

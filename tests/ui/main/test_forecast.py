@@ -84,7 +84,7 @@ def test_what_is_not_known_is_said(open_window: OpenWindow, tmp_path: Path) -> N
     hands.wait(lambda: line(hands).said.startswith("Memory unknown: the model is not on this machine"))
     predicts(tmp_path, free_bytes=None)
     hands.window.state_.set_value("epochs", 3)
-    hands.wait(lambda: line(hands).said.startswith("9.0 GiB on a CUDA GPU; this computer has none"))
+    hands.wait(lambda: line(hands).said.startswith("Needs 9.0 GiB on a CUDA GPU; this computer has none"))
 
 
 def test_a_trial_measures_a_step_and_leaves_no_run_behind(open_window: OpenWindow, tmp_path: Path) -> None:

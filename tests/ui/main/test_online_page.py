@@ -137,7 +137,7 @@ def test_prompts_are_counted_and_faults_told_at_the_field(
     path = tmp_path / "prompts.txt"
     path.write_text("a\n# no\nb\n", encoding="utf-8")
     state.set_value("rlhf_prompts_file", str(path))
-    hands.wait(lambda: "2 prompts in the file. An epoch makes 64 images." in label.cget("text"))
+    hands.wait(lambda: "2 prompts in the file. Each epoch makes 64 images." in label.cget("text"))
     edits = tmp_path / "edits.jsonl"
     edits.write_text('{"prompt": "a", "source": "a.png"}', encoding="utf-8")
     state.set_value("rlhf_prompts_file", str(edits))

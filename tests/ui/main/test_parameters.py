@@ -73,7 +73,7 @@ Values = dict[str, object]
 def opened(hands: Hands, values: Values, got: list[Values]) -> ParametersWindow:
     """The window of names and values, as rewards and accelerators open it."""
     ui, taken = training_page(hands).ui, {"eps": "has its own field: Epsilon"}
-    window = ParametersWindow(ui, "Parameters", "Each argument has a name and a value.", values, taken, got.append)  # type: ignore[arg-type]
+    window = ParametersWindow(ui, "Parameters", "Each parameter has a name and a value.", values, taken, got.append)  # type: ignore[arg-type]
     window.open()
     hands.rest()
     hands.wait(lambda: hands.window.focus_get() is window.rows[0].name, "the name has no focus")

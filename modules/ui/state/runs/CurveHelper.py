@@ -59,7 +59,7 @@ class CurveHelper:
         # another line in between would be taken for the answer, and every later one would be late
         if not isinstance(said, dict) or said.pop("number", None) != number:
             self._forget()
-            raise UserError("the curves cannot be drawn: their process said something else")
+            raise UserError("the curves cannot be drawn: the answer of their process is not valid")
         return said
 
     def _started(self) -> subprocess.Popen[str]:
