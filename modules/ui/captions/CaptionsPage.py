@@ -34,7 +34,7 @@ from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import IDLE, later, show_error
+from modules.ui.widgets.tk_support import later, show_error
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -252,30 +252,29 @@ class CaptionsPage(ttk.Frame):
         self._worker.submit(work, done, failed)
 
     def _ask_about(self, name: str, now: Caption) -> None:
-        """Ask what to do with a caption that another program has changed too."""
-        mine = self.list.drafts.get(name, "")
+        """Ask what to do with a caption that another program has changed too. Without an answer the typed text stays
+        unsaved, and the next save asks again.
+        """
+        mine, before = self.list.drafts.get(name, ""), self.list.captions[name]
         self.list.captions[name] = now
-        answered: list[bool] = []
 
         def write_mine() -> None:
-            answered.append(True)
             self.list.drafts[name] = mine
             self._save(name)
 
-        def closed(event: tk.Event[tk.Misc]) -> None:
-            if event.widget is window and not answered:
-                later(self, IDLE, keep)
+        def keep_theirs() -> None:
+            self.list.drafts.pop(name, None)
+            self._draw()
+            self._count()
 
-        def keep() -> None:
-            if not answered and self.winfo_exists():
-                self.list.drafts.pop(name, None)
-                self._draw()
-                self._count()
+        def ask_again() -> None:
+            self.list.captions[name] = before
 
         says = (now.fault or (now.text or "").strip() or words.NO_CAPTION)[:LONGEST_QUOTE]
         question = words.CHANGED_QUESTION.format(name=name, now=says, mine=mine[:LONGEST_QUOTE])
-        window = ConfirmWindow(self, self.theme, words.CHANGED_TITLE, question, words.WRITE_MINE, write_mine)
-        window.bind("<Destroy>", closed, add="+")
+        ConfirmWindow(
+            self, self.theme, words.CHANGED_TITLE, question, words.WRITE_MINE, write_mine, keep_theirs, ask_again
+        )
 
     def _fail(self, error: Exception) -> None:
         show_error(self, error)
@@ -298,6 +297,9 @@ class CaptionsPage(ttk.Frame):
                 then()
                 return
             stay()
+            if any(isinstance(child, ConfirmWindow) for child in self.winfo_toplevel().winfo_children()):
+                # one question at a time: what to do with a caption that changed comes first
+                return
             captions = counted(len(self.list.drafts), words.CAPTION)
             question = words.UNSAVED_QUESTION.format(captions=captions)
             ConfirmWindow(self, self.theme, words.UNSAVED_TITLE, question, words.CLOSE, then)

@@ -24,7 +24,7 @@ from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import IDLE, later, place_over, show_error, tie
+from modules.ui.widgets.tk_support import place_over, show_error, tie
 
 LEARNED, HIDDEN = 255, 0
 SMALLEST, LARGEST = 1, 500
@@ -350,28 +350,22 @@ class MaskWindow(tk.Toplevel):
         then: Then,
         failed: Then,
     ) -> None:
-        """Ask what to do with a mask that another program has changed too."""
-        answered: list[bool] = []
+        """Ask what to do with a mask that another program has changed too. Without an answer the painted mask stays
+        unsaved, and the next save asks again.
+        """
 
         def write_mine() -> None:
-            answered.append(True)
             opened.digest = digest
             self.save(then, failed)
 
-        def closed(event: tk.Event[tk.Misc]) -> None:
-            if event.widget is window and not answered:
-                later(self, IDLE, keep)
-
-        def keep() -> None:
-            if not answered and self.winfo_exists():
-                opened.painting.saved(opened.painting.levels)
-                (then or self._open)()
+        def keep_theirs() -> None:
+            opened.painting.saved(opened.painting.levels)
+            (then or self._open)()
 
         question = words.MASK_CHANGED_QUESTION.format(name=self.image.name)
-        window = ConfirmWindow(
-            self, self.theme, words.MASK_CHANGED_TITLE, question, words.WRITE_MINE, write_mine
+        ConfirmWindow(
+            self, self.theme, words.MASK_CHANGED_TITLE, question, words.WRITE_MINE, write_mine, keep_theirs
         )
-        window.bind("<Destroy>", closed, add="+")
 
     def close(self, then: Then = None, stay: Then = None) -> None:
         """Save, then close.

@@ -18,13 +18,17 @@ class ConfirmWindow(tk.Toplevel):
         question: what would happen, in one or two sentences.
         verb: text of the button that confirms.
         confirmed: called on confirmation.
+        refused: called for N and its button, if this answer loses something too. No button has the focus then, so that
+            Enter loses nothing.
+        undecided: called if the window is closed without an answer.
     """
 
     def __init__(
-        self, parent: tk.Misc, theme: Theme, title: str, question: str, verb: str, confirmed: Callable[[], object]
+        self, parent: tk.Misc, theme: Theme, title: str, question: str, verb: str, confirmed: Callable[[], object],
+        refused: Callable[[], object] | None = None, undecided: Callable[[], object] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(parent.winfo_toplevel())
-        self._confirmed = confirmed
+        self._confirmed, self._refused, self._undecided = confirmed, refused, undecided
         self._back = focused(parent) or parent.winfo_toplevel()
         self.withdraw()
         self.title(title)
@@ -34,14 +38,15 @@ class ConfirmWindow(tk.Toplevel):
         ttk.Label(body, text=question, wraplength=px(420), justify="left").pack(anchor="w")
         foot = ttk.Frame(body)
         foot.pack(anchor="e", pady=(px(14), 0))
-        self.no = ttk.Button(foot, text=words.KEEP, command=self.keep, style="Accent.TButton")
+        self.no = ttk.Button(foot, text=words.KEEP, command=self.refuse, style="Accent.TButton")
         self.yes = ttk.Button(foot, text=words.YES.format(verb=verb), command=self.confirm)
         for button in (self.yes, self.no):
             button.pack(side="left", padx=(px(6), 0))
             button.bind("<Return>", lambda event: event.widget.invoke())
-        for key in ("<Escape>", "<KeyPress-n>", "<KeyPress-N>"):
-            self.bind(key, lambda _event: self.keep())
-        self.protocol("WM_DELETE_WINDOW", self.keep)
+        for key in ("<KeyPress-n>", "<KeyPress-N>"):
+            self.bind(key, lambda _event: self.refuse())
+        self.bind("<Escape>", lambda _event: self.leave())
+        self.protocol("WM_DELETE_WINDOW", self.leave)
         for key in ("<KeyPress-y>", "<KeyPress-Y>"):
             self.bind(key, lambda _event: self.confirm())
         self._place(parent.winfo_toplevel())
@@ -51,12 +56,24 @@ class ConfirmWindow(tk.Toplevel):
         self.resizable(False, False)
         self.deiconify()
         make_modal(self, over)
-        self.no.focus_set()
+        (self if self._refused else self.no).focus_set()
 
     def confirm(self) -> None:
         """Confirm and close."""
         self.keep()
         self._confirmed()
+
+    def refuse(self) -> None:
+        """Close with the answer N."""
+        self.keep()
+        if self._refused is not None:
+            self._refused()
+
+    def leave(self) -> None:
+        """Close without an answer."""
+        self.keep()
+        if self._undecided is not None:
+            self._undecided()
 
     def keep(self) -> None:
         """Close without confirming and restore the focus."""

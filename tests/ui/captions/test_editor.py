@@ -239,6 +239,39 @@ def test_a_caption_that_changed_on_the_disk_is_not_overwritten_in_silence(sit, f
     assert not Hands.failures
 
 
+def asked(writer) -> ConfirmWindow:
+    writer.until(lambda: any(isinstance(one, ConfirmWindow) for one in writer.root.winfo_children()))
+    (window,) = (child for child in writer.root.winfo_children() if isinstance(child, ConfirmWindow))
+    window.focus_force()
+    writer.until(lambda: writer.root.focus_get() is not None)
+    return window
+
+
+def answer(writer, key: str) -> bool:
+    """Press a key where the focus is in the dialog; whether the dialog has closed."""
+    window = asked(writer)
+    window.focus_get().event_generate(f"<{key}>")
+    writer.root.update()
+    return not window.winfo_exists()
+
+
+def test_enter_and_escape_lose_neither_caption(sit, folder):
+    writer = sit()
+    writer.press("Return")
+    writer.write(", me")
+    (folder / "0.txt").write_text("from elsewhere")
+    writer.press("Return")
+    assert not answer(writer, "Return"), "the key that saves captions decides nothing here"
+    assert answer(writer, "Escape")
+    assert captions(folder)[0] == "from elsewhere"
+    assert "not saved" in writer.seen()
+    writer.tool.close()
+    assert not answer(writer, "Return") and not writer.closed
+    assert answer(writer, "KeyPress-y")
+    writer.until(lambda: not writer.editor.list.drafts and not writer.tool.worker.busy)
+    assert captions(folder)[0] == "fox, snow, n0, me"
+
+
 def test_what_cannot_be_saved_is_not_lost(sit, folder, monkeypatch):
     writer = sit()
     writer.press("Return")
