@@ -196,7 +196,7 @@ def _refuse_both_kinds(names: Collection[str], source: str, spec: FamilySpec, fi
     if outputs and further:
         there = " and ".join(outputs)
         raise DataError(
-            f"{source} holds {further[0]} besides output vectors ({there}), and a word here has one kind of vectors",
+            f"{source} holds {further[0]} besides output vectors ({there}), but a word can have only one kind",
             field=field,
             hint=f"use an embedding with {there} alone, or with vectors for the inputs alone",
         )

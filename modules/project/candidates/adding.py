@@ -182,9 +182,9 @@ def add_prompts(project: Project, given: Path | str) -> int:
         kind = "with" if project.file.edits else "without"
         if any(bool(one.sources) is not project.file.edits for one in found):
             raise DataError(
-                f"the prompts of this project are {kind} source images, and some of these are not",
+                f"the prompts of this project are {kind} source images, but some of the new prompts are not",
                 "--prompts",
-                "begin another project for the others",
+                "leave these out, or begin another project for them",
             )
         check_tasks([*known.values(), *found], FAMILIES[project.file.model.type])
         new = [one for one in found if one.task.key not in known]
