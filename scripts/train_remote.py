@@ -242,7 +242,7 @@ def fetch(options: argparse.Namespace) -> int:
     report = run_async(again())
     say(f"{counted(len(report.fetched), 'file')} fetched, {report.same} the same, in {record.folder}")
     if report.refused:
-        say(f"refused, because their names lead elsewhere:\n{list_offenders(report.refused)}")
+        say(f"refused, because their names lead out of the folder:\n{list_offenders(report.refused)}")
     if report.differ:
         say(f"left as they are here, because they were changed:\n{list_offenders(report.differ)}")
         say("  -> --overwrite replaces them")
