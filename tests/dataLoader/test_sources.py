@@ -109,10 +109,10 @@ def test_instructions_next_to_the_sources_are_to_be_moved(tmp_path: Path) -> Non
 
 def test_families_say_whether_they_take_sources(tmp_path: Path) -> None:
     made = edits(tmp_path, model_type="FLUX_DEV_1")
-    assert "has source images, and FLUX.1 dev takes none" in faults(made)
+    assert "has source images, but FLUX.1 dev takes none" in faults(made)
     made = edits(tmp_path)
     made.concepts[0].source_path = ""
-    assert "has no source images, and FLUX.1 Kontext dev edits images" in faults(made)
+    assert "has no source images, but FLUX.1 Kontext dev edits images" in faults(made)
 
 
 def test_a_source_of_another_shape_is_told(tmp_path: Path) -> None:

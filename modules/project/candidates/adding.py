@@ -138,7 +138,7 @@ def _check_count(path: Path, sources: Sequence[Path], family: FamilySpec) -> Non
     """Raise ``DataError`` if an image was made from more sources than the model takes."""
     if len(sources) > (most := family.sources):
         raise DataError(
-            f"{shown(path)} was made from {len(sources)} source images, and {family.label} takes {most}",
+            f"{shown(path)} was made from {len(sources)} source images, but {family.label} takes {most}",
             "images",
             "leave this image out",
         )
@@ -236,7 +236,7 @@ def _check_no_edit(workflow: Mapping[str, Any]) -> None:
         raise DataError(f"the workflow cannot be used: {error}", "workflow") from error
     if found is not None and found.sources:
         raise DataError(
-            f"the workflow edits images ({shown(found.sources[0])}), and this project makes images from prompts alone",
+            f"the workflow edits images ({shown(found.sources[0])}), but this project makes images from prompts alone",
             "workflow",
             "use a workflow without source images, or begin a project of edits with it",
         )
