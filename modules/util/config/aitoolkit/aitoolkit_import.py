@@ -309,7 +309,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     if stress in ("content", "style"):
         bias = 1.0 if stress == "content" else -1.0
         if kind != "linear" and family.spec.flow_matching:
-            why = f"POWER draws from even levels here, but in ai-toolkit from those of timestep_type {kind}"
+            why = f"POWER draws from even levels here, but in ai-toolkit from the levels of timestep_type {kind}"
             notes.add("train.content_or_style", stress, why, ours="POWER")
         return made | {"timestep_distribution": "POWER", "noising_weight": 3.0, "noising_bias": bias}
     if kind == "linear" or not family.spec.flow_matching:
@@ -335,7 +335,7 @@ def _accumulation(train: Fields, notes: Notes) -> tuple[int, int]:
     inside, together = (train.whole(f"gradient_accumulation{end}", 1) for end in ("", "_steps"))
     if together == -1:
         place = "train.gradient_accumulation_steps"
-        why = "in ai-toolkit, an epoch is then one optimizer step; set the accumulation"
+        why = "in ai-toolkit, an epoch is one optimizer step; set the accumulation"
         notes.add(place, -1, why, ours=1)
         together = 1
     return inside, together
