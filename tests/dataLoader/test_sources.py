@@ -220,7 +220,7 @@ def test_both_sides_of_a_pair_come_from_the_chosen_concept_s_sources(tmp_path: P
     assert torch.equal(batch.chosen.sources[0], batch.rejected.sources[0])
     assert made.concepts is not None
     made.concepts[1].source_path = str(tmp_path / "chosen")
-    assert "both are edits of the same ones" in faults(made)
+    assert "both must edit the same ones" in faults(made)
 
 
 def test_a_rejected_image_that_is_the_source_itself_is_told(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         raise ConfigError(
             f"{base} is not the model the backup was made with",
             "base_model_name",
-            "name that model and its training adapter, or start a new run",
+            "name the same model and training adapter as before, or start a new run",
         )
     if others := _other_parts(now["rest"], saved.get("rest", now["rest"])):
         raise ConfigError(
