@@ -212,7 +212,7 @@ def vote(run: RunDirectory, options: argparse.Namespace) -> int:
         return 0
     for key, given in votes:
         book.give(key, given)
-        tell({"question": key, "state": "done"}, f"{key}: kept", options.json)
+        tell({"question": key, "state": "done"}, f"{key}: answered", options.json)
     return 0
 
 
