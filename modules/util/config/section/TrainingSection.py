@@ -192,7 +192,7 @@ class TrainingSection(BaseConfig):
         False,
         visible="learning_rate_scheduler=COSINE_WITH_RESTARTS",
         free=False,
-        title="Full rate at the end",
+        title="Full final rate",
         group="Learning rate",
         tip=(
             "COSINE_WITH_RESTARTS makes whole waves and ends at the full learning rate, as in OneTrainer. "
