@@ -418,9 +418,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--source", default="", help="the model you will train, or a CLIP model")
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
     parser.add_argument("--block", default=usual_features.block, help="denoiser: block whose output is read")
-    parser.add_argument(
-        "--timestep", type=int, default=usual_features.timestep, help="denoiser: timestep (noise level), 0 to 999"
-    )
+    parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: timestep, 0 to 999")
     parser.add_argument("--cache", type=Path, help="folder that keeps features of images for later calls")
     parser.add_argument(
         "--size", type=int, default=0, help="denoiser, vae: side of the square to which images are scaled"
