@@ -173,7 +173,7 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "weight_decay_by_lr": _m("switch", "Multiply the weight decay by the learning rate."),
     "d_limiter": _m("switch", "Let the step size grow by at most a fifth in each step."),
     "prodigy_steps": _m(
-        "whole", "After this many steps, the step size stays fixed. 0: it never does.", _FROM_0
+        "whole", "After this many steps, the step size stays fixed. 0: it always adapts.", _FROM_0
     ),
     "schedulefree_c": _m(
         "number",
