@@ -43,7 +43,7 @@ def run_rename(options: Options, progress: ProgressLine) -> None:
     for old, new in plan.names.items():
         print(f"{old} -> {new}")
     for name in plan.taken:
-        print(f"{name} would be taken out" if options.overwrite else f"{name} is in the way")
+        print(f"{name} would be taken out" if options.overwrite else f"{name} already exists")
     if not options.dry_run and plan.names:
         renaming.carry_out(options.folder, plan, options.overwrite)
     say_done(options, counted(len(plan.names), "file"), "renamed")

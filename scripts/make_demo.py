@@ -156,7 +156,7 @@ def run_few(options: argparse.Namespace, out: Path) -> None:
     ):
         mine = {field: made[f"{name}{field}"] for field in FIGURES}
         print(
-            f"* {title}: liked more than the base model in {mine['win_rate']:.0%}, as good as the best of "
+            f"* {title}: preferred to the base model in {mine['win_rate']:.0%} of comparisons, as good as the best of "
             f"{mine['best_of_n']:.1f} of its images; {made['attribute']} {made['attribute_base']:.2f} -> "
             f"{mine['attribute_adapter']:.2f}; images that show what the prompt says: {made['fidelity_base']:.1%} -> "
             f"{mine['fidelity_adapter']:.1%}."
@@ -184,8 +184,8 @@ def run_rounds(options: argparse.Namespace, out: Path) -> None:
     print(json.dumps(made, indent=2))
     for number, one in enumerate(made["rounds"], start=1):
         print(
-            f"Round {number}, {one['answers_total']} answers so far: liked more than the base model in "
-            f"{one['win_rate_base']:.0%}, as good as the best of {one['best_of_n']:.1f} of its images; "
+            f"Round {number}, {one['answers_total']} answers so far: preferred to the base model in "
+            f"{one['win_rate_base']:.0%} of comparisons, as good as the best of {one['best_of_n']:.1f} of its images; "
             f"{one['fidelity']:.1%} show what the prompt says ({-one['fidelity_loss'] * 100:+.1f} points)."
         )
     print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
@@ -198,9 +198,9 @@ def run_votes(options: argparse.Namespace, out: Path) -> None:
     made = run_live(Live(_rounds_journey(options, out), options.votes, **small), say)
     print(json.dumps(made, indent=2))
     print(
-        f"{made['votes']} votes in {made['rounds']} rounds of 8 images. Liked more than the base model in "
-        f"{made['win_rate']:.0%}, as good as the best of {made['best_of_n']:.1f} of its images; images that show what "
-        f"the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.\n"
+        f"{made['votes']} votes in {made['rounds']} rounds of 8 images. Preferred to the base model in "
+        f"{made['win_rate']:.0%} of comparisons, as good as the best of {made['best_of_n']:.1f} of its images; images "
+        f"that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.\n"
         f"Look at {out / 'before_after.png'}; everything is in {out}."
     )
 
@@ -208,8 +208,8 @@ def run_votes(options: argparse.Namespace, out: Path) -> None:
 def summary(made: dict[str, Any]) -> str:
     """Describe the report in sentences."""
     lines = [
-        f"Of the adapter's images {made['win_rate']:.0%} are liked more than the base model's from the same prompt and "
-        "seed.",
+        f"{made['win_rate']:.0%} of the adapter's images are preferred to those of the base model with the same prompt "
+        "and seed.",
         f"{made['attribute'].capitalize()}: {made['attribute_base']:.2f} -> {made['attribute_adapter']:.2f}. "
         f"The judge's reward: {made['reward_before']:.2f} -> {made['reward_after']:.2f}.",
         f"Images that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.",
@@ -217,8 +217,8 @@ def summary(made: dict[str, Any]) -> str:
     learned_from = f"{made['images']} images made while training"
     if made["reward_curve"] is None:
         learned_from = f"{made['pairs']} pairs"
-        lines.insert(1, f"A LoRA trained on the chosen images alone: {made['supervised_win_rate']:.0%}.")
-        lines.append(f"Pairs it never saw are ordered correctly in {made['heldout_pair_accuracy']:.0%}.")
+        lines.insert(1, f"For a LoRA trained on the chosen images alone: {made['supervised_win_rate']:.0%}.")
+        lines.append(f"{made['heldout_pair_accuracy']:.0%} of the held-out pairs are ordered correctly.")
     return "\n".join([f"{learned_from}, {made['steps']} steps in {made['train_seconds']:.0f} s.", *lines])
 
 

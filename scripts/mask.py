@@ -88,7 +88,7 @@ def run_masks(options: Options, progress: ProgressLine) -> None:
         Journal(options.folder).put_in_order()
     images = find_images(options.folder, options.subfolders)
     if not images:
-        hint = "check the path" if options.subfolders else "add --subfolders if they lie deeper"
+        hint = "check the path" if options.subfolders else "add --subfolders if they are in subfolders"
         raise DataError(f"there are no images in {options.folder}", hint=hint)
     plan = plan_masks(options.folder, images, mode)
     if options.dry_run:

@@ -1,4 +1,4 @@
-"""LoRAs into a model, several LoRAs into one, or the difference of two models as a LoRA.
+"""Merge LoRAs into a model or into one LoRA, or extract the difference of two models as a LoRA.
 
 Nothing is overwritten without --overwrite, and no input is ever changed. Other layouts: `convert_model.py`.
 

@@ -57,9 +57,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             nargs="*",
             default=[],
             metavar="N",
-            help=f"numbers of {what} images, from 0",
+            help=f"numbers of the {what} images, counted from 0",
         )
-    votes.add_argument("--best", type=int, metavar="N", help="number of the image preferred to all others")
+    votes.add_argument("--best", type=int, metavar="N", help="number of the image you prefer to all others")
     votes.add_argument(
         "--file",
         type=Path,
@@ -212,7 +212,7 @@ def vote(run: RunDirectory, options: argparse.Namespace) -> int:
         return 0
     for key, given in votes:
         book.give(key, given)
-        tell({"question": key, "state": "done"}, f"{key}: kept", options.json)
+        tell({"question": key, "state": "done"}, f"{key}: answered", options.json)
     return 0
 
 

@@ -92,16 +92,19 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     add_sources(parser)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--count", type=int, default=1, help="images for each prompt, with consecutive seeds")
-    parser.add_argument("--steps", type=int, help="the family's usual number by default")
-    parser.add_argument("--cfg-scale", type=float, help="the family's usual scale by default")
-    parser.add_argument("--width", type=int, help="the family's usual size by default")
-    parser.add_argument("--height", type=int, help="as width")
-    parser.add_argument("--scheduler", default=defaults.noise_scheduler.value, help=", ".join(NoiseScheduler))
+    parser.add_argument("--steps", type=int, help="number of denoising steps; the family's usual number by default")
+    parser.add_argument("--cfg-scale", type=float, help="guidance scale; the family's usual scale by default")
+    parser.add_argument("--width", type=int, help="width in pixels; the family's usual width by default")
+    parser.add_argument("--height", type=int, help="height in pixels; the family's usual height by default")
+    parser.add_argument(
+        "--scheduler", default=defaults.noise_scheduler.value, help=f"sampler: {', '.join(NoiseScheduler)}"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--dtype",
         type=str.upper,
-        help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
+        help="number format: FLOAT_32, BFLOAT_16 or FLOAT_16; by default BFLOAT_16 on a CUDA device, otherwise "
+        "FLOAT_32",
     )
     add_output(parser)
     add_axes(parser)
@@ -116,14 +119,14 @@ def add_parts(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART",
-        help="make images without this text encoder, as PART.include off in a config; can be repeated",
+        help="make images without this text encoder, like PART.include=false in a config; can be repeated",
     )
     parser.add_argument(
         "--weight-dtype",
         action="append",
         default=[],
         metavar="PART=TYPE",
-        help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
+        help=f"number format of a part's weights, like PART.weight_dtype in a config: {', '.join(WeightDtype)}",
     )
 
 
@@ -141,13 +144,13 @@ def add_adapters(parser: argparse.ArgumentParser) -> None:
     """Add the options for adapters and embeddings."""
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="FILE[=STRENGTH]",
-        help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; several can be "
-        "given, or separated by ;",
+        help="an adapter file, in any of the usual layouts, or the folder of a run for its last save; can be repeated, "
+        "and several files can be separated by ;",
     )  # fmt: skip
     parser.add_argument(
         "--embedding", action="append", default=[], metavar="WORD=FILE",
-        help="the file of a trained embedding and the word that stands for it in prompts; several can be given, or "
-        "separated by ;",
+        help="the file of a trained embedding and the word that stands for it in prompts; can be repeated, and several "
+        "can be separated by ;",
     )  # fmt: skip
 
 
@@ -172,7 +175,8 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source-resolution",
         type=int,
-        help="scale source images to about this many pixels squared; to the size of the image by default, at most 1024",
+        help="scale source images to about the area of a square with this side in pixels; by default to the area of "
+        "the image that is made, at most 1024 x 1024",
     )
     parser.add_argument("--base-image", type=Path, help="image that an inpainting model paints into")
     parser.add_argument("--mask-image", type=Path, help="mask of that image: white is painted, black is kept")
@@ -198,22 +202,22 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layer-skip", action="append", default=[], metavar="PART=N",
-        help="take a CLIP text encoder's states from this many layers before the usual one, as PART.layer_skip in a "
-        "config; clip skip n of other programs is n - 1 here",
+        help="take a CLIP text encoder's states this many layers earlier than usual, like PART.layer_skip in a config; "
+        "clip skip n of other programs is n - 1 here",
     )  # fmt: skip
     parser.add_argument(
         "--sequence-length",
         action="append",
         default=[],
         metavar="PART=N",
-        help="read this many tokens of a prompt with a text encoder, as PART.sequence_length in a config",
+        help="maximum number of tokens that a text encoder reads of a prompt, like PART.sequence_length in a config",
     )
     parser.add_argument(
         "--attention-mask",
         type=str.upper,
         help=(
-            "MASKED hides the padding after prompts from the transformer, SEEN shows it, as "
-            "transformer.attention_mask in a config; by default as the family does"
+            "MASKED hides the padding after prompts from the transformer, SEEN shows it, like "
+            "transformer.attention_mask in a config; by default as in the published model"
         ),
     )
 
@@ -629,7 +633,7 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
                 write_bytes(one.path, png)
                 number += 1
                 progress(f"{total - len(todo) + number}/{total} {one.label}")
-    print(f"{len(todo)} of {total} images made; the others were there")
+    print(f"{len(todo)} of {total} images made; the others already existed")
     print(grid.write_sheet())
 
 

@@ -250,7 +250,7 @@ def run_publish(options: Options, progress: ProgressLine) -> Json:
         options.base_name,
     )
     made = publish(Project(options.dir), options.out, about, progress, options.adapter)
-    return {**made, "next": "look at the folder; publish again with --upload OWNER/NAME sends it"}
+    return {**made, "next": "look at the folder; to upload it, run publish again with --upload OWNER/NAME"}
 
 
 def folders_between(text: str) -> list[Contestant]:
@@ -498,13 +498,17 @@ def add_new(command: argparse.ArgumentParser) -> None:
         ),
     )  # fmt: skip
     command.add_argument("--seed", type=int, default=1, help="seed of images, order and held-out prompts (1)")
-    command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
+    command.add_argument(
+        "--near-duplicates", type=int, default=2, metavar="BITS",
+        help="images whose hashes differ in at most this many of 64 bits count as one image (2); -1 keeps all images",
+    )  # fmt: skip
     for name, kind in IMAGE_OPTIONS.items():
         command.add_argument(
             f"--{name.replace('_', '-')}", type=kind,
-            help="size of source images, in training too; by default that of the image"
+            help="scale source images to about the area of a square with this side in pixels, also in training; by "
+            "default to the area of the image"
             if name == "source_resolution"
-            else "for all images; the model's usual value by default",
+            else "for all images; by default the model's usual value",
         )  # fmt: skip
 
 

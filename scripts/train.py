@@ -1,4 +1,5 @@
-"""Train a model as a config says. Settings come from a preset, a config file and --set; later ones take precedence.
+"""Train a model according to a config. Settings come from a preset, a config file and --set; later ones override
+earlier ones.
 
 Exit status: 0 finished or stopped with a backup, 2 an error the user can fix, 1 a bug of the program.
 Several GPUs of this computer: --set train_device=cuda:0,cuda:1 (one process each).

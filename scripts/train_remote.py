@@ -240,9 +240,9 @@ def fetch(options: argparse.Namespace) -> int:
             await asyncio.sleep(WATCH_SECONDS)
 
     report = run_async(again())
-    say(f"{counted(len(report.fetched), 'file')} fetched, {report.same} the same, in {record.folder}")
+    say(f"{counted(len(report.fetched), 'file')} fetched, {report.same} unchanged, in {record.folder}")
     if report.refused:
-        say(f"refused, because their names lead elsewhere:\n{list_offenders(report.refused)}")
+        say(f"refused, because their names lead out of the folder:\n{list_offenders(report.refused)}")
     if report.differ:
         say(f"left as they are here, because they were changed:\n{list_offenders(report.differ)}")
         say("  -> --overwrite replaces them")
@@ -257,7 +257,7 @@ def clean(options: argparse.Namespace) -> int:
         say(f"{counted(len(same), 'file')} of {record.run} will be removed on {record.remote.address()}")
         if missing:
             say(
-                f"these are not here and stay there (fetch --backups brings them):\n{list_offenders(missing)}"
+                f"these files were not fetched and stay there (fetch --backups gets them):\n{list_offenders(missing)}"
             )
         if not options.yes and (
             not sys.stdin.isatty() or input("Remove them? [y/N] ").strip().lower() != "y"

@@ -336,7 +336,7 @@ def usual_fit(
         said = error.message if isinstance(error, UserError) else str(error).splitlines()[0]
         return None, f"the fit of images to their prompts could not be measured: {said}"
     if fit is None:
-        return None, f"it takes {FEWEST_FITS} judged images that differ in how well they fit their prompts"
+        return None, f"this needs {FEWEST_FITS} judged images that differ in how well they fit their prompts"
     return fit, ""
 
 
@@ -418,14 +418,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--source", default="", help="the model you will train, or a CLIP model")
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
     parser.add_argument("--block", default=usual_features.block, help="denoiser: block whose output is read")
-    parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: 0 to 999")
+    parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: timestep, 0 to 999")
     parser.add_argument("--cache", type=Path, help="folder that keeps features of images for later calls")
     parser.add_argument(
         "--size", type=int, default=0, help="denoiser, vae: side of the square to which images are scaled"
     )
     parser.add_argument("--grid", type=int, default=8, help="vae: cells per side")
     parser.add_argument(
-        "--hidden", type=int, default=usual.hidden, help="width of a hidden layer, 0 for none"
+        "--hidden", type=int, default=usual.hidden, help="width of a hidden layer; 0: no hidden layer"
     )
     parser.add_argument(
         "--strength", type=float, help="strength of the regularisation; chosen by cross-validation by default"
@@ -440,7 +440,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="denoiser: JSON list of images, or of folders of images, made before any training; - reads the list from "
-        "stdin. The guard compares with how well these images fit their prompts, not all judged images",
+        "stdin. The guard then takes the usual fit to prompts from these images instead of all judged images",
     )
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(

@@ -89,12 +89,12 @@ class Checkout:
             SetupError: it cannot be updated; the message says what to do.
         """
         if not (self.root / ".git").exists():
-            raise SetupError(f"{self.root} was not made by git, so it cannot be updated by it.\n  {BY_HAND}")
+            raise SetupError(f"{self.root} is not a git clone, so this command cannot update it.\n  {BY_HAND}")
         if not self._git:
             raise SetupError("git is not installed: install it (https://git-scm.com), then update again")
         top = self.ask("rev-parse", "--show-toplevel").stdout.rstrip("\n")
         if not top or os.path.realpath(top) != os.path.realpath(self.root):
-            raise SetupError(f"git does not read {self.root}: {self.ask('status').stderr.strip() or top}")
+            raise SetupError(f"git cannot read {self.root}: {self.ask('status').stderr.strip() or top}")
         for name in UNFINISHED:
             if Path(self.root, self.tell("rev-parse", "--git-path", name)).exists():
                 raise SetupError(f"git has an unfinished operation ({name}): finish or abort it first")
@@ -103,13 +103,13 @@ class Checkout:
             raise SetupError("no branch is checked out: choose one first, for example with  git switch main")
         if self.ask("rev-parse", "--abbrev-ref", "@{upstream}").returncode != 0:
             raise SetupError(
-                f"git does not know where the branch {branch} comes from. If it comes from origin:\n"
+                f"the branch {branch} has no upstream branch. If it comes from origin:\n"
                 f"  git branch --set-upstream-to=origin/{branch}"
             )
         changed = self.lines("status", "--porcelain=v1", "-z", "--untracked-files=no", "--no-renames")
         if changed:
             raise SetupError(
-                f"you changed files of the program, and an update could lose that:\n{listed(changed)}\n"
+                f"you changed files of the program, and an update could lose your changes:\n{listed(changed)}\n"
                 "  Keep the changes:  git stash        then update, then  git stash pop\n"
                 "  Or commit them:    git commit -a    then  git pull --rebase"
             )

@@ -140,7 +140,7 @@ def _faults(entry: Entry, kind: type[Accelerator], slot: str, paradigm: Paradigm
         return
     if slot == "rollout" and paradigm == "offline":
         yield ConfigError(
-            f"{entry.name} acts in rollouts, and this way of training makes none",
+            f"{entry.name} acts in rollouts, but this way of training makes none",
             entry.field,
             f"leave {SECTION}.rollout empty",
         )

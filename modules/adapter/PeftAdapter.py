@@ -214,7 +214,7 @@ def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
     rotatable = [path for path in paths if sizes[path] in _POINTS]
     if not rotatable:
         raise ConfigError(
-            "OFT_2 can be attached to linear layers and 1x1 convolutions only, and the filter chose neither",
+            "OFT_2 can be attached to linear layers and 1x1 convolutions only, but the filter chose neither",
             field="layer_filter",
         )
     return rotatable

@@ -172,7 +172,7 @@ def _has_outputs(
         )
     if not outputs and spec.output_keys and not spec.embedding_keys:
         raise DataError(
-            f"{source} holds no output vectors ({' and '.join(_output_names(spec))}), and {spec.label} takes no others",
+            f"{source} holds no output vectors ({' and '.join(_output_names(spec))}), but {spec.label} takes no others",
             field=field,
             hint="use an embedding that was trained with this kind of model",
         )
@@ -196,7 +196,7 @@ def _refuse_both_kinds(names: Collection[str], source: str, spec: FamilySpec, fi
     if outputs and further:
         there = " and ".join(outputs)
         raise DataError(
-            f"{source} holds {further[0]} besides output vectors ({there}), and a word here has one kind of vectors",
+            f"{source} holds {further[0]} besides output vectors ({there}), but a word can have only one kind",
             field=field,
             hint=f"use an embedding with {there} alone, or with vectors for the inputs alone",
         )
@@ -257,7 +257,7 @@ def checked(
             fault = f"{key} is a tensor {tuple(vectors.shape)} of {vectors.dtype}, not a row for each token"
         elif vectors.shape[1] != width:
             fault = (
-                f"its vectors for {key} have {vectors.shape[1]} numbers, and the {encoder} of "
+                f"its vectors for {key} have {vectors.shape[1]} numbers, but the {encoder} of "
                 f"{model.spec.label} takes {width}"
             )
         elif vectors.shape[0] > MOST_TOKENS:

@@ -190,5 +190,5 @@ def create_reference(training_method: object, mode: object, handle: AdapterHandl
             hint="set training_method to LORA",
         )
     if handle is None:
-        raise RuntimeError("preference training needs an adapter, and none is attached to the model")
+        raise RuntimeError("preference training needs an adapter, but none is attached to the model")
     return Reference(handle, mode)

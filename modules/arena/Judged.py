@@ -66,7 +66,7 @@ class Judged:
         about = f" ({self.about_taste})" if judge == "taste" and self.about_taste else ""
         said = (
             f"By {NAMES[judge]}{about}, {self.first} is better than {self.second} in {share:.0%} of "
-            f"{counted(len(first), 'image')}, between {low:.0%} and {high:.0%}."
+            f"{counted(len(first), 'image')} (95 % interval: {low:.0%} to {high:.0%})."
         )
         return {
             "judge": judge,
@@ -88,7 +88,7 @@ class Judged:
         half = NORMAL_95 * float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else math.inf
         loss = mean + half < 0.0
         figures = f"CLIP score {first.mean():.1f} instead of {second.mean():.1f}"
-        between = f"a change between {mean - half:+.1f} and {mean + half:+.1f}"
+        between = f"a change of {mean - half:+.1f} to {mean + half:+.1f} (95 % interval)"
         said = (
             f"Loss: images of {self.first} follow their prompts less than those of {self.second}: "
             f"{figures}, {between}."

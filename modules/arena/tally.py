@@ -120,10 +120,11 @@ class Tally:
         ties = f" and called {counted(better.ties, 'tie')}" if better.ties else ""
         said = (
             f"You preferred {better.first} to {better.second} in {better.wins} of "
-            f"{counted(better.votes, 'comparison')}{ties}: {better.share:.0%}, between {low:.0%} and {high:.0%}."
+            f"{counted(better.votes, 'comparison')}{ties}: {better.share:.0%} "
+            f"(95 % interval: {low:.0%} to {high:.0%})."
         )
         if self.winner is None:
-            return f"{said} That is not decided; perhaps they are equal."
+            return f"{said} The test has not decided; they may be equal."
         return said
 
     def _of_several(self) -> str:
@@ -134,7 +135,7 @@ class Tally:
                 c = self.comparison(one, other)
                 parts.append(f"{c.second}: {c.share:.0%} of {c.votes}")
         said = f"{self.names[one]} leads after {counted(self.votes, 'comparison')} ({', '.join(parts)})."
-        return said if self.winner is not None else f"{said} That is not decided; perhaps some are equal."
+        return said if self.winner is not None else f"{said} The test has not decided; some may be equal."
 
     def blind_sentence(self) -> str:
         """The current standing without names, for somebody who is still voting."""
@@ -147,7 +148,7 @@ class Tally:
             )
         better = self.comparison(0, 1).of_better()
         low, high = interval(better.wins, better.losses, better.ties)
-        said = f"After {votes} one of them has {better.share:.0%}, between {low:.0%} and {high:.0%}: "
+        said = f"After {votes} one of them has {better.share:.0%} (95 % interval: {low:.0%} to {high:.0%}): "
         return said + ("decided." if decided else "not decided; perhaps they are equal.")
 
     def to_dict(self) -> dict[str, object]:

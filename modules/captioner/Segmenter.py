@@ -99,7 +99,7 @@ class Segmenter:
         most = model.config.text_config.max_position_embeddings
         if (tokens := self._words["input_ids"].shape[1]) > most:
             raise ConfigError(
-                f"{tokens} tokens are more than the model reads, {most}", "--prompt", "shorten it"
+                f"the text has {tokens} tokens, but the model reads at most {most}", "--prompt", "shorten it"
             )
         self._model = model.requires_grad_(False).eval().to(device)
 

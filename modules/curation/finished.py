@@ -52,7 +52,7 @@ class GroupRecord:
         if new:
             return f"{counted(new, 'image')} added since it was finished"
         if self._wanted is not None and pairs_per_group > max(self._wanted, self.pairs):
-            return f"{counted(pairs_per_group, 'pair')} wanted now, it has {self.pairs}"
+            return f"{pairs_per_group} pairs are wanted now, but it has {self.pairs}"
         return ""
 
 

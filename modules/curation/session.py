@@ -184,7 +184,7 @@ class CurationSession:
         ratings = state.standing.ratings
         if len(order) < 2 or not ratings[order[0]] > ratings[order[-1]]:
             raise Refused(
-                "no image has been preferred to another one yet", hint="answer a question about them first"
+                "no image has been preferred to another one yet", hint="answer a question first"
             )
         certainty = state.standing.posterior.probability_ordered(order[0], order[-1])
         return self._pick([(order[0], order[-1])], certainty)

@@ -123,7 +123,7 @@ class PreflightReport:
             made.append("buckets: " + ", ".join(f"{name}: {count}" for name, count in self.buckets.items()))
         made.append(f"{counted(self.steps_per_epoch, 'step')} in an epoch, {self.total_steps} in the run")
         low, high = (_readable(size) for size in self.cache_bytes)
-        made.append(f"cache: {low} to {high} more, {_readable(self.free_bytes)} free")
+        made.append(f"cache: {low} to {high} more needed, {_readable(self.free_bytes)} free")
         return made + [f"warning: {warning}" for warning in self.warnings]
 
 
@@ -339,7 +339,7 @@ def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
     if not all(ends.values()):
         why = f"{next(place for place, end in ends.items() if not end)} is trained to the end of the run"
     elif asks_for_untrained_texts(config, source.rules):
-        why = f"{_needs_untrained(config)} also needs them as they were before training"
+        why = f"{_needs_untrained(config)} also needs the text encoders as they were before training"
     else:
         return []
     stops = next(place for place, end in ends.items() if end)

@@ -131,7 +131,7 @@ def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tup
     for own, other, name, other_name in ((chosen, rejected, *names), (rejected, chosen, *reversed(names))):
         if own and not other:
             raise DataError(
-                f"there are {len(own)} enabled concepts of type {name} and none of type {other_name}",
+                f"there are {len(own)} enabled concepts of type {name} but none of type {other_name}",
                 field="concepts",
                 hint=f"add the {other_name} concept with the other side of the pairs",
             )
@@ -299,7 +299,7 @@ def _collect_images(config: TrainConfig, source: DataSource) -> None:
         if not validation:
             source.faults.append(
                 DataError(
-                    "validation is on and there is no enabled concept of type VALIDATION",
+                    "validation is on, but there is no enabled concept of type VALIDATION",
                     field="validation",
                     hint="add one or switch validation off",
                 )
@@ -354,7 +354,7 @@ def _add_pairs(
     if rejected.source_path not in ("", chosen.source_path):
         source.faults.append(
             DataError(
-                f"concept {names[1]!r} has other source images than {names[0]!r}, and both are edits of the same ones",
+                f"concept {names[1]!r} has other source images than {names[0]!r}, but both must edit the same ones",
                 field="concepts",
                 hint="set source_path only on the chosen concept",
             )
@@ -431,7 +431,7 @@ def _hold_back(config: TrainConfig, source: DataSource) -> None:
     if alone:
         source.faults.append(
             DataError(
-                f"validation is measured on pairs, and {counted(len(alone), 'image has', 'images have')} no partner:\n"
+                f"validation is measured on pairs, but {counted(len(alone), 'image has', 'images have')} no partner:\n"
                 f"{list_offenders(alone)}",
                 field="rlhf_dpo_validation",
                 hint="add pairs as concepts of types DPO_CHOSEN_VAL and DPO_REJECTED_VAL, or switch validation off",

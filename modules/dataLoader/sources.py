@@ -29,7 +29,7 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
         if config.model_type.spec.edits_only and found.items:
             found.faults.append(
                 DataError(
-                    f"{who} has no source images, and {label} edits images",
+                    f"{who} has no source images, but {label} edits images",
                     field="concepts",
                     hint="set source_path to the folder with the images that were edited",
                 )
@@ -38,7 +38,7 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
     if not most:
         found.faults.append(
             DataError(
-                f"{who} has source images, and {label} takes none",
+                f"{who} has source images, but {label} takes none",
                 field="concepts",
                 hint="choose a model that edits images as model_type, or clear source_path",
             )

@@ -111,7 +111,7 @@ class ComfyUi(Remote):
             entry = self._run(graph)
             if entry is not None:
                 return self._fetch(entry)
-        raise UserError("ComfyUI lost the image several times", hint="look at its window; then call again")
+        raise UserError("ComfyUI lost the image several times", hint="look at its window, then try again")
 
     def filled(self, request: ImageRequest, adapter: str) -> Graph:
         """Fill in the graph of one image."""
@@ -300,7 +300,7 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
     for name in ("prompt", "seed"):
         if name not in found:
             raise ConfigError(
-                f"no place for the {name} is found in the workflow", "--slot", f"say {name}=NODE.INPUT"
+                f"no place for the {name} is found in the workflow", "--slot", f"add --slot {name}=NODE.INPUT"
             )
     return found
 

@@ -102,8 +102,8 @@ class Generator(ABC):
             raise DataError(
                 f"{self.called} cannot be given source images here",
                 "--generator",
-                "use the generator own, or comfyui with a workflow that edits an image; edits that exist are picked "
-                "from in the pair tool",
+                "use the generator own, or comfyui with a workflow that edits an image; to pick from existing edits, "
+                "use the pair tool",
             )
 
     @property

@@ -154,7 +154,7 @@ def _read_header(header: _Header) -> tuple[dict[str, _Entry], dict[str, Any]]:
     version = header.number("I")
     if version not in VERSIONS:
         raise _Damaged(
-            f"it has version {version} of the format, and {VERSIONS[0]} and {VERSIONS[1]} are read"
+            f"it has version {version} of the format, but only {VERSIONS[0]} and {VERSIONS[1]} are read"
         )
     tensors, count = header.number("Q"), header.number("Q")
     if tensors > MAX_TENSORS or count > MAX_FACTS:
@@ -206,7 +206,7 @@ def _tensor(
     shape = entry.sizes[::-1]
     columns, rows = (shape[-1] if shape else 1), math.prod(shape[:-1])
     if columns % weights:
-        raise _Damaged(f"{name} has {columns} columns, and blocks of {kind} have {weights}")
+        raise _Damaged(f"{name} has {columns} columns, but blocks of {kind} have {weights}")
     row_bytes = columns // weights * block
     told = facts.get(f"{_SHAPE}{name}")
     if told is not None and not _same_size(told, shape):

@@ -110,7 +110,7 @@ class ModelFamily(ABC):
         says = scheduler.get("prediction_type", "epsilon")
         if self.spec.other_prediction and not options.prediction and says != self.spec.prediction:
             raise ConfigError(
-                f"the model's scheduler config says {says}, and {self.spec.label} has {self.spec.prediction}",
+                f"the model's scheduler config says {says}, but {self.spec.label} has {self.spec.prediction}",
                 field="model_type",
                 hint=f"set it to {self.spec.other_prediction}; if this one is right, force its prediction with "
                 "force_v_prediction or force_epsilon_prediction",

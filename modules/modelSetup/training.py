@@ -569,7 +569,7 @@ def save(
     if model.adapter is not None:
         if name in WHOLE_MODEL:
             raise ConfigError(
-                f"{name} is a layout of whole models, and an adapter was trained",
+                f"{name} is a layout of whole models, but an adapter was trained",
                 field="output_model_format",
                 hint="use KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA or LEGACY_LORA",
             )
@@ -588,7 +588,7 @@ def save(
         save_words(model, words, made, dtype, facts)
         return made
     raise ConfigError(
-        f"{name} is a layout of adapters, and the whole model was trained",
+        f"{name} is a layout of adapters, but the whole model was trained",
         field="output_model_format",
         hint="use DIFFUSERS or SAFETENSORS",
     )

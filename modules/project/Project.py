@@ -124,7 +124,7 @@ class Project:
             raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
         if made.image.source_resolution is not None and not made.edits:
             raise DataError(
-                "the prompts have no source images, whose size it could set",
+                "has no effect: the prompts have no source images, whose size it sets",
                 "--source-resolution",
                 "leave it out",
             )

@@ -151,7 +151,7 @@ def propose(
     base = base or _find_model(model, folder)
     if not base:
         notes.append(
-            f"The base model {model!r} was not found here." if model else "They do not name their model."
+            f"The base model {model!r} was not found here." if model else "The images do not name their model."
         )
     generator, more = _generator(kind, program, used)
     image, others = _image(kind, used)
@@ -177,9 +177,9 @@ def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditO
     results = [path for path in files if not origins.is_source(path)]
     if files and not results:
         raise DataError(
-            f"all images in {place} are where the source images are to be",
+            f"all images in {place} are inside the folder of source images",
             "--input-dir",
-            "name ComfyUI's input folder itself, not a folder around both",
+            "name ComfyUI's input folder itself, not a folder that also contains the edits",
         )
     named = [(path, about) for path in results if (about := read_metadata(path)).prompt is not None]
     if not named:
@@ -197,8 +197,8 @@ def _readable(files: Sequence[Path], place: str, notes: list[str], places: EditO
         raise SourcesNotFound(
             f"the images in {place} that name their prompt were made from other images, which are not found",
             "--images",
-            "name ComfyUI's input folder with --input-dir, one source of all with --source, or put each source next to "
-            "its edit, as NAME-source.png",
+            "name ComfyUI's input folder with --input-dir, or one source for all images with --source, or put each "
+            "source next to its edit, as NAME-source.png",
         )
     ignored = [(lost + len(edits), "made from other images")]
     if wants_edits:
@@ -323,8 +323,8 @@ def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str
     try:
         make_generator(kind, {**made, "workflow": first.graph, "model_type": "", "base": ""})
     except UserError as error:
-        return made, [f"Their workflow cannot be used ({error}); a plain one is used instead."]
-    stays = ["The LoRA in their workflow stays in it."] if first.adapted else []
+        return made, [f"The workflow of the images cannot be used ({error}); a plain one is used instead."]
+    stays = ["The LoRA in the workflow of the images stays in it."] if first.adapted else []
     return {**made, "workflow": first.graph}, stays
 
 
@@ -334,7 +334,7 @@ def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]
     width, height = most_common(one.about.seen_size for one in used)
     sides = [min(8192, max(64, round(side / 8) * 8)) for side in (width, height)]
     if sides != [width, height]:
-        notes.append(f"They have {width} x {height} pixels; sides are multiples of 8 here.")
+        notes.append(f"The images have {width} x {height} pixels, but sides must be multiples of 8 here.")
     made: dict[str, Any] = {"width": sides[0], "height": sides[1]}
     for name in ("steps", "cfg"):
         said = [value for one in used if (value := getattr(one.made, name)) is not None]

@@ -111,7 +111,7 @@ def _ask(
     process = LineProcess(command, json.dumps(told).encode(), "the automatic judges", progress)
     answer = result_of(process)
     if not answer:
-        raise UserError("the automatic judges did not answer", hint="call it again")
+        raise UserError("the automatic judges did not answer", hint="run judge again")
     return answer
 
 

@@ -116,7 +116,7 @@ def read_tasks(given: Prompts, place: str = FLAG) -> list[Given]:
     without = [one.task.prompt for one in made if not one.sources]
     if 0 < len(without) < len(made):
         raise DataError(
-            f"{counted(len(without), 'prompt has', 'prompts have')} no source image, and others have one:\n"
+            f"{counted(len(without), 'prompt has', 'prompts have')} no source image, but others have one:\n"
             f"{list_offenders([shown(text, 60) for text in without])}",
             place,
             'write {"prompt": ..., "source": ...} in each line, or a source in none',
@@ -133,13 +133,13 @@ def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
     counts = sorted({len(one.sources) for one in given})
     if spec.edits_only and not counts[0]:
         raise DataError(
-            f"{spec.label} edits images, and the prompts have no source images",
+            f"{spec.label} edits images, but the prompts have no source images",
             "--prompts",
             'name the images to edit with --to-edit, or a .jsonl file with {"prompt": ..., "source": ...} in each line',
         )
     if counts[-1] and not spec.sources:
         raise DataError(
-            f"the prompts have source images, and {spec.label} takes none",
+            f"the prompts have source images, but {spec.label} takes none",
             "--model-type",
             "choose a model that edits images, or prompts without source images",
         )
@@ -148,7 +148,7 @@ def check_tasks(given: Sequence[Given], spec: FamilySpec) -> None:
         raise DataError(
             f"some prompts have {counts[0]} source images and others {counts[-1]}"
             if counts[0] != counts[-1]
-            else f"the prompts have {counted(counts[-1], 'source image')}, and {most}",
+            else f"the prompts have {counted(counts[-1], 'source image')}, but {most}",
             "--prompts",
             "a second source is next to the first, as cat.2.png; give all prompts the same number of them",
         )

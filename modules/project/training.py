@@ -152,7 +152,7 @@ def _prepare_pairs(
     follows = from_data(config, project.file, pairs)
     said = ", ".join(f"{name} {value}" for name, value in follows.items())
     known = find_preset(project.file).relative_to(PRESETS)
-    say(f"{one.name}: {counted(pairs, 'pair')}, preset {known}, from the data: {said}")
+    say(f"{one.name}: {counted(pairs, 'pair')}, preset {known}, chosen from the data: {said}")
     return config
 
 

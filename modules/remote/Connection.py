@@ -100,7 +100,7 @@ async def _login(
         raise fault_of_key(remote, seen[0]) from None
     except (asyncssh.PermissionDenied, asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
         raise Refused(
-            f"{remote.address()} does not let you in: {shown(str(error))}",
+            f"{remote.address()} refused the login: {shown(str(error))}",
             "remote.user",
             "check user and key_file; a key with a passphrase can be unlocked first: ssh-add FILE",
         ) from None
@@ -243,7 +243,7 @@ async def host_key(remote: RemoteConfig, ask: Ask) -> SSHKey:
                 "check host and port",
             ) from error
     if key is None:
-        raise UserError(f"{remote.address()} shows no key", "remote.host")
+        raise UserError(f"{remote.address()} sent no host key", "remote.host")
     return key
 
 

@@ -67,7 +67,7 @@ class Following:
     async def _take(self, message: dict[str, Any], data: bytes) -> None:
         if message.get("from") == 0 and self._size:
             aside = f"events-before-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-            self._tell(f"the events there are others than those here, which are kept as {aside}")
+            self._tell(f"the events there are not those fetched before, which are kept as {aside}")
             self._owned.move(EVENTS, aside)
             self._size = 0
         if data:

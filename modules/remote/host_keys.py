@@ -94,8 +94,8 @@ def fault_of_key(remote: RemoteConfig, key: SSHKey) -> UserError:
             f"the host key of {place_of(remote)} is not the trusted one: it is now {fingerprint}. Either the computer "
             "was set up again, or somebody is listening in",
             "remote.host",
-            f"ask its owner for the fingerprint; if it is right, remove the line of {place_of(remote)} from {files} "
-            "and trust it again",
+            f"ask its owner for the fingerprint; if it is the new one, remove the line of {place_of(remote)} from "
+            f"{files} and trust the computer again",
         )
     options = {"port": remote.port if remote.port != 22 else "", "proxy-jump": remote.proxy_jump}
     more = "".join(f" --{name} {value}" for name, value in options.items() if value)

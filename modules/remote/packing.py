@@ -144,7 +144,9 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
 def _bound_to_this_computer(config: TrainConfig) -> list[UserError]:
     return [
         UserError(
-            f"the reward {one.reward} needs this computer", f"rlhf_rewards[{number}].reward", "choose another"
+            f"the reward {one.reward} works only on this computer",
+            f"rlhf_rewards[{number}].reward",
+            "choose another reward",
         )
         for number, one in enumerate(config.rlhf_rewards if config.trains_online else [])
         if one.reward in LOOPBACK

@@ -129,7 +129,7 @@ class Start:
     def _hashed(self, files: Mapping[str, Path], stop: threading.Event) -> Files:
         """Hash and size of local files. Each is read only once as long as it does not change."""
         if len(files) > MAX_FILES:
-            raise UserError(f"a run can have up to {MAX_FILES} files, and this one has {len(files)}")
+            raise UserError(f"a run can have up to {MAX_FILES} files, but this one has {len(files)}")
         made = {}
         for name, path in files.items():
             try:

@@ -247,7 +247,7 @@ class Reward(ABC):
                 missing = [i for i, data in enumerate(batch.metadata) if one not in data]
                 what = f"the field {one!r}"
             if missing:
-                raise ConfigError(f"reward {self.name!r} needs {what}, image {missing[0]} has none")
+                raise ConfigError(f"reward {self.name!r} needs {what}, but image {missing[0]} has none")
 
     def score(self, batch: RewardBatch) -> Tensor:
         """float32 (B,), finite, on the CPU.

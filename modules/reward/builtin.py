@@ -162,12 +162,12 @@ class _JpegSize(ImageStatistic):
 
 @REWARDS.register("jpeg_incompressibility")
 class JpegIncompressibility(_JpegSize):
-    """Busy images: size as JPEG in thousands of bytes."""
+    """Favours busy images: size as JPEG in thousands of bytes."""
 
 
 @REWARDS.register("jpeg_compressibility")
 class JpegCompressibility(_JpegSize):
-    """Plain images: minus the size as JPEG in thousands of bytes, divided by 500."""
+    """Favours plain images: minus the size as JPEG in thousands of bytes, divided by 500."""
 
     scale = -1 / FLOW_GRPO_JPEG_DIVISOR
 

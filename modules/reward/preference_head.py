@@ -211,7 +211,7 @@ def _check_numbers(tensors: dict[str, Tensor], file: Path) -> None:
 
 @REWARDS.register("preference_head")
 class PreferenceReward(Reward):
-    """The score of an image by a head trained on your picks.
+    """The score of an image by a taste head trained on your picks.
 
     Args:
         weights: file made by ``scripts/train_reward.py``.

@@ -163,8 +163,8 @@ def _windowed(possible: list[int], options: PlanOptions) -> list[int]:
     inside = [index for index in possible if first <= index <= last]
     if not inside:
         raise ConfigError(
-            f"no step from {first} to {last} of {options.steps} can be trained: the last step and steps without noise "
-            "never are",
+            f"none of the steps {first} to {last} (of 0 to {options.steps - 1}) can be trained: the last step and "
+            "steps without noise are never trained",
             field="rlhf_sde_window"
             if possible
             else "rlhf_rollout_noise_level"

@@ -92,7 +92,7 @@ class LineProcess:
             hint = " ".join(line.strip().removeprefix("->").strip() for line in rest)
             return UserError(f"{self._what}: {first.removeprefix('error: ')}", hint=hint or None)
         said = "\n".join(self._said)
-        return UserError(f"{self._what} ended with status {status}:\n{said}", hint="call it again")
+        return UserError(f"{self._what} ended with status {status}:\n{said}", hint="try again")
 
     def stop(self) -> None:
         """End the process, if it is still running, while another thread reads its lines."""

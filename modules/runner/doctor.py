@@ -126,7 +126,7 @@ def _card() -> Finding:
         return Finding(
             "graphics card",
             WARNING,
-            "the NVIDIA driver names no card",
+            "the NVIDIA driver reports no card",
             "restart, or install the driver again",
         )
     found = f"{'; '.join(cards)}; torch {torch}"

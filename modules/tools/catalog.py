@@ -171,7 +171,7 @@ DESCRIBE = ToolSpec(
         _LENGTH,
         ToolField(
             "--batch",
-            "At once",
+            "Images at once",
             "Number of images processed at once. More are faster but need more memory.",
             Kind.WHOLE,
             1,
@@ -209,7 +209,7 @@ TAG = ToolSpec(
         ),
         ToolField(
             "--character",
-            "For characters",
+            "Minimum for characters",
             "Minimum probability of a character's name, 0 to 1.",
             Kind.NUMBER,
             0.85,
@@ -249,11 +249,11 @@ ASK = ToolSpec(
         _MODE,
         *_AROUND,
         _LENGTH,
-        ToolField("--parallel", "At once", "Number of images sent at once.", Kind.WHOLE, 4),
+        ToolField("--parallel", "Images at once", "Number of images sent at once.", Kind.WHOLE, 4),
         ToolField("--seconds", "Maximum wait", "Maximum time for one answer, in seconds.", Kind.WHOLE, 300),
         ToolField(
             "--remote",
-            "Outside this network",
+            "Other networks",
             "Allow images to be sent to an address outside this computer and its network.",
             Kind.SWITCH,
         ),
@@ -361,7 +361,7 @@ MASK_BACKGROUND = ToolSpec(
     ),
     undoes=True,
 )
-_ONLY = ToolField("--only", "Only where", "Change only captions that contain this text. Empty: all captions.")
+_ONLY = ToolField("--only", "Only captions with", "Change only captions that contain this text. Empty: all captions.")
 REPLACE_TEXT = ToolSpec(
     "replace_text",
     "Replace words",
@@ -480,7 +480,7 @@ LOSSES = ToolSpec(
         ToolField(
             "target",
             "Table",
-            "The CSV file to write. A sheet of the hardest images, a PNG file of the same name, is next to it.",
+            "The CSV file to write. A PNG file of the same name next to it shows the hardest images.",
             Kind.TARGET,
             needed=True,
         ),
@@ -538,7 +538,7 @@ MERGE_ADAPTERS = ToolSpec(
         ToolField(
             "--rank",
             "Rank",
-            "Rank of the result. Empty: all ranks added, which is exact. A smaller rank is an approximation.",
+            "Rank of the result. Empty: the sum of all ranks, which is exact. A smaller rank is an approximation.",
             Kind.WHOLE,
         ),
         _LAYOUT,
@@ -619,7 +619,7 @@ SAMPLE = ToolSpec(
         ToolField("--height", "Height", "Height in pixels. Empty: the usual height.", Kind.WHOLE),
         ToolField(
             "--batch-size",
-            "At once",
+            "Images at once",
             "Number of images made at once, if they differ only in prompt or seed.",
             Kind.WHOLE,
             1,

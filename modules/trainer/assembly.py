@@ -258,7 +258,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     _check_sample_list(config)
     if config.optimizer.fused_back_pass and world_size > 1:
         raise UnsupportedError(
-            "several processes add their gradients up before the step",
+            "cannot be used by several processes, which add up their gradients before the step",
             field="optimizer.fused_back_pass",
             hint="switch it off, or train in one process",
         )

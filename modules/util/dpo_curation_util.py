@@ -524,7 +524,7 @@ def _check_no_file_twice(base: Path, manifest: Manifest) -> None:
             other = owners.setdefault(file, pair["pair_id"])
             if other != pair["pair_id"]:
                 raise DataError(
-                    f"the pairs {other} and {pair['pair_id']} name one file, {shown(str(file))}",
+                    f"the pairs {other} and {pair['pair_id']} name the same file, {shown(str(file))}",
                     hint="remove one of them in the review window; nothing was moved",
                 )
 

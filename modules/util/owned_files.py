@@ -333,7 +333,7 @@ class Owned:
             return
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise self.refusal(name, f"is a {kind_of(mode)}, and a file is to be written there", path)
+            raise self.refusal(name, f"is a {kind_of(mode)}, but a file is to be written there", path)
         target = Path(os.path.realpath(path))
         for other in keep:
             real = Path(os.path.realpath(other))
@@ -450,7 +450,7 @@ class Owned:
         if mode is None:
             return
         if not stat.S_ISDIR(mode):
-            raise self.refusal(name, f"is a {kind_of(mode)}, and a folder is to be written there", path)
+            raise self.refusal(name, f"is a {kind_of(mode)}, but a folder is to be written there", path)
         for other in keep:
             real = Path(os.path.realpath(other))
             if real.exists() and real.is_relative_to(path):

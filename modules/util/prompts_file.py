@@ -72,7 +72,7 @@ def read_prompts_file(path: str | Path) -> list[str]:
     edits = sum(bool(row.sources) for row in rows)
     if edits:
         raise DataError(
-            f"{path}: {counted(edits, 'prompt has', 'prompts have')} a source image, and only texts can be used here",
+            f"{path}: {counted(edits, 'prompt has', 'prompts have')} a source image, but only texts can be used here",
             FIELD,
             "use a text file with one prompt per line; lists of edits are for online training",
         )

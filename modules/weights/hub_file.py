@@ -66,7 +66,7 @@ def find_file(name: str, field: str) -> Path:
                     field,
                     f"name one of them: {', '.join(f'{repository}/{one}' for one in names[:8])}"
                     if names
-                    else "use another one",
+                    else "use another repository",
                 )
             file = names[0]
         return Path(hf_hub_download(repository, file, token=hub_token()))

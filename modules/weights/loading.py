@@ -196,8 +196,8 @@ def _download(
         raise UserError(
             f"the hub has no model {name!r} that you may read, and there is no such local folder",
             field=FIELD,
-            hint="check the name; private and gated models need a token (Tools page, or HF_TOKEN), and gated ones that "
-            "you accept their licence on their page",
+            hint="check the name; private and gated models need a token (Tools page, or HF_TOKEN); for a gated model, "
+            "also accept the licence on its page",
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise UserError(

@@ -35,7 +35,7 @@ def check_trained(spec: FamilySpec, trained: Collection[str]) -> None:
     lost = [part for part in trained if part not in file_parts(spec)]
     if lost:
         raise ConfigError(
-            f"a file of {spec.label} holds the {spec.denoiser} alone, and {' and '.join(lost)} is trained too",
+            f"a file of {spec.label} holds only the {spec.denoiser}, but {' and '.join(lost)} is trained too",
             field="output_model_format",
             hint="use DIFFUSERS",
         )

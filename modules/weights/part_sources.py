@@ -243,7 +243,7 @@ def part_from_file(
     if plan is None:
         raise UserError(
             f"there is no config for the {part.name} of {file.path}",
-            hint=f"put the one it was published with at {beside_file(file.path) / part.place / 'config.json'}",
+            hint=f"put the config it was published with at {beside_file(file.path) / part.place / 'config.json'}",
         )
     if plan.strays:
         if alone and not part.denoises:

@@ -308,10 +308,11 @@ def _compare(index: Path, place: Path, names: Sequence[str]) -> None:
     for name in names:
         wanted = {tensor for tensor, shard in listed.items() if shard == name}
         held = open_weights(place / name, FIELD).names
-        for what, tensors in (("lacks", wanted - held), ("has, beyond its index,", held - wanted)):
+        for verb, lists, tensors in (("lacks", "lists", wanted - held), ("holds", "does not list", held - wanted)):
             if tensors:
                 raise UserError(
-                    f"{place / name} {what} {counted(len(tensors), 'tensor')}:\n{list_offenders(sorted(tensors))}",
+                    f"{place / name} {verb} {counted(len(tensors), 'tensor')} that its index {lists}:\n"
+                    f"{list_offenders(sorted(tensors))}",
                     field=FIELD,
                     hint=_AGAIN,
                 )

@@ -247,7 +247,7 @@ def test_raising_the_pairs_per_prompt_brings_finished_groups_back_until_they_hav
         walk.act(finish_now)
         assert walk_with(store, 1).group is None
         walk = walk_with(store, 3)
-        assert walk.state().again == "3 pairs wanted now, it has 1"
+        assert walk.state().again == "3 pairs are wanted now, but it has 1"
         walk.act(lambda session: session.choose(2, 3))
         assert walk.state().phase is Phase.QUESTION
         walk.act(lambda session: session.choose(4, 5))

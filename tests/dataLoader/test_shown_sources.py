@@ -161,7 +161,7 @@ def test_a_concept_without_sources_and_a_second_source_for_edit_are_faults(tmp_p
     assert made.concepts is not None
     made.concepts[0].source_path = ""
     (fault,) = inspect_data(made).faults
-    assert "has no source images, and Qwen-Image-Edit edits images" in str(fault)
+    assert "has no source images, but Qwen-Image-Edit edits images" in str(fault)
 
 
 @pytest.mark.parametrize(("family", "area"), [("QWEN_EDIT", 1024**2), ("QWEN_EDIT_PLUS", 384**2)])

@@ -40,9 +40,9 @@ def test_concepts_are_zipped_in_config_order() -> None:
 def test_a_missing_side_and_unequal_counts_are_different_errors(ending: str) -> None:
     chosen, rejected = (f"{name}{ending}" for name in BOTH)
     validation = bool(ending)
-    with pytest.raises(DataError, match=f"1 enabled concepts of type {chosen} and none of type {rejected}"):
+    with pytest.raises(DataError, match=f"1 enabled concepts of type {chosen} but none of type {rejected}"):
         DataLoaderMgdsMixin.pair_concepts(kinds(chosen), validation)
-    with pytest.raises(DataError, match=f"2 enabled concepts of type {rejected} and none of type {chosen}"):
+    with pytest.raises(DataError, match=f"2 enabled concepts of type {rejected} but none of type {chosen}"):
         DataLoaderMgdsMixin.pair_concepts(kinds(rejected, rejected), validation)
     with pytest.raises(RuntimeError, match=f"2 enabled concepts of type {chosen} and 1 of type {rejected}"):
         DataLoaderMgdsMixin.pair_concepts(kinds(chosen, rejected, chosen), validation)

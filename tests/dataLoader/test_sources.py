@@ -109,10 +109,10 @@ def test_instructions_next_to_the_sources_are_to_be_moved(tmp_path: Path) -> Non
 
 def test_families_say_whether_they_take_sources(tmp_path: Path) -> None:
     made = edits(tmp_path, model_type="FLUX_DEV_1")
-    assert "has source images, and FLUX.1 dev takes none" in faults(made)
+    assert "has source images, but FLUX.1 dev takes none" in faults(made)
     made = edits(tmp_path)
     made.concepts[0].source_path = ""
-    assert "has no source images, and FLUX.1 Kontext dev edits images" in faults(made)
+    assert "has no source images, but FLUX.1 Kontext dev edits images" in faults(made)
 
 
 def test_a_source_of_another_shape_is_told(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_both_sides_of_a_pair_come_from_the_chosen_concept_s_sources(tmp_path: P
     assert torch.equal(batch.chosen.sources[0], batch.rejected.sources[0])
     assert made.concepts is not None
     made.concepts[1].source_path = str(tmp_path / "chosen")
-    assert "both are edits of the same ones" in faults(made)
+    assert "both must edit the same ones" in faults(made)
 
 
 def test_a_rejected_image_that_is_the_source_itself_is_told(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_bad_paths(path: str, reason: str) -> None:
 def test_a_file_and_an_empty_folder(tmp_path: Path) -> None:
     write_image(tmp_path / "sub" / "a.png")
     assert "is not a folder" in messages(collect(tmp_path / "sub" / "a.png"))
-    assert "include subdirectories" in messages(collect(tmp_path))
+    assert "switch on include_subdirectories" in messages(collect(tmp_path))
     (tmp_path / "none").mkdir()
     found = collect(tmp_path / "none")
     assert "there are no images" in messages(found) and "include" not in messages(found)

@@ -249,7 +249,7 @@ def test_another_source_is_noticed_before_an_image_is_made(project, capsys, draw
         (
             tuple({"prompt": f"{n}"} for n in range(4)),
             (),
-            "edits images, and the prompts have no source images",
+            "edits images, but the prompts have no source images",
         ),
         (({"prompt": "a", "source": "0/none.png"},) * 3, (), "none.png cannot be read"),
         (({"prompt": "a", "source": "tasks.jsonl"},) * 3, (), "is not an image"),
@@ -375,7 +375,7 @@ def test_more_sources_than_the_model_takes_are_refused_before_they_are_picked_fr
     photo(own / "fox-source.png", 70)
     photo(own / "fox-source.2.png", 80)
     before = sorted((project / "sources").iterdir())
-    assert "was made from 2 source images, and FLUX.1 Kontext dev takes 1" in refused(
+    assert "was made from 2 source images, but FLUX.1 Kontext dev takes 1" in refused(
         capsys, "add", project, own
     )
     assert sorted((project / "sources").iterdir()) == before

@@ -110,7 +110,7 @@ def test_events_of_a_run_that_was_replaced_are_not_mixed_with_those_here(run, ca
     mirror.events_path.write_bytes(b'{"t": 1, "seq": 1, "kind": "warning", "message": "old"}\n')
     main(["send", "stop", "--wait"])
     assert main(["follow"]) == 0
-    assert "are others than those here" in capsys.readouterr().out
+    assert "are not those fetched before" in capsys.readouterr().out
     assert mirror.events_path.read_bytes() == run.events_path.read_bytes()
     assert b"old" in next(mirror.path.glob("events-before-*.jsonl")).read_bytes()
 

@@ -91,7 +91,7 @@ def test_likeness_to_the_source_of_an_edit():
     assert create_reward("source_likeness").score(batch.select([1])).tolist() == pytest.approx(
         expected[1:2], abs=3e-3
     )
-    with pytest.raises(ConfigError, match="needs a source image, image 1 has none"):
+    with pytest.raises(ConfigError, match="needs a source image, but image 1 has none"):
         create_reward("source_likeness").score(batch_of(images, sources=[(same,), (), (same,)]))
     with pytest.raises(RewardError, match="3 images but 1 source image$"):
         batch_of(images, sources=[(same,)])

@@ -158,7 +158,7 @@ def test_a_comparison_writes_nothing_and_shows_both_values(
         "  future_loss: true -> -  (unknown setting)",
         "same meaning elsewhere:",
         "  compile: true -> acceleration.shared  (set as an accelerator)",
-        "  learning_rate_warmup_steps: 200 -> 25  (there batches, here optimizer steps)",
+        "  learning_rate_warmup_steps: 200 -> 25  (the file counts batches, not optimizer steps)",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
     with pytest.raises(SystemExit) as ended:

@@ -207,7 +207,7 @@ def test_a_folder_that_is_no_checkout_says_how_to_update(
     assert "Download the new version" in refused(root, capsys)
     if inside:
         (root / ".git").mkdir()
-        assert "git does not read" in refused(origin, capsys)
+        assert "git cannot read" in refused(origin, capsys)
 
 
 def test_what_git_cannot_know_is_told(root: Path, origin: Path, capsys: pytest.CaptureFixture[str]) -> None:

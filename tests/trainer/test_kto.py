@@ -217,7 +217,7 @@ def test_other_objectives_and_validation_name_the_images_without_partner(tmp_pat
 
     assert "2 images of concept 'chosen' have no partner" in (found := faults(rlhf_dpo_objective="SIGMOID"))
     assert "set rlhf_dpo_objective to KTO" in found
-    assert "validation is measured on pairs, and 3 images have no partner" in faults(rlhf_dpo_validation=True)
+    assert "validation is measured on pairs, but 3 images have no partner" in faults(rlhf_dpo_validation=True)
 
 
 def test_a_like_that_became_a_dislike_is_other_data_and_has_no_known_reference_scores(tmp_path: Path) -> None:

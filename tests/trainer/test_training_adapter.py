@@ -175,7 +175,7 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training_adapter.strength: 1.0 in the backup, 0.5 now"):
         run_here(broken, "continue_last_backup=true", "training_adapter.strength=0.5")
     other = changed_copy(tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="with the same training adapter"):
+    with pytest.raises(UserError, match="same model and training adapter"):
         run_here(broken, "continue_last_backup=true", f"training_adapter.model_name={other}")
     run_here(broken, "continue_last_backup=true")
     assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")

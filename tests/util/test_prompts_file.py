@@ -75,10 +75,10 @@ def test_those_who_can_use_texts_alone_are_told_of_sources(tmp_path: Path) -> No
     path = write_rows(tmp_path, '{"prompt": "make it\u2028night"}', '{"prompt": "a dog"}')
     assert read_prompts_file(path) == ["make it\u2028night", "a dog"]
     path = write_rows(tmp_path, '{"prompt": "make it night", "source": "cat.png"}', '{"prompt": "a dog"}')
-    with pytest.raises(DataError, match="1 prompt has a source image, and only texts can be used here"):
+    with pytest.raises(DataError, match="1 prompt has a source image, but only texts can be used here"):
         read_prompts_file(path)
     Image.new("RGB", (8, 8)).save(path.parent / "cat.png")
-    with pytest.raises(DataError, match="1 prompt has no source image, and others have one"):
+    with pytest.raises(DataError, match="1 prompt has no source image, but others have one"):
         read_tasks(path)
 
 

@@ -113,7 +113,7 @@ def test_an_adapter_merged_into_a_file(key: str, tmp_path: Path, capsys: pytest.
 def test_trained_parts_a_file_has_not() -> None:
     spec = tiny_setup(FLUX).spec
     one_file.check_trained(spec, ["transformer"])
-    with pytest.raises(ConfigError, match=r"holds the transformer alone, and text_encoder_2 is trained too"):
+    with pytest.raises(ConfigError, match=r"holds only the transformer, but text_encoder_2 is trained too"):
         one_file.check_trained(spec, ["transformer", "text_encoder_2"])
     one_file.check_trained(tiny_setup().spec, ["unet", "text_encoder"])
 

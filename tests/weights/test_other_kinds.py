@@ -323,8 +323,8 @@ def elsewhere(files: list[Path], index: Path) -> None:
     ("change", "said"),
     [
         (lambda files, index: files[1].unlink(), r"lacks 1 of 2 files of weights:\s+\S*-00002-of-00002"),
-        (without_one, r"-00002-of-00002\.safetensors lacks 1 tensor:"),
-        (with_another, r"-00002-of-00002\.safetensors has, beyond its index, 1 tensor:\s+a\.b\.weight"),
+        (without_one, r"-00002-of-00002\.safetensors lacks 1 tensor that its index lists:"),
+        (with_another, r"-00002-of-00002\.safetensors holds 1 tensor that its index does not list:\s+a\.b\.weight"),
         (lambda files, index: index.unlink(), r"no diffusion_pytorch_model\.safetensors\.index\.json"),
         (elsewhere, "does not list the tensors of the 2 files"),
     ],

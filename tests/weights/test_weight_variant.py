@@ -96,7 +96,7 @@ def without_a_tensor(made: list[Path]) -> str:
     state = load_file(made[1])
     state.pop(min(state))
     save_file(state, made[1], {"format": "pt"})
-    return rf"{made[1].name} lacks 1 tensor:"
+    return rf"{made[1].name} lacks 1 tensor that its index lists:"
 
 
 def cut_short(made: list[Path]) -> str:

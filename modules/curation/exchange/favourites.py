@@ -80,7 +80,8 @@ class Favourites:
         if not any(one.mark == LIKE for one in self.marks):
             raise UserError(
                 f"no image in {source} is marked as liked",
-                hint="stars of SwarmUI, XMP ratings of 4 or 5, or --favourites FOLDER with copies of liked images",
+                hint="star images in SwarmUI, give them XMP ratings of 4 or 5, or name a folder with copies of the "
+                "liked images: --favourites FOLDER",
             )
 
     def __iter__(self) -> Iterator[PublicPair | BadRow]:

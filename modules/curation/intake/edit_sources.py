@@ -196,9 +196,9 @@ class SourceFinder:
 
     def _named(self, names: Sequence[str]) -> list[Path]:
         if not names:
-            raise Unusable(Reason.NO_SOURCE, "its metadata name none, and there is none next to it")
+            raise Unusable(Reason.NO_SOURCE, "its metadata names none, and there is none next to it")
         if len(names) > MOST_SOURCES:
-            raise Unusable(Reason.NO_SOURCE, f"its metadata name more than {MOST_SOURCES}")
+            raise Unusable(Reason.NO_SOURCE, f"its metadata names more than {MOST_SOURCES}")
         if self._options.input_dir is None:
             raise Unusable(
                 Reason.NO_SOURCE,

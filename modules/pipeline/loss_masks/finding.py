@@ -146,7 +146,7 @@ def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool
             MaskSource.FOLDER: "set the mask folder of the concepts; a mask has the name of its image",
         }
         raise DataError(
-            f"training with masks is on and none of the {counted(count, noun)} has a mask (mask_source {source})",
+            f"training with masks is on, but none of the {counted(count, noun)} has a mask (mask_source {source})",
             field="rlhf_dpo_mask" if pairs else "masked_training",
             hint=f"{wanted[source]}, or switch it off",
         )

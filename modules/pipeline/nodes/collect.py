@@ -98,7 +98,7 @@ def collect_items(concept: Any, index: int, tag: str) -> Found:
         found.faults.append(DataError(f"{name}: {error.filename} cannot be read ({error.strerror})"))
         return found
     if not names:
-        hint = "switch on 'include subdirectories' if they are deeper" if _deeper(concept, folder) else None
+        hint = "switch on include_subdirectories if they are in subfolders" if _deeper(concept, folder) else None
         found.faults.append(DataError(f"{name}: there are no images in {concept.path}", hint=hint))
         return found
     _read_captions(concept, index, tag, folder, names, found)
@@ -234,7 +234,7 @@ class Captions:
                 DataError(
                     f"concept {self._tag!r}: {path} lists none of its images:\n{list_offenders(unused)}",
                     hint="names in it are relative to the folder of the concept, or full paths of images below it; "
-                    "switch on 'include subdirectories' if they are deeper",
+                    "switch on include_subdirectories if they are in subfolders",
                 )
             )
             return

@@ -138,7 +138,7 @@ def _check_count(path: Path, sources: Sequence[Path], family: FamilySpec) -> Non
     """Raise ``DataError`` if an image was made from more sources than the model takes."""
     if len(sources) > (most := family.sources):
         raise DataError(
-            f"{shown(path)} was made from {len(sources)} source images, and {family.label} takes {most}",
+            f"{shown(path)} was made from {len(sources)} source images, but {family.label} takes {most}",
             "images",
             "leave this image out",
         )
@@ -182,9 +182,9 @@ def add_prompts(project: Project, given: Path | str) -> int:
         kind = "with" if project.file.edits else "without"
         if any(bool(one.sources) is not project.file.edits for one in found):
             raise DataError(
-                f"the prompts of this project are {kind} source images, and some of these are not",
+                f"the prompts of this project are {kind} source images, but some of the new prompts are not",
                 "--prompts",
-                "begin another project for the others",
+                "leave these out, or begin another project for them",
             )
         check_tasks([*known.values(), *found], FAMILIES[project.file.model.type])
         new = [one for one in found if one.task.key not in known]
@@ -236,7 +236,7 @@ def _check_no_edit(workflow: Mapping[str, Any]) -> None:
         raise DataError(f"the workflow cannot be used: {error}", "workflow") from error
     if found is not None and found.sources:
         raise DataError(
-            f"the workflow edits images ({shown(found.sources[0])}), and this project makes images from prompts alone",
+            f"the workflow edits images ({shown(found.sources[0])}), but this project makes images from prompts alone",
             "workflow",
             "use a workflow without source images, or begin a project of edits with it",
         )

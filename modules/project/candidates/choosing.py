@@ -37,8 +37,8 @@ def _ask(
     head = taste_file(project)
     if head is None:
         raise UserError(
-            f"the images of {one.name} to show are chosen by your learned taste, and there is none",
-            hint="learn it again, then call generate",
+            f"your learned taste chooses the images of {one.name} that are shown, but there is none",
+            hint="learn it again, then run generate",
         )
     before = one.chosen()
     told: list[dict[str, Any]] = [
@@ -58,7 +58,7 @@ def _ask(
     said = result_of(LineProcess(command, json.dumps(request).encode(), "choosing what to show", heard))
     places = said.get("chosen")
     if not isinstance(places, list) or len(places) != len(pools):
-        raise UserError("the helper that chooses what to show said nothing", hint="call generate again")
+        raise UserError("the helper that chooses what to show did not answer", hint="run generate again")
     return {
         prompt: [pool[place].file for place in rows]
         for (prompt, pool), rows in zip(pools.items(), places, strict=True)

@@ -153,7 +153,7 @@ def card(about: About, facts: Facts) -> str:
         "## Is it better?\n\n" + _arena(facts.arena),
         "## How it was picked\n\n" + _rounds(facts),
         "## Settings of the last round\n\n" + _table(("setting", "value"), facts.settings.items()),
-        f"`{RESULT}` has the same figures for programs. Made with Tastemaker.",
+        f"`{RESULT}` has the same figures as JSON. Made with Tastemaker.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -165,13 +165,13 @@ def _yaml(value: Any) -> str:
 
 def _arena(arena: Mapping[str, Any] | None) -> str:
     if arena is None:
-        return "It was not compared with the base model."
+        return "The adapter was not compared with the base model."
     low, high = arena["interval"]
-    decided = "The test has decided." if arena["decided"] else "The test has not decided; they may be equal."
+    decided = "The test has decided." if arena["decided"] else "The test has not decided; the two may be equal."
     return (
-        "In a blind comparison on prompts that were not picked from, with the same seeds, its images were preferred in "
-        f"{arena['win_rate']:.0%} of {counted(arena['votes'], 'vote')} (95 % interval: {low:.0%} to {high:.0%}). "
-        f"{decided} The votes are one person's."
+        "In a blind comparison with the base model, on prompts kept out of picking and with the same seeds, the "
+        f"adapter's images were preferred in {arena['win_rate']:.0%} of {counted(arena['votes'], 'vote')} "
+        f"(95 % interval: {low:.0%} to {high:.0%}). {decided} The votes are one person's."
     )
 
 

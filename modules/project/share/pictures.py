@@ -25,7 +25,7 @@ def _cell(path: Path) -> Image.Image:
         with Image.open(path) as image:
             pixels = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{shown(path)} cannot be read: {error}", hint="compare makes it again") from error
+        raise DataError(f"{shown(path)} cannot be read: {error}", hint="run compare to make it again") from error
     enlarged = max(1, CELL // max(pixels.size))
     if enlarged > 1:
         pixels = pixels.resize((pixels.width * enlarged, pixels.height * enlarged), Image.Resampling.NEAREST)

@@ -201,7 +201,7 @@ class FarSide:
 
     def _started_with(self, command: object) -> tuple[str, Path]:
         if not isinstance(command, list) or len(command) < 2:
-            raise UserError("this run was not started from elsewhere")
+            raise UserError("this run was not started from another computer")
         return str(command[0]), Path(str(command[1]))
 
     # --- copying back, cleaning ---

@@ -144,5 +144,5 @@ def _check(text: str, field: str, may_be_empty: bool = False) -> None:
 def _tag(text: str, field: str, may_be_empty: bool = False) -> str:
     _check(text, field, may_be_empty)
     if "," in text:
-        raise ConfigError(f"{text!r} holds a comma, and a tag has none", field, "give one tag")
+        raise ConfigError(f"{text!r} holds a comma, but a tag cannot contain one", field, "give one tag")
     return text.strip()

@@ -36,7 +36,7 @@ def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> N
         files = further_sources(Path(path))
         if len(files) > spec.sources:
             raise ConfigError(
-                f"{path}: there are {len(files)} source images, and {spec.label} takes at most {spec.sources}",
+                f"{path}: there are {len(files)} source images, but {spec.label} takes at most {spec.sources}",
                 FIELD,
                 f"move {files[spec.sources].name} elsewhere",
             )

@@ -254,7 +254,7 @@ class Planner:
         if config.optimizer.stochastic_rounding:
             items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.trained()])
         if config.optimizer.fused_back_pass and config.trains_in_main_memory():
-            items["step of a weight of main memory"] = self.visiting_bytes()
+            items["optimizer step of weights in main memory"] = self.visiting_bytes()
         return Phase("training step", items)
 
     def _copies(self) -> dict[str, int]:

@@ -54,8 +54,8 @@ class RewardWatch:
         if float(far_N[worst]) > FAR * max(others, abs(median), 1.0):
             self._say(
                 f"outlier of {name}",
-                f"the reward {name} gave the image {ids[worst]} {float(raw_N[worst]):g}, and the others about "
-                f"{median:g}: this one image dominates what is learned. Check the reward, or limit its range",
+                f"the reward {name} scored the image {ids[worst]} with {float(raw_N[worst]):g}, and the others with "
+                f"about {median:g}: this one image dominates what is learned. Check the reward, or limit its range",
             )
 
     def _say(self, what: str, text: str) -> None:

@@ -81,7 +81,7 @@ def _check_sources(config: TrainConfig, prompts: Sequence[OnlinePrompt], field: 
     if counts[-1] and not spec.sources:
         count = len(prompts) - len(without)
         raise DataError(
-            f"{counted(count, 'prompt has', 'prompts have')} a source image, and {label} takes none",
+            f"{counted(count, 'prompt has', 'prompts have')} a source image, but {label} takes none",
             field,
             "choose a model that edits images as model_type, or remove the source images",
         )
@@ -89,7 +89,7 @@ def _check_sources(config: TrainConfig, prompts: Sequence[OnlinePrompt], field: 
         why = f"{label} edits images" if spec.edits_only else "others have one"
         faults.append(
             DataError(
-                f"{counted(len(without), 'prompt has', 'prompts have')} no source image, and {why}:\n"
+                f"{counted(len(without), 'prompt has', 'prompts have')} no source image, but {why}:\n"
                 f"{list_offenders([shown(text, 60) for text in without])}",
                 field,
                 'write {"prompt": ..., "source": ...} in each line of a .jsonl file'
@@ -109,7 +109,7 @@ def _check_sources(config: TrainConfig, prompts: Sequence[OnlinePrompt], field: 
         first = next(one for one in prompts if len(one.sources) > spec.sources)
         faults.append(
             DataError(
-                f"{shown(first.sources[0])}: there are {len(first.sources)} source images, and {label} takes at most "
+                f"{shown(first.sources[0])}: there are {len(first.sources)} source images, but {label} takes at most "
                 f"{spec.sources}",
                 field,
                 f"move {shown(first.sources[spec.sources])} elsewhere",
@@ -140,7 +140,7 @@ def unmet_needs(rewards: RewardSet, edits: bool) -> list[UserError]:
     """
     return [
         ConfigError(
-            f"the reward {term.reward.name!r} compares with source images, and the prompts have none",
+            f"the reward {term.reward.name!r} compares with source images, but the prompts have none",
             "rlhf_reward",
             "give the prompts source images, or choose another reward",
         )

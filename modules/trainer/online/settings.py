@@ -297,7 +297,7 @@ def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
     problem = ""
     if chosen is GroupStrategy.EXACT and not whole:
         problem = (
-            f"EXACT needs whole groups in a batch, and {layout.group_size} images do not fit into "
+            f"EXACT needs whole groups in a batch, but {layout.group_size} images do not fit into "
             f"{layout.world_size} x {layout.batch_size}"
         )
     elif chosen is GroupStrategy.STASH and not groups_are_local(sampler):

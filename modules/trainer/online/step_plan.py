@@ -128,5 +128,5 @@ def check_plan(count: int, images: int, rule: StepRule) -> None:
             raise ConfigError(
                 f"{which} has {found} micro-batches of {images} images, which is not a multiple of {rule.multiple}",
                 "rlhf_docs_per_step_multiple",
-                "set it to 1, or change the images per step and prompts per epoch so that they do",
+                "set it to 1, or change the images per step and the prompts per epoch",
             )

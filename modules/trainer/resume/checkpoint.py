@@ -243,7 +243,7 @@ def read_backup(path: Path) -> Snapshot:
     """
     problem = backup_problem(path)
     if problem:
-        raise DataError(f"the backup {path} cannot be used: {problem}", hint="resume from another one")
+        raise DataError(f"the backup {path} cannot be used: {problem}", hint="resume from another backup")
     meta, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
     tensors: dict[str, Mapping[str, torch.Tensor]] = {}
     files: dict[str, Path] = {}

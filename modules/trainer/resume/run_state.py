@@ -110,7 +110,7 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         raise ConfigError(
             f"{base} is not the model the backup was made with",
             "base_model_name",
-            "name the same one with the same training adapter, or start a new run",
+            "name the same model and training adapter as before, or start a new run",
         )
     if others := _other_parts(now["rest"], saved.get("rest", now["rest"])):
         raise ConfigError(
@@ -146,7 +146,7 @@ def _other_parts(now: str, saved: str) -> list[str]:
 
 def _tensors(backup: Snapshot, name: str) -> Mapping[str, torch.Tensor]:
     if name not in backup.tensors:
-        raise DataError(f"the backup holds no {name.replace('_', ' ')}", hint="continue from another one")
+        raise DataError(f"the backup holds no {name.replace('_', ' ')}", hint="resume from another backup")
     return backup.tensors[name]
 
 

@@ -118,8 +118,8 @@ class ConceptTextConfig(BaseConfig):
         PromptSource.SAMPLE,
         title="Prompt source",
         tip=(
-            "sample: a text file next to each image; concept: one text file for all; filename: the image's "
-            "name; metadata: one JSON file with a caption for each image, as kohya's scripts write it."
+            "sample: a text file next to each image. concept: one text file for all images. filename: the image's "
+            "name. metadata: one JSON file with a caption for each image, as kohya's scripts write it."
         ),
     )
     caption_extension: str = setting(
@@ -269,7 +269,7 @@ class ConceptConfig(BaseConfig):
         "",
         widget="folder",
         title="Mask folder",
-        tip="Masks of the images, with the same names and subfolders. Used if masks come from a FOLDER.",
+        tip="Masks of the images, with the same names and subfolders. Used if the mask source is FOLDER.",
     )
     type: ConceptType = setting(
         ConceptType.STANDARD,
@@ -288,7 +288,7 @@ class ConceptConfig(BaseConfig):
         ge=-(2**53) + 1,
         le=2**53 - 1,
         title="Seed",
-        tip="Seed of the variations and of the choice of samples. Another seed gives other variations.",
+        tip="Seed of the variations and of the choice of images. Another seed gives other variations.",
     )
     image_variations: int = setting(
         1,

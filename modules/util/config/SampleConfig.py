@@ -58,7 +58,7 @@ def _skip(number: int) -> Any:
         group=_READING,
         title=f"Layer skip {number}",
         tip=(
-            f"Take the states of text encoder {number}, a CLIP, this many layers before the usual layer. A clip "
+            f"Take the states of text encoder {number} (a CLIP model) this many layers earlier than usual. A clip "
             "skip of n in other programs is n - 1 here. Empty: as in the run."
         ),
     )
@@ -71,9 +71,9 @@ def _length(number: int) -> Any:
         le=1024,
         widget="inherited",
         group=_READING,
-        title=f"Tokens of a prompt {number}",
+        title=f"Tokens per prompt {number}",
         tip=(
-            f"Number of tokens of a prompt that text encoder {number} reads, including those of the family's "
+            f"Maximum number of tokens that text encoder {number} reads of a prompt, including those of the family's "
             "template. Empty: as in the run."
         ),
     )
@@ -160,7 +160,7 @@ class SampleConfig(BaseConfig):
     random_seed: bool = setting(
         False,
         title="New seed each time",
-        tip="Use a different seed at each sampling. The seed follows from the step.",
+        tip="Use a different seed at each sampling. It is derived from the seed and the step.",
     )
     diffusion_steps: int | None = setting(
         None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty: the model's usual number."
@@ -195,8 +195,8 @@ class SampleConfig(BaseConfig):
         group=_READING,
         title="Padding of prompts",
         tip=(
-            "Whether the denoiser sees the padding after a prompt. MASKED hides it, SEEN shows it, FAMILY does "
-            "as the family usually does. Empty: as in the run."
+            "Whether the denoiser sees the padding after a prompt. MASKED hides it, SEEN shows it, FAMILY follows "
+            "the published model. Empty: as in the run."
         ),
     )
 

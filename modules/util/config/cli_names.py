@@ -34,7 +34,7 @@ def add_part_option(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART=SOURCE",
-        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
+        help="take a part from elsewhere, like PART.model_name in a config: a file, a folder or a hub name",
     )
 
 

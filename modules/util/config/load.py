@@ -27,8 +27,8 @@ from modules.util.jsonio import read_json
 from modules.util.owned_files import shown
 
 Config = TypeVar("Config", bound=TrainConfig)
-_YAML = "a YAML file, as configs of ai-toolkit are"
-_OTHER_FORMATS = {".toml": "a TOML file, as configs of kohya are", ".yaml": _YAML, ".yml": _YAML}
+_YAML = "a YAML file, like configs of ai-toolkit"
+_OTHER_FORMATS = {".toml": "a TOML file, like configs of kohya", ".yaml": _YAML, ".yml": _YAML}
 
 
 def find_problems(config: TrainConfig) -> Problems:
@@ -98,10 +98,10 @@ def load_layered(
             built_in = Path(path).name.startswith("#")
             if VERSION_KEY not in data and (path == preset_path or built_in):
                 raise ConfigError(
-                    f"the preset {path} does not say its format, as presets of OneTrainer do not",
+                    f"the preset {path} does not say its format; it may be a preset of OneTrainer",
                     VERSION_KEY,
                     (
-                        "convert those with scripts/import_config.py; in a preset of your own, add "
+                        "convert a preset of OneTrainer with scripts/import_config.py; in a preset of your own, add "
                         f'"{VERSION_KEY}": {model.VERSION}'
                     ),
                 )
@@ -118,7 +118,7 @@ def _refuse_other_formats(path: Path) -> None:
     """Raise ``ConfigError`` for a file whose name is that of a config of another program."""
     name = path.suffix.lower()
     if name in _OTHER_FORMATS and path.is_file():
-        raise ConfigError(f"{shown(path)} is {_OTHER_FORMATS[name]}; ours are JSON", None, IMPORT_IT)
+        raise ConfigError(f"{shown(path)} is {_OTHER_FORMATS[name]}; this program reads JSON", None, IMPORT_IT)
 
 
 def _read(data: Mapping[str, Any], model: type[Config], known: Sequence[UserError], check: bool) -> Config:

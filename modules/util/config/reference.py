@@ -28,7 +28,7 @@ is written `"inf"`.
 _FIRST = """These ten settings determine what is trained, on what, and how strongly. In a first run on preference pairs,
 everything else can keep its default. The ten are listed again in their own chapters."""
 
-_TABLE = "| Setting | Default | Values | |\n| --- | --- | --- | --- |"
+_TABLE = "| Setting | Default | Values | Meaning |\n| --- | --- | --- | --- |"
 
 
 def train_config_schema() -> str:
@@ -162,9 +162,9 @@ _OPTIMIZERS = """# Optimizers
 Generated from `modules/util/config/optimizer` by `scripts/generate_docs.py`; do not edit by hand.
 
 This page lists the choices of `optimizer.optimizer` and the parameters of each update rule. `beta1`, `beta2`, `eps`,
-`weight_decay` and `momentum` are separate settings (`optimizer.beta1`). The others are entries of `optimizer.params`.
-Parameters that are left out keep their default. Unknown names and values outside their range are refused before a model
-is loaded. The button **Parameters** on the Training page opens the same tables for editing.
+`weight_decay` and `momentum` are separate settings, such as `optimizer.beta1`. The others are entries of
+`optimizer.params`. Parameters that are left out keep their default. Unknown names and values outside their range are
+refused before a model is loaded. The button **Parameters** on the Training page opens the same tables for editing.
 
 The 8BIT rules need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and the ADV rules
 need additional packages: `pip install -r requirements-optimizers.txt`. The tables leave out the

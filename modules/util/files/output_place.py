@@ -126,7 +126,7 @@ def check_output(config: TrainConfig) -> None:
             folder = owned.path(name).parent
             if os.path.lexists(folder) and not folder.is_dir():
                 raise DataError(
-                    f"{shown(folder)} is a file, and embeddings are to be written into a folder of this name",
+                    f"{shown(folder)} is a file, but embeddings are to be written into a folder of this name",
                     FIELD,
                     "choose another name, or move away what is there",
                 )

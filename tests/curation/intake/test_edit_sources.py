@@ -118,7 +118,7 @@ def test_edits_without_source_are_counted_by_instruction_and_left_out(tmp_path: 
     assert edits_without_source(faults) == {"make it night 1": 3, "make it night": 1}
     assert {fault.reason for fault in faults} == {
         f"edit without source: source1.png is not in {inputs / 'sub'}",
-        "edit without source: its metadata name none, and there is none next to it",
+        "edit without source: its metadata names none, and there is none next to it",
     }
 
 

@@ -229,28 +229,28 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     "family": (
         lambda folder: None,
         {"model_type": "FLUX_DEV_1"},
-        "4 prompts have a source image, and FLUX.1 dev takes none",
+        "4 prompts have a source image, but FLUX.1 dev takes none",
     ),
     "none": (
         lambda folder: _rows(folder, *({"prompt": text} for text in INSTRUCTIONS)),
         {"model_type": "QWEN_EDIT", "rlhf_reward": "brightness"},
-        "4 prompts have no source image, and Qwen-Image-Edit edits images",
+        "4 prompts have no source image, but Qwen-Image-Edit edits images",
     ),
     "some": (
         lambda folder: _rows(folder, {"prompt": "a"}, {"prompt": "b", "source": "before/0.png"}),
         {},
-        '1 prompt has no source image, and others have one: a -> write {"prompt": ..., "source": ...} in each line',
+        '1 prompt has no source image, but others have one: a -> write {"prompt": ..., "source": ...} in each line',
     ),
     "counts": (_second, {}, "some prompts have 1 source image and others 2"),
     "many": (
         _second,
         {"model_type": "QWEN_EDIT"},
-        "there are 2 source images, and Qwen-Image-Edit takes at most 1",
+        "there are 2 source images, but Qwen-Image-Edit takes at most 1",
     ),
     "reward": (
         lambda folder: _rows(folder, *({"prompt": text} for text in INSTRUCTIONS)),
         {},
-        "the reward 'source_likeness' compares with source images, and the prompts have none",
+        "the reward 'source_likeness' compares with source images, but the prompts have none",
     ),
 }
 
@@ -277,7 +277,7 @@ def test_a_server_that_needs_sources_is_told_before_the_first_image(
     path = write_edits(tmp_path, "GRPO", rlhf_reward="brightness")
     _rows(tmp_path, *({"prompt": text} for text in INSTRUCTIONS))
     with pytest.raises(
-        UserError, match="'brightness' compares with source images, and the prompts have none"
+        UserError, match="'brightness' compares with source images, but the prompts have none"
     ):
         run_here(path)
 
@@ -306,6 +306,6 @@ def test_captions_of_concepts_are_instructions_for_their_sources(tmp_path: Path)
     (tmp_path / "alone" / "0.txt").write_text("draw a cat", encoding="utf-8")
     without = {"path": str(tmp_path / "alone"), "type": "STANDARD"}
     config = load_config(write_edits(tmp_path, rlhf_prompts_file="", concepts=[own, without]))
-    with pytest.raises(UserError, match="have no source image, and others have one") as caught:
+    with pytest.raises(UserError, match="have no source image, but others have one") as caught:
         collect_prompts(config)
     assert caught.value.hint == "set source_path in each concept"

@@ -46,7 +46,7 @@ def test_an_outlier_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     heard = Listening()
     run_here(write_online(tmp_path, rlhf_advantage_scale="GLOBAL_STD"), callback=heard)
     said = [warning for warning in heard.warnings if "dominates what is learned" in warning]
-    assert len(said) == 1 and "brightness gave the image 0/" in said[0] and "3e+38" in said[0]
+    assert len(said) == 1 and "brightness scored the image 0/" in said[0] and "3e+38" in said[0]
 
 
 def test_ordinary_scores_are_not_spoken_of() -> None:

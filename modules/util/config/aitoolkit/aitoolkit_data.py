@@ -89,7 +89,7 @@ def import_dataset(
         notes.add(fields.place("network_weight"), weight, "not supported: the adapter has full strength")
     frames = fields.whole("num_frames", 1)
     if frames > 1:
-        notes.add(fields.place("num_frames"), frames, "not supported: images alone are trained on")
+        notes.add(fields.place("num_frames"), frames, "not supported: only images are trained on")
     for name, why in _LOST.items():
         fields.lost(name, why)
     fields.without_meaning(_IDLE)

@@ -299,7 +299,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     for name in ("linear_timesteps", "linear_timesteps2"):
         if train.flag(name):
             kind = "linear"
-            notes.add(f"train.{name}", True, "evenly drawn; its weights of the loss by timestep are not supported")
+            notes.add(f"train.{name}", True, "timesteps are drawn evenly; loss weights by timestep are not supported")
     low, high = train.number("min_denoising_steps", 0) or 0, train.number("max_denoising_steps", 999) or 999
     made: Data = {
         "min_noising_strength": (999 - high) / 1000,
@@ -309,7 +309,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     if stress in ("content", "style"):
         bias = 1.0 if stress == "content" else -1.0
         if kind != "linear" and family.spec.flow_matching:
-            why = f"POWER on even levels here; there on the levels of timestep_type {kind}"
+            why = f"POWER draws from even levels here, but in ai-toolkit from the levels of timestep_type {kind}"
             notes.add("train.content_or_style", stress, why, ours="POWER")
         return made | {"timestep_distribution": "POWER", "noising_weight": 3.0, "noising_bias": bias}
     if kind == "linear" or not family.spec.flow_matching:
@@ -318,7 +318,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     if kind == "shift" and family.spec.shifts_by_size:
         return made | {"timestep_distribution": "UNIFORM", "dynamic_timestep_shifting": True}
     if kind == "weighted":
-        why = "evenly drawn as there; its weights of the loss by timestep are not supported"
+        why = "timesteps are drawn evenly, as in ai-toolkit; its loss weights by timestep are not supported"
         notes.add("train.timestep_type", kind, why, ours="UNIFORM")
         return made | {"timestep_distribution": "UNIFORM"}
     if kind != "sigmoid":
@@ -334,7 +334,8 @@ def _accumulation(train: Fields, notes: Notes) -> tuple[int, int]:
     """
     inside, together = (train.whole(f"gradient_accumulation{end}", 1) for end in ("", "_steps"))
     if together == -1:
-        place, why = "train.gradient_accumulation_steps", "there an epoch is one optimizer step; set the accumulation"
+        place = "train.gradient_accumulation_steps"
+        why = "in ai-toolkit, an epoch is one optimizer step; set the accumulation"
         notes.add(place, -1, why, ours=1)
         together = 1
     return inside, together
@@ -353,6 +354,6 @@ def _saving(fields: Fields, name: str, together: int, notes: Notes) -> Data:
     if every:
         made |= {"save_every": every, "save_every_unit": "STEP"}
     save.without_meaning(("save_format", "push_to_hub", "hf_repo_id", "hf_private"))
-    save.lost("max_step_saves_to_keep", "saves are kept", changes_weights=False)
+    save.lost("max_step_saves_to_keep", "all saves are kept", changes_weights=False)
     save.note_rest()
     return made

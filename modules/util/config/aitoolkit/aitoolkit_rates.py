@@ -65,7 +65,7 @@ def import_schedule(train: Fields, rate: float | None, together: int, notes: Not
             "learning_rate_scheduler": "CUSTOM", "custom_learning_rate_scheduler": _TO_ITS_END,
             "scheduler_params": "; ".join([*listed, "total_iters=%TOTAL_STEPS%"]),
         }  # fmt: skip
-        notes.moved("train.lr_scheduler", given, _TO_ITS_END, "there the rate rises to the end of the run")
+        notes.moved("train.lr_scheduler", given, _TO_ITS_END, "in ai-toolkit, the rate rises to the end of the run")
     else:
         made = {"learning_rate_scheduler": schedule_named(given, 1.0, "train.lr_scheduler")}
     usual = {"constant_with_warmup": _WARMUP, "cosine": 0}

@@ -48,7 +48,7 @@ class EmbeddingConfig(BaseConfig):
         free=False,
         title="Start from file",
         tip=(
-            "An embedding file to start from: .safetensors, or .pt and .bin of other programs. The file "
+            "An embedding file to start from: .safetensors, or .pt or .bin from another program. The file "
             "determines the number of tokens. Empty: start from the initial text."
         ),
     )
@@ -99,7 +99,7 @@ class EmbeddingConfig(BaseConfig):
         visible=".train,!.stop_training_after_unit=NEVER",
         free=False,
         title="Stop training after",
-        tip="Training time of the embedding, in the unit next to it. After that its values no longer change.",
+        tip="How long the embedding is trained, in the unit next to this field. After that, it no longer changes.",
     )
     stop_training_after_unit: StopUnit = setting(
         StopUnit.NEVER,

@@ -36,8 +36,8 @@ def in_optimizer_steps(
     exact = int(batches) / divisor
     steps = max(1, int(exact + 0.5))
     if steps == exact:
-        notes.moved(place, batches, f"{steps}", "there batches, here optimizer steps")
+        notes.moved(place, batches, f"{steps}", "the file counts batches, not optimizer steps")
     else:
-        why = f"there batches, which make {exact:.4g} optimizer steps; here {steps}"
+        why = f"the file counts batches, which make {exact:.4g} optimizer steps; here it is {steps}"
         notes.add(place, batches, why, ours=steps, changes_weights=changes_weights)
     return steps

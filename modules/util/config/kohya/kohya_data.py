@@ -44,8 +44,8 @@ _OTHER_CROPS = "not supported: images are cropped around their middle, with a li
 _LOST = {
     "color_aug": "not supported: set brightness and hue in the concept",
     "face_crop_aug_range": _OTHER_CROPS,
-    "token_warmup_step": "not supported: all tokens from the first step",
-    "token_warmup_min": "not supported: all tokens from the first step",
+    "token_warmup_step": "not supported: all tokens are used from the first step",
+    "token_warmup_min": "not supported: all tokens are used from the first step",
     "caption_dropout_every_n_epochs": "not supported: text_encoder.dropout_probability drops captions at random",
     "keep_tokens_separator": "not supported, and it stays in the captions: set keep_tokens",
     "wildcard": "not supported",
@@ -194,7 +194,10 @@ def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
         return {"text": text, **_listed_images(listed, made["path"], fields.place("metadata_file"), first, notes)}
     if not word:
         notes.moved(
-            fields.place("class_tokens"), "", "images without a caption are reported", "an empty prompt there"
+            fields.place("class_tokens"),
+            "",
+            "images without a caption are reported",
+            "kohya trains them with an empty prompt",
         )
     extension = extension if extension.startswith(".") else f".{extension}"
     return {"text": {**made["text"], "caption_extension": extension, "missing_caption": word}}
@@ -214,7 +217,7 @@ def _listed_images(path: str, folder: str, place: str, first: bool, notes: Notes
     several = sum(len(entry.prompts("")) > 1 for entry in entries) if first else 0
     if several:
         captions = counted(several, "caption has", "captions have")
-        notes.say(place, f"{captions} several lines: alternatives here, only the first counts there")
+        notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
     folder = folder or _common_folder(entries)
     if not folder:
         notes.say(place, "the folder of its images is unknown: set path in the concept")

@@ -53,10 +53,10 @@ _IDLE = (
 _REPLACED_BY_DATASET_FILE = ("train_data_dir", "reg_data_dir", "in_json")
 _LOST = {
     "sample_prompts": "add its prompts to the samples",
-    "resume": "a state of kohya cannot be resumed here",
+    "resume": "a run of kohya cannot be resumed here",
     "save_state": "backups are made instead",
-    "save_last_n_epochs": "backups are counted, saves are kept",
-    "save_last_n_steps": "backups are counted, saves are kept",
+    "save_last_n_epochs": "all saves are kept; only the number of backups is limited",
+    "save_last_n_steps": "all saves are kept; only the number of backups is limited",
     "weighted_captions": "set prompt_weighting",
     "train_blocks": "not supported: all blocks are trained",
     "single_blocks_to_swap": "not supported",
@@ -116,7 +116,9 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
         flat |= value if isinstance(value, Mapping) else {name: value}
     if MODEL not in flat:
         raise ConfigError(
-            f"{path} is not a config of kohya: it names no model", MODEL, "a dataset file has [[datasets]]"
+            f"{path} is not a config of kohya: it names no model",
+            MODEL,
+            "name the model; a dataset file must contain [[datasets]]",
         )
     return _config(Fields(flat, notes), path.parent, family, notes), notes
 

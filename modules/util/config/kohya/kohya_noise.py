@@ -23,8 +23,8 @@ _WEIGHTED = "sigma_scaled"
 _WEIGHTS_THE_LOSS = (_COSMAP, "sigma_sqrt")
 """Schemes of weighting that do not say how timesteps are drawn."""
 _LOST = {
-    "multires_noise_iterations": "not supported: plain noise",
-    "multires_noise_discount": "not supported: plain noise",
+    "multires_noise_iterations": "not supported: plain noise is used",
+    "multires_noise_discount": "not supported: plain noise is used",
     "adaptive_noise_scale": "not supported: the offset has one strength",
     "noise_offset_random_strength": "not supported: the offset has one strength",
     "ip_noise_gamma_random_strength": "not supported: the noise has one strength",
@@ -72,7 +72,8 @@ def _loss(fields: Fields, notes: Notes) -> Data:
     scale = fields.number("huber_scale", 1.0)
     if made["huber_strength"]:
         made["huber_delta"] = delta
-        notes.add("loss_type", kind, "its rounded form there, plain Huber here; compare the rates")
+        why = "kohya uses the pseudo-Huber loss, this program the plain one; compare the learning rates"
+        notes.add("loss_type", kind, why)
         if schedule != "constant":
             notes.add(
                 "huber_schedule", schedule, "not supported: one delta for all timesteps", ours="constant"
@@ -95,7 +96,7 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
     prediction = fields.text("model_prediction_type", _WEIGHTED)
     if prediction != "raw":
         notes.add(
-            "model_prediction_type", prediction, "raw here: the loss is that of the velocity", ours="raw"
+            "model_prediction_type", prediction, "raw instead: the loss is that of the velocity", ours="raw"
         )
     normal = {"timestep_distribution": "LOGIT_NORMAL", "noising_weight": scale - 1.0, "noising_bias": 0.0}
     kinds: dict[str, Data] = {
@@ -132,6 +133,6 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
         )
     if weighting == _COSMAP:
         weights = prediction == _WEIGHTED or family.spec.pipeline_class in _DRAWS_BY_WEIGHTING_ALONE
-        theirs = "weights the loss: alike on average without a shift" if weights else "has no effect with raw"
-        notes.add("weighting_scheme", weighting, f"draws timesteps here; there, it {theirs}", ours="COS_MAP")
+        theirs = "weights the loss, the same on average without a shift" if weights else "has no effect with raw"
+        notes.add("weighting_scheme", weighting, f"draws timesteps here; in kohya, it {theirs}", ours="COS_MAP")
     return {**drawn[weighting], "timestep_shift": shift}

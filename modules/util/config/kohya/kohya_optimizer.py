@@ -116,11 +116,11 @@ def optimizer_section(name: str, params: Data, arguments: Data, notes: Notes, pl
 def _schedule(fields: Fields, notes: Notes) -> Data:
     given = fields.text("lr_scheduler", "constant").lower()
     power = fields.number("lr_scheduler_power", 1.0)
-    fields.lost("lr_scheduler_type", "not supported: the class of a schedule", unless=(None, ""))
+    fields.lost("lr_scheduler_type", "not supported: schedules are chosen by name", unless=(None, ""))
     made: Data = {"learning_rate_scheduler": schedule_named(given, power or 0.0, "lr_scheduler")}
     warmup = fields.number("lr_warmup_steps", 0.0) or 0.0
     if given == "constant" and warmup:
-        notes.moved("lr_warmup_steps", warmup, "0", "constant has no warm-up there")
+        notes.moved("lr_warmup_steps", warmup, "0", "in kohya, constant has no warm-up")
         warmup = 0.0
     if warmup == 1:
         notes.add("lr_warmup_steps", warmup, "no warm-up: one step at half the rate is left out", ours=0)
@@ -131,7 +131,7 @@ def _schedule(fields: Fields, notes: Notes) -> Data:
     if given == _WITH_A_LEAST:
         made["learning_rate_min_factor"] = least
     elif least:
-        notes.moved("lr_scheduler_min_lr_ratio", least, "0", f"only {_WITH_A_LEAST} has a lowest rate there")
+        notes.moved("lr_scheduler_min_lr_ratio", least, "0", f"in kohya, only {_WITH_A_LEAST} has a lowest rate")
     return made
 
 

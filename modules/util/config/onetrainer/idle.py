@@ -16,8 +16,8 @@ Acts = Callable[[Mapping[str, Any]], bool]
 WITHOUT_MEANING: Mapping[str, str] = {
     VERSION_KEY: "the format of the file",
     "optimizer_defaults": "what its window remembers of other optimizers",
-    "debug_mode": "for its authors",
-    "debug_dir": "for its authors",
+    "debug_mode": "for developers of OneTrainer",
+    "debug_dir": "for developers of OneTrainer",
     "include_train_config": "ours is always in the run folder",
     "clear_cache_before_training": "the cache here notices what changed",
     "temp_device": "parts are moved as memory needs it",

@@ -40,7 +40,8 @@ def import_intervals(full: Mapping[str, Any], notes: Notes) -> Data:
         least = int(saves and unit == "STEP" and skipped >= full[interval])
         made[name] = max(_skipped(skipped, every, unit, saves), least)
         if made[name] != skipped:
-            notes.moved(name, skipped, f"{made[name]}", f"a time in units of {interval} there, a number of them here")
+            why = f"in OneTrainer a time in the unit of {interval}, here a number of its intervals"
+            notes.moved(name, skipped, f"{made[name]}", why)
     return made | {"sample_before_training": _samples_at_start(full)}
 
 

@@ -23,14 +23,14 @@ def import_masks(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Da
             "unmasked_probability",
             full["unmasked_probability"],
             "unmasked_probability = 0",
-            "it affects inpainting models only there",
+            "in OneTrainer, it affects only inpainting models",
         )
     if full["training_method"] != "LORA" and full["masked_prior_preservation_weight"] != 0:
         made["masked_prior_preservation_weight"] = 0.0
         notes.add(
             "masked_prior_preservation_weight",
             full["masked_prior_preservation_weight"],
-            "off: it needs an adapter, to compare with the model without it",
+            "off: it compares with the model without its adapter, and no adapter is trained",
             ours=0,
         )
     return made

@@ -25,18 +25,17 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
     if made:
         constant = made["learning_rate_scheduler"]
         if schedule != constant:
-            notes.moved("learning_rate_scheduler", schedule, constant, "this optimizer always has this schedule there")
+            why = "in OneTrainer, this optimizer always has this schedule"
+            notes.moved("learning_rate_scheduler", schedule, constant, why)
         schedule = constant
     if schedule == "REX":
         made["learning_rate_rex_d"] = _REX_D
-        notes.moved(
-            "learning_rate_scheduler", schedule, f"learning_rate_rex_d = {_REX_D}", "the constant of its formula there"
-        )
+        why = "the constant in OneTrainer's formula"
+        notes.moved("learning_rate_scheduler", schedule, f"learning_rate_rex_d = {_REX_D}", why)
     if schedule == "COSINE_WITH_RESTARTS":
         made["learning_rate_ends_high"] = True
-        notes.moved(
-            "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "it ends at the full rate there"
-        )
+        why = "in OneTrainer, it ends at the full rate"
+        notes.moved("learning_rate_scheduler", schedule, "learning_rate_ends_high = true", why)
     trains_variance = family.spec.pipeline_class in _TRAINS_VARIANCE
     made["vb_loss_strength"] = full["vb_loss_strength"] if trains_variance else 0.0
     made["custom_learning_rate_scheduler"] = full["custom_learning_rate_scheduler"] or ""
@@ -47,7 +46,7 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
             "perturbation_noise_weight",
             full["perturbation_noise_weight"],
             "perturbation_on_target = true",
-            "there in input and target",
+            "OneTrainer adds this noise to input and target",
         )
     if full["generalized_offset_noise"] is True:
         acts = full["offset_noise_weight"] and not family.spec.flow_matching
@@ -60,7 +59,7 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
                 ours=True,
             )
         else:
-            notes.moved("generalized_offset_noise", True, "false", "has no effect there")
+            notes.moved("generalized_offset_noise", True, "false", "has no effect in OneTrainer")
     shifted = full["timestep_shift"] != 1 or full["dynamic_timestep_shifting"] is True
     cut = full["min_noising_strength"] != 0 or full["max_noising_strength"] != 1
     if shifted and cut:
@@ -69,10 +68,10 @@ def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) ->
             "min_noising_strength",
             full["min_noising_strength"],
             "noising_range_before_shift = true",
-            "there the range is cut before the shift",
+            "OneTrainer applies the range before the shift",
         )
     if shifted and full["timestep_distribution"] == "SIGMOID":
-        notes.add("timestep_distribution", "SIGMOID", "shifted once here, twice there")
+        notes.add("timestep_distribution", "SIGMOID", "shifted once here, but twice in OneTrainer")
     return made
 
 
@@ -101,7 +100,7 @@ def _arguments(given: object, notes: Notes) -> str:
     for one in given if isinstance(given, list) else []:
         name, value = (one.get("key"), one.get("value")) if isinstance(one, Mapping) else (None, None)
         if not isinstance(name, str) or not isinstance(value, str) or ";" in value:
-            notes.add("scheduler_params", one, "left out: it is not a name with a text", faulty=True)
+            notes.add("scheduler_params", one, "left out: it needs a name and a text", faulty=True)
         elif name.strip():
             made.append(f"{name.strip()}={value.strip()}")
     return "; ".join(made)

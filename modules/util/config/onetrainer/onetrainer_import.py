@@ -221,7 +221,7 @@ def _output_format(full: Data, notes: Notes) -> str:
     if name not in _FORMATS:
         notes.add("output_model_format", name, "not supported; the training method decides", ours=ours)
     elif name == "ORIGINAL_LORA":
-        notes.add("output_model_format", name, "COMFY_LORA instead, which has a prefix", ours=ours)
+        notes.add("output_model_format", name, "COMFY_LORA instead, whose layer names have a prefix", ours=ours)
     elif ours != name:
         notes.moved("output_model_format", name, ours, "a single file")
     return ours
@@ -273,7 +273,8 @@ def _warmup(full: Data, notes: Notes) -> Data:
     if steps <= 1:
         notes.add("learning_rate_warmup_steps", batches, "no warm-up: it would be 1 optimizer step or less", ours=0)
         return {"learning_rate_warmup_steps": 0.0}
-    notes.moved("learning_rate_warmup_steps", batches, f"{steps:g}", "there batches, here optimizer steps")
+    why = "the file counts batches, not optimizer steps"
+    notes.moved("learning_rate_warmup_steps", batches, f"{steps:g}", why)
     return {"learning_rate_warmup_steps": steps}
 
 

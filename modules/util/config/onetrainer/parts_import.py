@@ -100,9 +100,8 @@ def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any]
         return {"train": False}
     if unit == "STEP" and isinstance(together, int) and together > 1:
         after = max(1, after // together)
-        notes.moved(
-            place, f"{given['stop_training_after']} STEP", f"{after}", "there batches, here optimizer steps"
-        )
+        why = "the file counts batches, not optimizer steps"
+        notes.moved(place, f"{given['stop_training_after']} STEP", f"{after}", why)
     return {"stop_training_after": after, "stop_training_after_unit": unit}
 
 

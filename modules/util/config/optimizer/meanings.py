@@ -16,6 +16,13 @@ _PRECISIONS = ("auto", "fp32", "fp16", "factored")
 _ORTHOGONAL = ("disabled", "flattened", "iterative")
 
 
+_NESTEROV_COEF = (
+    "With nesterov: share of the average in a step; the rest is the current gradient. null means {}."
+)
+_SIGN_BETA1 = "Share of the average in an update; the rest is the current gradient."
+_DIFFERENCES = "Decay of the moving average of squared differences between the gradient and its average."
+
+
 def _m(kind: str, about: str, limits: Limits = NO_LIMITS, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "about": about, "limits": limits, **more}
 
@@ -66,7 +73,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "max_unorm": _m(
         "number", "Maximum norm of an update, relative to the norm of the weights it changes.", _FROM_0
     ),
-    "d0": _m("number", "First guess of the step size.", _ABOVE_0),
+    "d0": _m("number", "Initial estimate of the step size.", _ABOVE_0),
     "d_coef": _m(
         "number", "Multiplies the estimated step size: 2 makes larger steps, 0.5 smaller ones.", _ABOVE_0
     ),
@@ -87,7 +94,7 @@ _COMMON: Mapping[str, dict[str, Any]] = {
         "0: the original method. Usual: 6 to 200.",
         _FROM_0,
     ),
-    "eps2": _m("number", "With scale_parameter: lower limit of the size of the weights.", _FROM_0),
+    "eps2": _m("number", "With scale_parameter: weights count as at least this large.", _FROM_0),
     "clip_threshold": _m(
         "number",
         "Maximum root mean square of an update before the learning rate is applied. Larger updates are scaled down.",
@@ -118,19 +125,19 @@ _COMMON: Mapping[str, dict[str, Any]] = {
     "eps1": _m("number", "Added to squared gradients.", _FROM_0),
     "t_alpha_beta3": _m(
         "whole",
-        "Steps over which the slow average gains its weight; null means immediately.",
+        "Steps until the slow average has its full weight and length; null means from the first step.",
         _FROM_1,
         optional=True,
     ),
     "t_alpha": _m(
         "whole",
-        "Steps until the slow average has its full weight; null means immediately.",
+        "Steps until the slow average has its full weight; null means from the first step.",
         _FROM_1,
         optional=True,
     ),
     "t_beta3": _m(
         "whole",
-        "Steps until the slow average has its full length; null means immediately.",
+        "Steps until the slow average has its full length; null means from the first step.",
         _FROM_1,
         optional=True,
     ),
@@ -165,30 +172,36 @@ _COMMON: Mapping[str, dict[str, Any]] = {
 _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
     "weight_decay_by_lr": _m("switch", "Multiply the weight decay by the learning rate."),
     "d_limiter": _m("switch", "Let the step size grow by at most a fifth in each step."),
-    "prodigy_steps": _m("whole", "Step after which the step size no longer changes; 0 means never.", _FROM_0),
+    "prodigy_steps": _m(
+        "whole", "After this many steps, the step size stays fixed. 0: it always adapts.", _FROM_0
+    ),
     "schedulefree_c": _m(
         "number",
-        "Sets the length of the average: a larger value makes it shorter. 6 to 12 for short noisy runs, 50 to 200 "
-        "for long ones. 0: the original method.",
+        "Sets the length of the average: a larger value makes it shorter. 0: the original method. Usual: 6 to 12 for "
+        "short noisy runs, 50 to 200 for long runs.",
         _FROM_0,
     ),
     "split_groups": _m("switch", "Estimate a separate step size for each part of the model."),
     "split_groups_mean": _m(
         "switch", "With split_groups: use the harmonic mean of the step sizes for all parts."
     ),
-    "factored": _m("switch", "Keep squared gradients of large matrices as one row and one column."),
+    "factored": _m(
+        "switch", "Store only a row and a column of averages for the squared gradients of a large matrix."
+    ),
     "factored_fp32": _m("switch", "With factored: keep the row and the column in 32 bits."),
     "use_bias_correction": _m("switch", "Correct the averages for starting at 0."),
-    "use_stableadamw": _m("switch", "Scale large updates down by their root mean square."),
+    "use_stableadamw": _m("switch", "Scale down updates whose root mean square is above 1."),
     "use_schedulefree": _m("switch", "Average the weights instead of using a learning rate schedule."),
     "use_speed": _m(
         "switch", "Estimate the step size from the progress in the direction of travel. Experimental."
     ),
     "use_cautious": _m(
-        "switch", "Leave out parts of a step that point against the current gradient. Experimental."
+        "switch", "Leave out the parts of a step whose sign contradicts the current gradient. Experimental."
     ),
-    "use_grams": _m("switch", "Take signs from the gradient and sizes from its average. Experimental."),
-    "use_adopt": _m("switch", "Divide each gradient by an average that does not include it. Experimental."),
+    "use_grams": _m(
+        "switch", "Keep the sizes in a step, but take the signs from the current gradient. Experimental."
+    ),
+    "use_adopt": _m("switch", "Divide each gradient by an average of earlier gradients only. Experimental."),
     "use_orthograd": _m(
         "switch", "Remove the part of the gradient that is parallel to the weights. Experimental."
     ),
@@ -199,12 +212,19 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
 _ADVANCED: Mapping[str, dict[str, Any]] = {
     "fisher_wd": _m("switch", "Scale the weight decay in the same way as the gradients."),
     "cautious_wd": _m("switch", "Decay only where the update shrinks the weight as well."),
-    "geometric_wd": _m("switch", "Decay by the geometric mean of weight and gradient."),
+    "geometric_wd": _m(
+        "switch",
+        "Decay all weights of a tensor by the same amount, not in proportion to each weight. The total strength stays "
+        "the same.",
+    ),
     "use_atan2": _m("switch", "Use the arctangent instead of a division, so that no epsilon is needed."),
     "orthogonal_gradient": _m(
-        "text", "Remove the part of the gradient that is parallel to the weights.", choices=_ORTHOGONAL
+        "text",
+        "Remove the part of the gradient that is parallel to the weights. flattened: for each tensor as a whole. "
+        "iterative: for each row and column.",
+        choices=_ORTHOGONAL,
     ),
-    "nesterov_coef": _m("number", "Strength of the look-ahead; null means beta 1.", _FROM_0, optional=True),
+    "nesterov_coef": _m("number", _NESTEROV_COEF.format("beta 1"), _FROM_0, optional=True),
     "normed_momentum": _m("switch", "Normalize the gradient before it is averaged."),
     "centered_wd": _m("number", "Pulls the weights towards their initial values.", _FROM_0),
     "centered_wd_mode": _m(
@@ -213,9 +233,13 @@ _ADVANCED: Mapping[str, dict[str, Any]] = {
         choices=("full", "float8", "int8", "int4"),
     ),
     "state_precision": _m(
-        "text", "Number format of the averages; auto means the format of the weights.", choices=_PRECISIONS
+        "text",
+        "Number format of the averages. auto: that of the weights. factored: compressed, which saves memory.",
+        choices=_PRECISIONS,
     ),
-    "factored_2nd": _m("switch", "Keep squared gradients of matrices as one row and one column."),
+    "factored_2nd": _m(
+        "switch", "Store only a row and a column of averages for the squared gradients of a matrix."
+    ),
     "nnmf_factor": _m("switch", "Older way to set state_precision to factored."),
     "vector_reshape": _m("switch", "With a factored state: factor vectors as well."),
     "compiled_optimizer": _m("switch", "Compile the step: faster after a slow start."),
@@ -254,9 +278,24 @@ MEANINGS: Mapping[str, dict[str, Any]] = {**_COMMON, **_SCHEDULE_FREE_PRODIGY, *
 """By name; a name with ``adam_`` before it is the same for what MUON leaves to ADAMW."""
 
 OTHERWISE: Mapping[tuple[str, str], dict[str, Any]] = {
-    (name, "alpha"): _m("number", "Weight of the slow average next to the fast one.", _FROM_0)
-    for name in ("ADEMAMIX", "ADEMAMIX_8BIT")
-} | {
+    **{
+        (name, "alpha"): _m("number", "Weight of the slow average relative to the fast one.", _FROM_0)
+        for name in ("ADEMAMIX", "ADEMAMIX_8BIT")
+    },
+    **{
+        (name, "beta1"): _m("number", _SIGN_BETA1, _SHARE)
+        for name in ("LION", "LION_8BIT", "DADAPT_LION", "LION_ADV")
+    },
+    **{
+        (name, "beta2"): _m("number", "Decay of the moving average of gradients.", _SHARE)
+        for name in ("LION", "LION_8BIT", "DADAPT_LION", "LION_ADV")
+    },
+    **{(name, "beta2"): _m("number", _DIFFERENCES, _SHARE) for name in ("ADABELIEF", "AIDA")},
+    ("DADAPT_ADAN", "beta2"): _m(
+        "number", "Decay of the moving average of differences between successive gradients.", _SHARE
+    ),
+    ("SIGNSGD_ADV", "nesterov_coef"): _m("number", _NESTEROV_COEF.format("momentum"), _FROM_0, optional=True),
+    ("LION_ADV", "nnmf_factor"): _m("switch", "Store the average compressed, which saves memory."),
     ("ADAFACTOR", "beta1"): _m(
         "number",
         "Decay of the moving average of updates; null means no average, which saves memory.",

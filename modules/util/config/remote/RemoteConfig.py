@@ -48,8 +48,8 @@ class RemoteConfig(BaseConfig):
         free=True,
         title="Folder there",
         tip=(
-            "Folder on that computer for program, data and runs. A relative path is in the home folder. It needs about "
-            "10 GB besides models and images."
+            "Folder on that computer for program, data and runs. A relative path is in the home folder. The program "
+            "needs about 10 GB there; models and images need more."
         ),
     )
     python: PathText = setting(

@@ -164,7 +164,7 @@ def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
 def _old_policy_is_somewhere(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.rlhf_ema_ref_device is EMAMode.OFF:
         yield ConfigError(
-            "the old policy's weights cannot be OFF", "rlhf_ema_ref_device", "choose GPU or CPU"
+            "cannot be OFF: the old policy's weights must be kept somewhere", "rlhf_ema_ref_device", "choose GPU or CPU"
         )
 
 

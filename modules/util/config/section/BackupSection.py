@@ -83,5 +83,5 @@ class BackupSection(BaseConfig):
         free=True,
         title="File name prefix",
         group="Saves",
-        tip="Put at the start of the file names of models saved during training.",
+        tip="Text at the start of the file names of models saved during training.",
     )

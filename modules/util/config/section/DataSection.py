@@ -38,7 +38,7 @@ class DataSection(BaseConfig):
         group="Images",
         tip=(
             "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
-            "512, 768, every image is trained at each of these sizes."
+            '"512, 768", every image is trained at each of these sizes.'
         ),
     )
     source_resolution: int | None = setting(
@@ -51,7 +51,7 @@ class DataSection(BaseConfig):
         group="Images",
         tip=(
             "For models that edit images: source images are scaled to about the area of a square with this side, in "
-            "pixels. Empty: to the size of the result, at most one megapixel. A smaller value needs less memory and "
+            "pixels. Empty: to the size of the result, up to one megapixel. A smaller value needs less memory and "
             "time, but the model sees fewer details of the source. The setting also applies to samples and to the "
             "images of online training. Usual: empty, or 512."
         ),
@@ -63,8 +63,8 @@ class DataSection(BaseConfig):
         title="Aspect ratio bucketing",
         group="Images",
         tip=(
-            "Keep the shape of the images and batch images of equal shape, instead of cropping everything "
-            "to a square."
+            "Keep the shape of the images instead of cropping everything to a square. A batch then has images of "
+            "equal shape."
         ),
     )
     latent_caching: bool = setting(
@@ -89,7 +89,7 @@ class DataSection(BaseConfig):
         tip=(
             "Number of images decoded in advance while the cache is filled. Each image is encoded "
             "separately, so that its latents do not depend on other images. Larger values need more main "
-            "memory. Empty: up to 8, limited to a tenth of the free memory."
+            "memory. Empty: up to 8, as far as they fit into a tenth of the free memory."
         ),
     )
     dataloader_threads: int = setting(
@@ -120,8 +120,8 @@ class DataSection(BaseConfig):
         title="Mask source",
         group="Masks",
         tip=(
-            "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the mask "
-            "folder of the concept, with the names of the images. An image without a mask is learned in full."
+            "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the file "
+            "of the same name in the concept's mask folder. An image without a mask is learned in full."
         ),
     )
     unmasked_weight: Float = setting(
@@ -171,8 +171,8 @@ class DataSection(BaseConfig):
         title="Prior preservation",
         group="Masks",
         tip=(
-            "Weight with which the area outside the mask is held to what the model predicts without its "
-            "adapter. Backgrounds then stay as they were. Each step takes one more pass. 0: off; 1 is usual."
+            "How strongly the area outside the mask is held to the model's prediction without the adapter. "
+            "Backgrounds then stay as they were. Each step takes one more pass. 0: off; 1 is usual."
         ),
     )
 

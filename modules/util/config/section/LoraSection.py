@@ -146,7 +146,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Layer filter",
         group="Layers",
-        tip="Parts of layer names, separated by commas; a layer with any of them is trained.",
+        tip="Parts of layer names, separated by commas; a layer whose name contains any of them is trained.",
     )
     layer_filter_regex: bool = setting(
         False,

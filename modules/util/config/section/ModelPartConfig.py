@@ -46,8 +46,7 @@ class TrainingAdapterConfig(BaseConfig):
         tip=(
             "A LoRA that undoes the distillation of a model made for few steps. It is on during training, "
             "and off in samples and in the saved file. A .safetensors file, owner/name/file.safetensors on "
-            "Hugging Face, or "
-            "owner/name with one such file. Empty: none."
+            "Hugging Face, or owner/name if that repository has only one such file. Empty: none."
         ),
     )
     strength: Float = setting(
@@ -99,7 +98,7 @@ class ModelPartConfig(SourcedPartConfig):
         free=False,
         title="Stop training after",
         tip=(
-            "Training time of this part, in the unit next to it. After that the part keeps its weights. "
+            "How long this part is trained, in the unit next to this field. After that, its weights stay the same. "
             "Text encoders learn faster than the denoiser, so a few epochs are often enough for them."
         ),
     )
@@ -148,7 +147,7 @@ class DenoiserConfig(ModelPartConfig):
         le=1,
         cost="value",
         free=False,
-        title="Keep in main memory",
+        title="Layers in main memory",
         tip=(
             "Share of the block layers whose weights stay in main memory and are copied to the GPU in "
             "every pass. Slower; use it for models that do not fit. Fine-tuned weights stay in main memory "
@@ -244,7 +243,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         le=1,
         cost="value",
         free=False,
-        title="Keep in main memory",
+        title="Layers in main memory",
         tip=(
             "Share of this text encoder's block layers whose weights stay in main memory and are copied to "
             "the GPU in every pass. Slower; use it for encoders that do not fit. The encoder's own weights "
@@ -258,9 +257,9 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         visible=families_where(lambda spec: bool(spec.length_of)),
         cost="value",
         free=False,
-        title="Tokens of a prompt",
+        title="Tokens per prompt",
         tip=(
-            "Number of tokens of a prompt that are read, including those of the family's template. Fewer "
+            "Maximum number of tokens that are read of a prompt, including those of the family's template. Fewer "
             "tokens save memory and time if prompts are short. Empty: the family's default, usually 512."
         ),
     )
@@ -291,8 +290,8 @@ class OptionalTextEncoderConfig(WordTextEncoderConfig):
         title="Use",
         tip=(
             "Read prompts with this text encoder too. Off: it is not loaded, and its states are zeros in "
-            "training and in samples. This saves much memory (T5-XXL), but prompts are understood less "
-            "well. Then use the trained model without this encoder as well."
+            "training and in samples. This saves the memory of a T5-XXL encoder, but prompts are understood "
+            "less well. Also use the trained model without this encoder then."
         ),
     )
 
@@ -308,7 +307,7 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
         free=False,
         title="Layer skip",
         tip=(
-            "Take the text states this many layers before the usual layer. A clip skip of n in other "
+            "Take the text states this many layers earlier than usual. A clip skip of n in other "
             "programs is n - 1 here. Use the trained model with the same value."
         ),
     )

@@ -42,7 +42,7 @@ class ModelSection(BaseConfig):
         title="Base model",
         group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
-        "owner/model@revision). A .gguf file contains only a transformer: choose it as the source of that part.",
+        "owner/model@revision). A .gguf file contains only a transformer: choose it as the source of the transformer.",
     )
     weight_variant: VariantText = setting(
         "",
@@ -50,8 +50,8 @@ class ModelSection(BaseConfig):
         title="Weight variant",
         group="Base model",
         tip="The variant of the base model's weights to read if its folder has several: fp16 for files such as "
-        "model.fp16.safetensors. Parts that lack it are read from their plain files; the denoiser must have it. "
-        "Empty: the plain files, and fp16 ones for frozen parts kept as FLOAT_16.",
+        "model.fp16.safetensors. The denoiser must have this variant; other parts without it are read from their "
+        "plain files. Empty: plain files are read, but fp16 files for frozen parts that are kept as FLOAT_16.",
     )
     training_adapter: TrainingAdapterConfig = setting(
         factory=TrainingAdapterConfig,
@@ -78,8 +78,8 @@ class ModelSection(BaseConfig):
             "AUTO: adapters become a kohya LoRA file. Whole models become a .safetensors file if "
             "one file can hold the whole model (Stable Diffusion 1.5 and XL), otherwise a folder. "
             "SAFETENSORS: as AUTO for these two families; for all others, one file that holds only the "
-            "denoiser, as ComfyUI loads it. COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other "
-            "formats fuse stay separate."
+            "denoiser, as ComfyUI loads it. COMFY_LORA: an adapter file with ComfyUI's own layer names. "
+            "LEGACY_LORA: an adapter file in which layers that other formats fuse stay separate."
         ),
     )
     output_dtype: DataType = setting(

@@ -23,7 +23,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineLossSection(BaseConfig):
-    """Learning from images made during training: how advantages become a loss."""
+    """For the online modes: how advantages become a loss."""
 
     SECTION: ClassVar[str] = "RLHF"
 
@@ -60,7 +60,7 @@ class OnlineLossSection(BaseConfig):
         first=True,
         title="KL strength",
         group="Policy loss",
-        tip="How strongly the model is held to the reference. 0: not at all. 0.01 to 0.04 is usual with EXACT.",
+        tip="How strongly the model is held to the reference. 0: not at all. Usual with KL type EXACT: 0.01 to 0.04.",
     )
     rlhf_kl_type: KlType = setting(
         KlType.EXACT,
@@ -156,8 +156,8 @@ class OnlineLossSection(BaseConfig):
         title="First ratio check",
         group="Policy loss",
         tip=(
-            "What to do if the first ratio is not 1. AUTO ends the run where the ratio must be exact, and "
-            "warns otherwise."
+            "What to do if the first ratio after a rollout is not 1. AUTO ends the run where the ratio must be exact, "
+            "and warns otherwise."
         ),
     )
     rlhf_ratio_tolerance: Float | None = setting(
@@ -325,7 +325,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Timestep draw",
         group="Group loss",
-        tip=("How the noise levels are drawn: from the steps of the rollout (DISCRETE) or continuously."),
+        tip=(
+            "How the noise levels are drawn. UNIFORM and LOGIT_NORMAL: from a continuous range. DISCRETE: from the "
+            "steps of the rollout. WITH_INIT always includes the first of these steps, WO_INIT never does."
+        ),
     )
     rlhf_timestep_mean: Float = setting(
         0.0,

@@ -20,7 +20,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineSection(BaseConfig):
-    """Learning from images made during training: prompts, rollouts, rewards and advantages."""
+    """For the online modes, which make images during training: prompts, rollouts, rewards and advantages."""
 
     SECTION: ClassVar[str] = "RLHF"
 
@@ -276,8 +276,8 @@ class OnlineSection(BaseConfig):
         title="Trained steps per image",
         group="Rollout",
         tip=(
-            "Number of denoising steps trained in an epoch. These steps are drawn again for each epoch. The "
-            "other steps add no noise. 0: all steps."
+            "Number of denoising steps of an image that are trained. Each epoch draws new ones. The other steps add "
+            "no noise. 0: all steps."
         ),
     )
     rlhf_sde_choice: SdeChoice = setting(
@@ -349,7 +349,7 @@ class OnlineSection(BaseConfig):
         first=True,
         title="Reward",
         group="Reward",
-        tip="What scores the images: one name, or several with weights, such as aesthetic 1, clip_score 0.5.",
+        tip='The reward that scores the images, or several with weights, such as "aesthetic 1, clip_score 0.5".',
     )
     rlhf_rewards: list[RewardConfig] = setting(
         factory=list,
@@ -359,7 +359,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Rewards",
         group="Reward",
-        tip=("The rewards with all their settings. If the list is not empty, the field above is ignored."),
+        tip="The rewards with all their settings. If the list is not empty, the field Reward is ignored.",
     )
     rlhf_reward_combination: RewardCombination = setting(
         RewardCombination.SUM,

@@ -43,7 +43,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Beta 2",
         group="Optimizer",
-        tip="Decay of the moving average of squared gradients; 0.99 to 0.999 is usual.",
+        tip="Decay of the moving average of squared gradients (LION: of gradients); 0.99 to 0.999 is usual.",
     )
     eps: Float | None = setting(
         None,

@@ -84,8 +84,8 @@ class RlhfSection(BaseConfig):
         group="Loss",
         tip=(
             "How strongly the model is held to the original: higher = smaller change. Usual: 2500 for Stable Diffusion "
-            "1.5, 2, XL and PixArt, 200 with a supervised mix of 0.25 for flow-matching models. The value of the "
-            "Diffusion-DPO paper is twice this one."
+            "1.5, 2 and XL and for PixArt; 200, with a supervised mix of 0.25, for flow-matching models. Values of "
+            "the Diffusion-DPO paper are twice as large: its 5000 is 2500 here."
         ),
     )
     rlhf_dpo_label_smoothing: Float = setting(
@@ -266,8 +266,8 @@ class RlhfSection(BaseConfig):
         title="Timesteps of a pair",
         group="Noise",
         tip=(
-            "STRATIFIED spreads the timesteps of a pair evenly over the uses of the pair. UNIFORM draws each "
-            "timestep independently."
+            "STRATIFIED: each time a pair is used, its timestep comes from another part of the range. UNIFORM draws "
+            "each timestep independently."
         ),
     )
     rlhf_dpo_timestep_strata: int = setting(
@@ -293,8 +293,9 @@ class RlhfSection(BaseConfig):
         title="Execution",
         group="Memory",
         tip=(
-            "FULL_CONCURRENT is fastest; SEQUENTIAL needs no more memory than an ordinary LoRA step; AUTO takes the "
-            "fastest that fits. All give the same gradient."
+            "FULL_CONCURRENT is fastest. POLICY_CONCURRENT saves some memory: the reference processes one image at a "
+            "time. SEQUENTIAL needs no more memory than an ordinary LoRA step. AUTO takes the fastest that fits. All "
+            "give the same gradient."
         ),
     )
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
@@ -315,8 +316,8 @@ class RlhfSection(BaseConfig):
         title="Cache reference scores",
         group="Memory",
         tip=(
-            "Compute the scores of the reference once, for a fixed set of draws, and keep these scores. Training is "
-            "then about a third faster."
+            "Compute the scores of the reference once, for a fixed set of draws (timestep and noise), and keep these "
+            "scores. Training is then about a third faster."
         ),
     )
     rlhf_dpo_reference_cache_draws: int = setting(

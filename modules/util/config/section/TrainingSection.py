@@ -79,7 +79,7 @@ class TrainingSection(BaseConfig):
         group="Steps",
         tip=(
             "Apply the limit to the gradient of each weight instead of to all gradients together. "
-            "Required for the fused backward pass, in which OneTrainer also clips this way."
+            "Required for the fused backward pass, where OneTrainer also clips this way."
         ),
     )
     nan_patience: int = setting(
@@ -105,7 +105,7 @@ class TrainingSection(BaseConfig):
         group="Learning rate",
         tip=(
             "Step size of the optimizer. Usual for a LoRA with alpha equal to its rank: 1e-4 on plain images, 5e-5 on "
-            "pairs. Whole weights: 1e-5 or less."
+            "pairs. Usual for fine-tuning: 1e-5 or less."
         ),
     )
     learning_rate_scheduler: LearningRateScheduler = setting(
@@ -115,8 +115,8 @@ class TrainingSection(BaseConfig):
         title="Schedule",
         group="Learning rate",
         tip=(
-            "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer of this name sets "
-            "the rate, with relative_step. CUSTOM: a class that you name."
+            "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer ADAFACTOR sets the rate; "
+            "switch its relative_step on. CUSTOM: a class that you name."
         ),
     )
     custom_learning_rate_scheduler: str = setting(
@@ -137,7 +137,7 @@ class TrainingSection(BaseConfig):
         title="Arguments of the class",
         group="Learning rate",
         tip=(
-            "name=value, separated by semicolons, such as max_lr=%LR%; total_steps=%SCHEDULER_STEPS%. "
+            "Arguments as name=value, separated by semicolons, such as max_lr=%LR%; total_steps=%SCHEDULER_STEPS%. "
             "These words are replaced: %LR% by the learning rate, %TOTAL_STEPS% by the steps of the run, "
             "%SCHEDULER_STEPS% by those after the warm-up, %EPOCHS% and %STEPS_PER_EPOCH% by these numbers."
         ),
@@ -185,14 +185,14 @@ class TrainingSection(BaseConfig):
         group="Learning rate",
         tip=(
             "How long the rate stays high with REX. 0: a straight line. 0.5: as in the paper. 0.9: as in "
-            "OneTrainer; the factor is still 0.91 in the middle of the run."
+            "OneTrainer; in the middle of the run, the rate is still at 91 %."
         ),
     )
     learning_rate_ends_high: bool = setting(
         False,
         visible="learning_rate_scheduler=COSINE_WITH_RESTARTS",
         free=False,
-        title="End high",
+        title="Full final rate",
         group="Learning rate",
         tip=(
             "COSINE_WITH_RESTARTS makes whole waves and ends at the full learning rate, as in OneTrainer. "
@@ -263,7 +263,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="MAE strength",
         group="Loss",
-        tip="Weight of the absolute distance.",
+        tip="Weight of the absolute distance in the supervised loss.",
     )
     log_cosh_strength: Float = setting(
         0.0,
@@ -272,7 +272,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Log-cosh strength",
         group="Loss",
-        tip="Weight of the log-cosh distance.",
+        tip="Weight of the log-cosh distance in the supervised loss.",
     )
     huber_strength: Float = setting(
         0.0,
@@ -281,7 +281,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Huber strength",
         group="Loss",
-        tip="Weight of the Huber distance.",
+        tip="Weight of the Huber distance in the supervised loss.",
     )
     huber_delta: Float = setting(
         1.0,

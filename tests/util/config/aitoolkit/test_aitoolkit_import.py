@@ -375,7 +375,8 @@ def test_steps_are_optimizer_steps(
     assert found == steps
     rounded = [note for note in imported.notes.listed() if "_every" in note]
     assert len(rounded) == (2 if 63 in steps else 0)
-    assert all("250: there batches, which make 62.5 optimizer steps; here 63" in note for note in rounded)
+    expected = "250: the file counts batches, which make 62.5 optimizer steps; here it is 63"
+    assert all(expected in note for note in rounded)
     assert imported.outcome() == DONE
 
 

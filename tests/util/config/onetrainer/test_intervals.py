@@ -40,7 +40,8 @@ def test_what_does_not_divide_is_rounded_and_noted(number: int, exact: str, step
     assert [getattr(config, name) for name in NAMES] == [steps] * 4
     for name in NAMES:
         (note,) = [note for note in notes if note.startswith(f"{name} =")]
-        assert note == f"{name} = {number}: there batches, which make {exact} optimizer steps; here {steps}"
+        why = f"the file counts batches, which make {exact} optimizer steps; here it is {steps}"
+        assert note == f"{name} = {number}: {why}"
         assert not note.changes_weights and note.ours == str(steps)
 
 
