@@ -1,7 +1,7 @@
 """Folders of images: rename, resize, convert, find duplicates, count. Every change can be undone.
 
 Captions and masks follow their images. Nothing is overwritten without --overwrite, and --dry-run shows what would
-be done. Files that are replaced or taken out are kept in FOLDER/.tastemaker-tools until `forget`.
+be done. Files that are replaced or removed are kept in FOLDER/.tastemaker-tools until `forget`.
 
 Exit status: 0 done, 2 something to fix first, 130 stopped.
 """
@@ -43,7 +43,7 @@ def run_rename(options: Options, progress: ProgressLine) -> None:
     for old, new in plan.names.items():
         print(f"{old} -> {new}")
     for name in plan.taken:
-        print(f"{name} would be taken out" if options.overwrite else f"{name} already exists")
+        print(f"{name} would be removed" if options.overwrite else f"{name} already exists")
     if not options.dry_run and plan.names:
         renaming.carry_out(options.folder, plan, options.overwrite)
     say_done(options, counted(len(plan.names), "file"), "renamed")
@@ -81,7 +81,7 @@ def run_duplicates(options: Options, progress: ProgressLine) -> None:
     if options.remove:
         if found and not options.dry_run:
             looking.take_out(options.folder, images, found)
-        say_done(options, counted(len(found), "image"), "taken out")
+        say_done(options, counted(len(found), "image"), "removed")
 
 
 def run_stats(options: Options, progress: ProgressLine) -> None:

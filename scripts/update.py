@@ -244,7 +244,7 @@ def update_program(root: Path, dry_run: bool) -> None:
         checkout.forward(update)
     refresh(root, dev)
     if update.commits:
-        say("updated. Start the program again, and stop and resume any running training")
+        say("updated. Start the program again, and then stop and resume every run that is training")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

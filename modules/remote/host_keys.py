@@ -92,7 +92,7 @@ def fault_of_key(remote: RemoteConfig, key: SSHKey) -> UserError:
         files = " or ".join(str(path) for path in lists_of_hosts() if path.exists())
         return UserError(
             f"the host key of {place_of(remote)} is not the trusted one: it is now {fingerprint}. Either the computer "
-            "was set up again, or somebody is listening in",
+            "was set up again, or somebody is intercepting the connection",
             "remote.host",
             f"ask its owner for the fingerprint; if it is the new one, remove the line of {place_of(remote)} from "
             f"{files} and trust the computer again",

@@ -76,7 +76,7 @@ def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory 
 
 def waiting_for(run: RunDirectory, device: str) -> str:
     """The message for a waiting run."""
-    return f"waits for the training in {run.path}, which uses {_words(device, device_of(run))}"
+    return f"waits for the run in {run.path}, which uses {_words(device, device_of(run))}"
 
 
 def _words(wanted: str, used: str) -> str:

@@ -34,7 +34,7 @@ def note_run(folder: Path) -> None:
             names = [str(name) for name in [*others, folder][-MAX_RUNS:]]
             write_json(path, {"version": VERSION, "runs": names})
     except (OSError, UserError) as error:
-        log.warning("other programs will not see the training in %s: %s", folder, error)
+        log.warning("other programs will not see the run in %s: %s", folder, error)
 
 
 def known_runs() -> list[Path]:

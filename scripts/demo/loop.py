@@ -1,4 +1,4 @@
-"""The taste loop with a simulated person: a project, and rounds of making, picking, training and proving."""
+"""The taste loop with a simulated person: a project, and rounds of making images, picking, training and comparing."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_the_queue_waits_for_a_trainer_that_it_did_not_start_and_says_so(live, t
         runner.tick()
     (entry,) = queue.entries()
     assert entry.state == "waiting"
-    assert entry.note == f"waits for the training in {other.path}, which uses cuda:0"
+    assert entry.note == f"waits for the run in {other.path}, which uses cuda:0"
     other.post("stop")
     wait_until(lambda: runner.tick() or queue.entries()[0].state == "finished")
 

@@ -63,7 +63,7 @@ def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[st
         if other is not None:
             raise UserError(
                 f"the run {waiting_for(other, device)}",
-                hint="start it again when that training has ended, or use --alongside",
+                hint="start it again when that run has ended, or use --alongside",
             )
         return launch(run, config, line).pid
 

@@ -69,6 +69,9 @@ class DropTarget:
             self._run(project, lambda: add_prompts(project, found.paths[0]), self._told_prompts)
         elif found.kind is Kind.WORKFLOW:
             self._workflow(project, found.workflow)
+        elif found.kind is Kind.FOLDER:
+            name = found.paths[0].name
+            self._ui.error(UserError(words.DROP_NO_IMAGES.format(name=name), hint=words.DROP_NO_IMAGES_HINT))
         else:
             self._ui.error(UserError(words.DROP_NEW_ONLY, hint=words.DROP_NEW_HINT))
 

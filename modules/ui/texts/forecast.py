@@ -32,7 +32,7 @@ MEASURING = "Measuring: {progress}"
 MEASURED = "A step takes {seconds:.2f} s"
 NOT_MEASURED = "The time of a step could not be measured: {reason}"
 TRIAL_TOO_SHORT = "training ended before the second step"
-BUSY = "the device is in use by the training in {folder}"
+BUSY = "the device is in use by the run in {folder}"
 LOADING = "loading"
 
 

@@ -160,7 +160,8 @@ PREPARING = "Making {done} of {images} to compare"
 # what is dropped
 DROP_TITLE = "Dropped file"
 DROP_KINDS = (
-    "drop one kind at a time: images, prompts (.txt, .jsonl), a workflow or config (.json), or a project"
+    "drop one kind at a time: images, prompts (.txt, .jsonl), a workflow or config (.json), or a project; while no "
+    "project is open, also a base model or an empty folder"
 )
 DROP_PICK, DROP_WORKFLOW, DROP_CANCEL = "Pick from it", "Use its workflow", "Cancel"
 DROP_WHICH = (
@@ -174,6 +175,8 @@ DROP_USED = "ComfyUI makes the images of this project with this workflow."
 DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it has finished, or stop it."
 DROP_NEW_ONLY = "The base model of a project cannot be changed."
 DROP_NEW_HINT = "Create a new project for this model."
+DROP_NO_IMAGES = "There are no images in {name}."
+DROP_NO_IMAGES_HINT = "Drop images, or a folder that contains images."
 DROP_ADDED = "{images} added to pick from."
 DROP_KNOWN, DROP_SILENT = "{images} already in the project.", "{images} left out: no prompt."
 DROP_JUDGING = "{images} left out: prompt held out for judging."

@@ -213,6 +213,14 @@ def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
         ),
         ({"optimizer": "SGD", "beta1": 0.5}, "optimizer.beta1", "SGD has no beta1"),
         ({"optimizer": "PRODIGY_PLUS_SCHEDULE_FREE", "eps": 0.0}, "optimizer.eps", "above 0"),
+        (
+            {
+                "optimizer": "PRODIGY_PLUS_SCHEDULE_FREE",
+                "params": {"use_schedulefree": False, "use_cautious": True},
+            },
+            "optimizer.params",
+            "wrong direction",
+        ),
     ],
 )
 def test_what_an_update_rule_cannot_use_is_found_without_its_class(
@@ -220,6 +228,25 @@ def test_what_an_update_rule_cannot_use_is_found_without_its_class(
 ) -> None:
     (found,) = find_problems(TrainConfig.from_dict({"optimizer": given})).errors
     assert found.field == place and said in str(found)
+
+
+def moved_towards(**params: bool) -> float:
+    """Where PRODIGY_PLUS_SCHEDULE_FREE moves a weight that begins at 0 and should be 3."""
+    from modules.trainer.optim.optimizers import optimizer_class
+
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = optimizer_class(Optimizer.PRODIGY_PLUS_SCHEDULE_FREE)([weight], lr=1.0, split_groups=False, **params)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (weight - 3).square().sum().backward()
+        optimizer.step()
+    return float(weight.detach().mean())
+
+
+def test_what_is_refused_because_of_its_library_is_still_wrong_there() -> None:
+    """Once this fails, the rule that refuses it can go."""
+    assert moved_towards(use_cautious=True) > 0 and moved_towards(use_schedulefree=False) > 0
+    assert moved_towards(use_schedulefree=False, use_cautious=True) < 0
 
 
 def test_names_of_the_class_stand_for_the_field() -> None:

@@ -259,3 +259,6 @@ def test_prompts_and_a_workflow_go_to_the_project(
     hands.expect_dialog("begin a new project")
     drop(view, [DEMO_MODEL])
     hands.expect_dialog("cannot be changed")
+    (tmp_path / "empty").mkdir()
+    drop(view, [tmp_path / "empty"])
+    hands.expect_dialog("no images in empty")

@@ -263,7 +263,7 @@ def test_start_waits_for_another_training_on_the_device_and_says_so(
 ) -> None:
     bar, control = hands.window.bottom_bar, hands.window.control
     hands.click(bar.buttons["start"])
-    waiting = f"waits for the training in {other_run.path}"
+    waiting = f"waits for the run in {other_run.path}"
     hands.wait(lambda: waiting in text_of(bar._text), "it does not say that it waits")
     assert bar.buttons["start"].instate(["disabled"])
     hands.rest(1.5)  # it has looked again meanwhile
@@ -292,7 +292,7 @@ def test_start_right_after_stop_is_kept_while_the_cancelled_start_is_still_being
         return start(folder, config)
 
     hands.click(bar.buttons["start"])
-    waiting = f"waits for the training in {other_run.path}"
+    waiting = f"waits for the run in {other_run.path}"
     hands.wait(lambda: waiting in text_of(bar._text), "it does not say that it waits")
     monkeypatch.setattr(control, "start", slow_start)
     hands.wait(begun.is_set, "it does not try again")
@@ -329,7 +329,7 @@ def test_the_queue_waits_for_a_run_that_was_started_beside_it(
     hands.click(page.queue._go)
     note = lambda: str(page.queue.tree.item(page.queue.tree.get_children()[0], "values")[2])  # noqa: E731
     hands.wait(
-        lambda: f"waits for the training in {first.path}" in note(), "it does not say what it waits for"
+        lambda: f"waits for the run in {first.path}" in note(), "it does not say what it waits for"
     )
     second = RunDirectory(tmp_path / "second")
     assert second.launched() is None and second.trainer() is None

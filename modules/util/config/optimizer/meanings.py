@@ -196,7 +196,9 @@ _SCHEDULE_FREE_PRODIGY: Mapping[str, dict[str, Any]] = {
         "switch", "Estimate the step size from the progress in the direction of travel. Experimental."
     ),
     "use_cautious": _m(
-        "switch", "Leave out the parts of a step whose sign contradicts the current gradient. Experimental."
+        "switch",
+        "Leave out the parts of a step whose sign contradicts the current gradient. Needs use_schedulefree. "
+        "Experimental.",
     ),
     "use_grams": _m(
         "switch", "Keep the sizes in a step, but take the signs from the current gradient. Experimental."

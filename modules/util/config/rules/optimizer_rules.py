@@ -154,6 +154,20 @@ def _parameters_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigWarning(f"{name} has no effect with {c.optimizer.optimizer}; remove it", place)
 
 
+@rule("optimizer")
+def _library_moves_weights_the_wrong_way(c: TrainConfig) -> Iterator[Finding]:
+    """Version 2.0.1 of prodigy-plus-schedule-free then steps by the product of gradient and average."""
+    params = c.optimizer.params
+    plain = c.optimizer.optimizer is Optimizer.PRODIGY_PLUS_SCHEDULE_FREE and params.get("use_schedulefree") is False
+    if plain and params.get("use_cautious") is True:
+        yield UnsupportedError(
+            "use_cautious without use_schedulefree moves weights in the wrong direction, because of an error in the "
+            "library of this optimizer",
+            "optimizer.params",
+            "remove use_cautious, or set use_schedulefree to true",
+        )
+
+
 def trained_dtypes(c: TrainConfig) -> dict[str, str]:
     """The number formats of trained parts, by field."""
     words = {"embedding_weight_dtype": c.embedding_weight_dtype.value} if c.trains_words() else {}
