@@ -156,7 +156,7 @@ def test_a_damaged_or_read_only_list_keeps_nobody_from_training(own_settings, tm
     (tmp_path / "a" / "config.json").write_text("{}")
     with RunDirectory(tmp_path / "b").locked(), one_start_at_a_time():
         assert known_runs() == []
-    assert "will not see the training" in caplog.text
+    assert "will not see the run" in caplog.text
 
 
 def test_the_list_is_bounded_and_names_a_run_once(monkeypatch, tmp_path):
