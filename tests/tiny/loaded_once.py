@@ -10,11 +10,14 @@ from unittest import mock
 
 import torch
 
-from modules.weights import loading
+from modules.model.dtypes import PartDtypes
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.weights import loading, part_sources
 from tests.tiny import root
 from tests.tiny.copies import Original
 
 _MODULE, _TOKENIZER = loading.load_module, loading.load_tokenizer
+_OUTLINE, _SCALES = part_sources.part_from_folder, part_sources._has_scales
 _READ: dict[tuple[Any, ...], Original] = {}
 
 
@@ -44,6 +47,26 @@ def _tokenizer(kind: Any, place: Path, **options: str) -> Any:
     return _known((kind.__qualname__, place, *sorted(options.items())), read)
 
 
+def _outline(place: Path, part: PartSpec, spec: FamilySpec, dtypes: PartDtypes) -> Any:
+    def read() -> Any:
+        return _OUTLINE(place, part, spec, dtypes)
+
+    if place.parent.parent != root() or not dtypes.lazy:
+        return read()
+    return _known(("outline", place, part.name, spec.key, *_files(part, dtypes), dtypes.configs_only), read)
+
+
+def _scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> Any:
+    if place.parent.parent != root():
+        return _SCALES(place, part, dtypes)
+    return _known(("scales", place, *_files(part, dtypes)), lambda: _SCALES(place, part, dtypes))
+
+
+def _files(part: PartSpec, dtypes: PartDtypes) -> tuple[Any, ...]:
+    """What decides which files of a part are read."""
+    return part.name in dtypes.half, dtypes.variant, dtypes.before.get(part.name, "")
+
+
 @contextmanager
 def loaded_once() -> Iterator[None]:
     """Inside the block a folder of ``tiny_folder`` is read once for all runs of the process; others are read each time.
@@ -57,5 +80,7 @@ def loaded_once() -> Iterator[None]:
     with (
         mock.patch.object(loading, "load_module", _module),
         mock.patch.object(loading, "load_tokenizer", _tokenizer),
+        mock.patch.object(part_sources, "part_from_folder", _outline),
+        mock.patch.object(part_sources, "_has_scales", _scales),
     ):
         yield
