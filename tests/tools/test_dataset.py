@@ -40,6 +40,36 @@ def call(*words: object) -> int:
     return main([str(word) for word in words])
 
 
+@pytest.mark.parametrize("orphan", ["pet_1.txt", "pet_1.caption", "pet_1-masklabel.png", "deeper/pet_1.txt"])
+def test_a_renamed_image_does_not_get_the_caption_or_mask_of_a_deleted_one(
+    folder: Path, orphan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2-masklabel.png").unlink()
+    picture(8).convert("L").save(folder / "mask.png")
+    (folder / orphan).write_bytes((folder / "mask.png").read_bytes())
+    (folder / "mask.png").unlink()
+    before = contents(folder)
+    words = ("rename", folder, "--pattern", "pet_{number}", "--subfolders")
+    assert call(*words) == 2
+    said = capsys.readouterr()
+    assert f"{orphan} is in the way" in said.out and "--overwrite" in said.err
+    assert contents(folder) == before
+    assert call(*words, "--overwrite") == 0
+    assert orphan not in contents(folder) and "pet_1.png" in contents(folder)
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+
+
+def test_two_images_do_not_come_to_share_a_caption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "cat 10.caption").unlink()
+    (folder / "cat 10.npz").unlink()
+    before = contents(folder)
+    assert call("rename", folder, "--pattern", "{folder}") == 2
+    assert "would belong to another image too" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
 def test_captions_and_masks_follow_their_images(folder: Path) -> None:
     before = contents(folder)
     assert call("rename", folder, "--pattern", "pet_{number:3}", "--subfolders") == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,18 @@ def find_images(root: Path, subfolders: bool) -> list[DataImage]:
         found += _images_of(names)
     check_utf8(name for image in found for name in image.all)
     return sorted(found, key=lambda image: natural(image.name))
+
+
+def images_after(root: Path, subfolders: bool, names: Mapping[str, str]) -> list[DataImage]:
+    """The images of a folder as they would be once files have other names.
+
+    Args:
+        names: old to new name of every renamed file.
+    """
+    found: list[DataImage] = []
+    for files in _files_of(root, subfolders):
+        found += _images_of(list({names.get(name, name) for name in files}))
+    return found
 
 
 def caption_text(root: Path, image: DataImage) -> str | None:

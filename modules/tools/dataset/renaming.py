@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from modules.tools.dataset.files import DataImage, check_utf8, find_images, shared_files
+from modules.tools.dataset.files import DataImage, check_utf8, find_images, images_after, shared_files
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.owned_files import Owned
@@ -23,7 +23,7 @@ class Renaming(NamedTuple):
 
     Args:
         names: old to new name of every renamed file.
-        taken: existing files with one of the new names.
+        taken: existing files with one of the new names, or that would become the caption or mask of a renamed image.
     """
 
     names: dict[str, str]
@@ -38,7 +38,8 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
         start: the first number. Each folder is numbered separately.
 
     Raises:
-        UserError: the pattern is invalid, two files would get the same name, or a file belongs to two images.
+        UserError: the pattern is invalid, two files would get the same name, or a file belongs, or would belong, to
+            two images.
     """
     if not _FIELD.search(pattern) or set(_FIELD.sub("", pattern)) & set("{}/\\"):
         raise ConfigError(
@@ -63,7 +64,32 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
         for name in image.all:
             names[name] = (PurePosixPath(folder) / (stem + name[old:])).as_posix()
     names = {old: new for old, new in names.items() if old != new}
-    return Renaming(names, _check_names(root, names))
+    taken = _check_names(root, names)
+    adopted = _adopted(images, images_after(root, subfolders, names), names)
+    return Renaming(names, [*taken, *(name for name in adopted if name not in taken)])
+
+
+def _adopted(before: list[DataImage], after: list[DataImage], names: Mapping[str, str]) -> list[str]:
+    """Files of no image, such as the caption of a deleted one, that would belong to a renamed image.
+
+    Raises:
+        DataError: a file of one image would belong to another one too.
+    """
+    owned = {names.get(name, name): image.name for image in before for name in image.all}
+    shared, adopted = [], []
+    for image in after:
+        for name in (*image.masks, *image.others):
+            if name not in owned:
+                adopted.append(name)
+            elif names.get(owned[name], owned[name]) != image.name:
+                shared.append(f"{name} ({image.name})")
+    if shared:
+        raise DataError(
+            f"files would belong to another image too:\n{list_offenders(shared)}",
+            "--pattern",
+            "put {number} into the pattern",
+        )
+    return adopted
 
 
 def _filled(pattern: str, image: DataImage, number: int, folder: str) -> str:
