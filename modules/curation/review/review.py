@@ -183,7 +183,7 @@ class PairReview:
         swap_sides(self.output_dir, pair)
 
     def _swap_back(self, step: Step) -> None:
-        """Swap the sides again, unless an undo that was interrupted has done so. A person may have edited the images."""
+        """Swap the sides again, unless an interrupted undo has done so. A person may have edited the images."""
         pair = self._pair(step["pair_id"])
         digests = [None if image is None else file_sha256(image) for image in (pair.chosen, pair.rejected)]
         if digests[0] == step["chosen"] or digests[1] != step["chosen"]:
