@@ -182,6 +182,25 @@ def test_logs_grow(folder):
         append_at(owned, "log.txt", 99, b"x")
 
 
+@pytest.mark.parametrize("here", [b"mine\n", b"mine, and longer than what is there\n"])
+def test_a_log_that_differs_is_replaced_as_a_whole_or_stays(folder, here):
+    other = Other({"log.txt": b"one\ntwo\nthree\n"})
+    (folder / "log.txt").write_bytes(here)
+    assert fetch(other, folder).differ == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == here
+    assert fetch(other, folder, overwrite=True).fetched == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == other.files["log.txt"]
+
+
+def test_a_log_that_was_begun_anew_there_is_fetched_anew(folder):
+    other = Other({"log.txt": b"one\n"})
+    fetch(other, folder)
+    other.files["log.txt"] = b"another one\n"
+    other.listed = [("log.txt", 12)]
+    assert fetch(other, folder).fetched == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == other.files["log.txt"]
+
+
 def test_a_quick_look_compares_nothing_that_is_here_and_brings_only_what_is_new(folder):
     events = "tensorboard/events.out.tfevents.1"
     other = Other({"samples/a.png": b"a", "log.txt": b"one\n", events: b"first"})
