@@ -155,8 +155,8 @@ def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Pa
     mirror = RunDirectory(folder).create()
     owned = Owned(folder, local=True)
     owned.folder(MIRROR)
-    owned.append(EVENTS, b"")  # the list of runs shows folders with events
     mirror.write_config(made.to_dict())
+    owned.append(EVENTS, b"")  # the list of runs shows folders with events
     record = Record(run, remote, mirror.path, time.time())
     keep(record)
     note_run(mirror.path)
