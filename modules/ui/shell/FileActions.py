@@ -150,10 +150,15 @@ class FileActions:
         self._changed()
 
     def keep_preset(self) -> None:
-        """Ask for a name and save the settings as a preset."""
+        """Ask for a name and save the settings as a preset. A preset of that name is replaced only after a question."""
         name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
         if name:
             try:
+                path = self._presets.path_for(name)
+                question = words.REPLACE_QUESTION.format(name=path.stem)
+                buttons = (words.REPLACE, words.CANCEL)
+                if path.exists() and ask_buttons(self._ui, words.KEEP_TITLE, question, buttons) != 0:
+                    return
                 made = self._presets.save(name, self._ui.state.config)
             except UserError as error:
                 self._ui.error(error)

@@ -179,6 +179,23 @@ def test_an_own_preset_is_kept_by_name(hands: Hands) -> None:
     assert json.loads(kept[0].path.read_text())["epochs"] == 12
 
 
+def test_an_own_preset_is_replaced_only_after_a_question(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(epochs: str, name: str, answer: str) -> int:
+        monkeypatch.setattr("modules.ui.shell.FileActions.ask_text", lambda *_: name)
+        hands.fill("epochs", epochs)
+        hands.answer(answer)
+        hands.window.files.keep_preset()
+        (kept,) = hands.window.presets.presets()
+        return int(json.loads(kept.path.read_text())["epochs"])
+
+    hands.window.presets.save("a-b", hands.window.state_.config)
+    assert keep("13", "a/b", "Replace") == 13
+    assert keep("14", "a-b", "Cancel") == 13
+    assert hands.asked[-1] == "You have a preset a-b already. Replace it?"
+
+
 def test_the_chosen_one_of_the_own_presets_is_removed(hands: Hands) -> None:
     for name in ("first", "second"):
         hands.answer("OK", *name)
