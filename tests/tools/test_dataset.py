@@ -61,6 +61,31 @@ def test_a_renamed_image_does_not_get_the_caption_or_mask_of_a_deleted_one(
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("link", ["a link.png", "zz link.png"])
+def test_links_to_images_of_the_folder_are_not_broken(
+    folder: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / link).symlink_to("cat 2.png")
+    for words in (("rename", "--pattern", "{number}"), ("rewrite", "--to", "webp")):
+        before = contents(folder)
+        assert call(words[0], folder, *words[1:]) == 2
+        assert f"{link} -> cat 2.png" in capsys.readouterr().err
+        assert contents(folder) == before
+    assert call("duplicates", folder, "--remove") == 0
+    assert call("forget", folder) == 0
+    assert (folder / "cat 2.png").is_file() and not (folder / link).is_symlink()
+
+
+def test_a_caption_stays_that_a_link_of_a_remaining_image_leads_to(folder: Path) -> None:
+    (folder / "dog.png").write_bytes((folder / "cat 2.png").read_bytes())
+    (folder / "dog.txt").write_text("a caption for two")
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2.txt").symlink_to("dog.txt")
+    assert call("duplicates", folder, "--remove") == 0
+    assert not (folder / "dog.png").exists()
+    assert (folder / "cat 2.txt").read_text() == "a caption for two"
+
+
 def test_two_images_do_not_come_to_share_a_caption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "cat 10.caption").unlink()
     (folder / "cat 10.npz").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,3 +182,33 @@ def shared_files(images: list[DataImage]) -> list[str]:
         for name in (*image.masks, *image.others):
             users[name].append(image.name)
     return [f"{name} ({', '.join(names)})" for name, names in users.items() if len(names) > 1]
+
+
+def links_to(root: Path, images: Iterable[DataImage], gone: Collection[str]) -> dict[str, str]:
+    """Links among the files of images that lead to one of the files ``gone``, each with that file."""
+    real = Path(os.path.realpath(root))
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for image in images for name in image.all):
+        path = root / name
+        if not path.is_symlink():
+            continue
+        # the next file, which may be a link too, and the last one
+        for target in (Path(os.path.realpath(path.parent), path.readlink()), path.resolve()):
+            inside = Path(os.path.normpath(target))
+            if inside.is_relative_to(real) and (there := inside.relative_to(real).as_posix()) in gone:
+                found[name] = there
+    return found
+
+
+def check_links(root: Path, images: Iterable[DataImage], gone: Collection[str]) -> None:
+    """Refuse to give files other names while links lead to them.
+
+    Raises:
+        DataError: there are such links.
+    """
+    found = [f"{name} -> {target}" for name, target in links_to(root, images, gone).items()]
+    if found:
+        raise DataError(
+            f"links would lead nowhere, because their files get other names:\n{list_offenders(found)}",
+            hint="replace these links by copies of their files, or remove them",
+        )

@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from modules.tools.dataset.files import DataImage, check_utf8, find_images, images_after, shared_files
+from modules.tools.dataset.files import (
+    DataImage,
+    check_links,
+    check_utf8,
+    find_images,
+    images_after,
+    shared_files,
+)
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.owned_files import Owned
@@ -38,8 +45,8 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
         start: the first number. Each folder is numbered separately.
 
     Raises:
-        UserError: the pattern is invalid, two files would get the same name, or a file belongs, or would belong, to
-            two images.
+        UserError: the pattern is invalid, two files would get the same name, a file belongs, or would belong, to two
+            images, or a link leads to a renamed file.
     """
     if not _FIELD.search(pattern) or set(_FIELD.sub("", pattern)) & set("{}/\\"):
         raise ConfigError(
@@ -64,6 +71,7 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
         for name in image.all:
             names[name] = (PurePosixPath(folder) / (stem + name[old:])).as_posix()
     names = {old: new for old, new in names.items() if old != new}
+    check_links(root, images, names)
     taken = _check_names(root, names)
     adopted = _adopted(images, images_after(root, subfolders, names), names)
     return Renaming(names, [*taken, *(name for name in adopted if name not in taken)])

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, PngImagePlugin, TiffImagePlugin
 
-from modules.tools.dataset.files import DataImage
+from modules.tools.dataset.files import DataImage, check_links
 from modules.tools.dataset.renaming import check_taken
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -213,9 +213,11 @@ def rewrite(
         progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: names are taken. Nothing was changed.
+        UserError: names are taken, or links lead to files that get other names. Nothing was changed.
     """
     plan = [files for files in plan if not files[0].skip]
+    every = [one for files in plan for one in files if not one.skip]
+    check_links(root, [DataImage(one.old) for one in every], {one.old for one in every if one.new != one.old})
     needed = [one.new for files in plan for one in files if one.new != one.old]
     _check_twice(plan)
     taken = [name for name in needed if os.path.lexists(root / name)]
