@@ -61,6 +61,35 @@ def test_a_renamed_image_does_not_get_the_caption_or_mask_of_a_deleted_one(
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("words", [("--edge", "32"), ("--to", "png"), ("--to", "jpeg"), ("--to", "webp")])
+@pytest.mark.parametrize("name", ["a.jpg", "a.webp", "a.png"])
+def test_ratings_of_a_person_and_prompts_in_comments_are_kept(
+    tmp_path: Path, name: str, words: tuple[str, str]
+) -> None:
+    packet = (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        '<rdf:Description xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="5"/></rdf:RDF></x:xmpmeta>'
+    )
+    prompt = "a fox\nSteps: 20, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x48"
+    extra: dict[str, object] = {"xmp": packet.encode()}
+    if name == "a.jpg":
+        extra["comment"] = prompt.encode()
+    if name == "a.png":
+        chunks = PngImagePlugin.PngInfo()
+        chunks.add_itxt("XML:com.adobe.xmp", packet)
+        chunks.add_text("parameters", prompt)
+        extra = {"pnginfo": chunks}
+    picture(1).save(tmp_path / name, **extra)
+    before = extract_metadata(tmp_path / name)
+    assert name == "a.webp" or before["prompt"] == "a fox"
+    assert call("rewrite", tmp_path, *words) == 0
+    (made,) = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert b'xmp:Rating="5"' in made.read_bytes()
+    assert extract_metadata(made).get("prompt") == before.get("prompt")
+    assert call("rewrite", tmp_path, "--strip") == 0
+    assert b"Rating" not in made.read_bytes() and b"fox" not in made.read_bytes()
+
+
 @pytest.mark.parametrize("link", ["a link.png", "zz link.png"])
 def test_links_to_images_of_the_folder_are_not_broken(
     folder: Path, link: str, capsys: pytest.CaptureFixture[str]

@@ -28,6 +28,9 @@ SWAPPED = (5, 6, 7, 8)
 MAX_SIDE = 16384
 MAX_BYTES = 1 << 30
 STRIPPED = "without metadata"
+XMP_TEXT = "XML:com.adobe.xmp"
+MOST_IN_SEGMENT = 65502 - len(b"http://ns.adobe.com/xap/1.0/\0")
+"""Bytes of an XMP packet that fit into one segment of a JPEG file."""
 START_OF_SCAN, END_OF_IMAGE, COMMENT = 0xDA, 0xD9, 0xFE
 # after any fill bytes; FF 00 and FF D0 to D7 are part of the pixels
 MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
@@ -253,7 +256,7 @@ def _write(source: Path, one: Rewrite, wanted: Wanted, target: Path) -> None:
     with Image.open(source) as opened:
         profile = opened.info.get("icc_profile")
         image: Image.Image = ImageOps.exif_transpose(opened)
-        extra = {} if wanted.strip else _metadata(opened, one.format)
+        extra = {} if wanted.strip else _metadata(opened, one.format, _packet(image))
         clear = "transparency" in opened.info
         if clear or image.mode not in PLAIN_MODES:
             profile = None if image.mode == "CMYK" else profile
@@ -313,23 +316,43 @@ def _webp_without_metadata(data: bytes) -> bytes:
 WITHOUT_METADATA = {"JPEG": _jpeg_without_metadata, "WEBP": _webp_without_metadata}
 
 
-def _metadata(opened: Image.Image, made_format: str) -> dict[str, Any]:
+def _packet(image: Image.Image) -> bytes:
+    """The XMP packet of an image, which holds ratings, without its orientation once the pixels are turned."""
+    packet = image.info.get("xmp") or image.info.get(XMP_TEXT) or b""
+    return packet.encode() if isinstance(packet, str) else packet if isinstance(packet, bytes) else b""
+
+
+def _metadata(opened: Image.Image, made_format: str, packet: bytes) -> dict[str, Any]:
     """Metadata of a file in the form of ``save`` arguments. Texts of PNG files are the prompt of a generated
     image.
+
+    Args:
+        packet: its XMP packet; empty if there is none.
     """
     exif = opened.getexif()
     exif.pop(ORIENTATION, None)
     texts = {str(key): value for key, value in opened.info.items() if isinstance(value, str)}
+    texts.pop(XMP_TEXT, None)
+    remark = opened.info.get("comment")
+    remark = remark if isinstance(remark, bytes) else b""
     found: dict[str, Any] = {}
     if made_format == "PNG":
         if not texts and 0x9286 in exif.get_ifd(0x8769):
             texts = {"parameters": _comment(exif.get_ifd(0x8769)[0x9286])}
+        texts |= {"Comment": remark.decode("utf-8", "replace")} if remark else {}
+        texts |= {XMP_TEXT: packet.decode("utf-8", "replace")} if packet else {}
         chunks = PngImagePlugin.PngInfo()
         for key, value in texts.items():
             chunks.add_itxt(key, value)
         found["pnginfo"] = chunks
-    elif "parameters" in texts and 0x9286 not in exif.get_ifd(0x8769):
-        exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + texts["parameters"].encode("utf-16-be")
+    else:
+        known = texts.get("parameters") or ("" if made_format == "JPEG" else remark.decode("utf-8", "replace"))
+        if known and 0x9286 not in exif.get_ifd(0x8769):
+            exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + known.encode("utf-16-be")
+        if packet and (made_format != "JPEG" or len(packet) <= MOST_IN_SEGMENT):
+            found["xmp"] = packet
+        if remark and made_format == "JPEG":
+            found["comment"] = remark
     if len(exif) or exif.get_ifd(0x8769):
         found["exif"] = exif.tobytes()
     return found
