@@ -14,7 +14,7 @@ import numpy
 import pytest
 from PIL import Image, PngImagePlugin
 
-from modules.tools.dataset.files import natural
+from modules.tools.dataset.files import find_images, natural
 from modules.util.image_metadata_util import extract_metadata
 from scripts.dataset import main
 from tests.tools.pictures import contents, picture
@@ -113,6 +113,47 @@ def test_a_caption_stays_that_a_link_of_a_remaining_image_leads_to(folder: Path)
     assert call("duplicates", folder, "--remove") == 0
     assert not (folder / "dog.png").exists()
     assert (folder / "cat 2.txt").read_text() == "a caption for two"
+
+
+def test_files_that_other_programs_name_after_an_image_follow_it(folder: Path) -> None:
+    for name in ("cat 2.png.xmp", "cat 10.xmp", "cat 10.swarm.json", "gone.png.xmp"):
+        (folder / name).write_text(name)
+    (folder / "cat 2.webp").write_bytes((folder / "deeper" / "dog.webp").read_bytes())
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2-masklabel.png").unlink()
+    (folder / "cat 2.png.txt").write_text("no caption, for training does not read it")
+    before = contents(folder)
+    assert find_images(folder, False)[0].caption() is None
+    assert call("rename", folder, "--pattern", "pet {number}") == 0
+    found = contents(folder)
+    assert found["pet 1.png"] == before["cat 2.png"] and found["pet 1.png.xmp"] == b"cat 2.png.xmp"
+    assert found["pet 3.xmp"] == b"cat 10.xmp" and found["pet 3.swarm.json"] == b"cat 10.swarm.json"
+    assert found["gone.png.xmp"] == b"gone.png.xmp" and found["pet 2.webp"] == before["cat 2.webp"]
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+
+
+def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = {"cat 2-source.png": 5, "cat 2-source.2.png": 6, "cat 10_source.webp": 7, "a-source.png": 8}
+    for name, seed in sources.items():
+        picture(seed).save(folder / name)
+    before = contents(folder)
+    assert call("rename", folder, "--pattern", "{number:3}") == 0
+    found = contents(folder)
+    old = {new: name for name, data in before.items() for new, same in found.items() if same == data}
+    assert {new: old[new] for new in found if new.endswith((".png", ".jpg", ".webp")) and "/" not in new} == {
+        "001.png": "a-source.png",
+        "002.png": "cat 2.png", "002-masklabel.png": "cat 2-masklabel.png",
+        "002-source.png": "cat 2-source.png", "002-source.2.png": "cat 2-source.2.png",
+        "003.jpg": "cat 10.jpg", "003_source.webp": "cat 10_source.webp",
+    }  # fmt: skip
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+    (folder / "cat 10.png").write_bytes((folder / "a-source.png").read_bytes())
+    (folder / "cat 10.caption").unlink()
+    (folder / "cat 10.npz").unlink()
+    assert call("rename", folder, "--pattern", "{number}") == 2
+    assert "cat 10_source.webp (cat 10.*)" in capsys.readouterr().err
 
 
 def test_two_images_do_not_come_to_share_a_caption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MASKS = ("-masklabel", "-condlabel")
 CAPTIONS = (".txt", ".caption")
+SWARM = ".swarm.json"
+"""Ending of SwarmUI's files next to images, which hold stars."""
 MAX_CAPTION = 1 << 20
 
 
@@ -26,7 +28,7 @@ class DataImage:
     Args:
         name: name of the image.
         masks: images of its name with ``-masklabel`` or ``-condlabel``.
-        others: captions and other files of its name.
+        others: captions and other files of its name, also those named after its whole name: ``a.png.xmp``.
     """
 
     name: str
@@ -47,7 +49,8 @@ class DataImage:
         """The name of its caption, if it has one: ``.txt``, which training reads by default, takes precedence
         over ``.caption``.
         """
-        found = (name for end in CAPTIONS for name in self.others if name.lower().endswith(end))
+        own = [name for name in self.others if _stem(name) == self.stem]
+        found = (name for end in CAPTIONS for name in own if name.lower().endswith(end))
         return next(found, None)
 
 
@@ -156,22 +159,26 @@ def _is_image(name: str) -> bool:
 
 def _owner(name: str) -> str:
     """The stem of the image that a file belongs to."""
-    stem = _stem(name)
+    stem = name[: -len(SWARM)] if name.lower().endswith(SWARM) else _stem(name)
     mask = next((ending for ending in MASKS if stem.lower().endswith(ending)), "")
     return stem[: len(stem) - len(mask)] if _is_image(name) and mask else stem
 
 
 def _images_of(names: list[str]) -> list[DataImage]:
     belonging: dict[str, list[str]] = defaultdict(list)
+    there = set(names)
     for name in sorted(names):
-        belonging[_owner(name)].append(name)
+        image = _stem(name)
+        # other programs name their files after the whole name of an image: a.png.xmp
+        whole = image in there and _is_image(image) and not _is_image(name)
+        belonging[image if whole else _owner(name)].append(name)
     made = []
     for stem, files in belonging.items():
         pictures = [name for name in files if _is_image(name)]
         images = [name for name in pictures if _stem(name) == stem]
         masks = tuple(name for name in pictures if name not in images)
         others = tuple(name for name in files if name not in pictures)
-        made += [DataImage(name, masks, others) for name in images]
+        made += [DataImage(name, masks, (*others, *belonging.get(name, ()))) for name in images]
     return made
 
 

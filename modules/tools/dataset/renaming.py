@@ -22,6 +22,7 @@ from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.owned_files import Owned
 
 FIELDS = "{number}, {number:4} (four digits), {name}, {folder}"
+_SOURCE = re.compile(r"(.+)[-_]source(?:\.[2-9])?", re.DOTALL)
 _FIELD = re.compile(r"\{(number|name|folder)(?::0?([1-9]))?\}")
 
 
@@ -38,7 +39,8 @@ class Renaming(NamedTuple):
 
 
 def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = False) -> Renaming:
-    """Plan the new name of each file. Nothing is changed. Images stay in their folders.
+    """Plan the new name of each file. Nothing is changed. Images stay in their folders, and sources of edits keep
+    being named after their results.
 
     Args:
         pattern: pattern of the name without extension; see ``FIELDS``.
@@ -53,20 +55,25 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
             f"{pattern!r} is not a pattern", "--pattern", f"it needs one of {FIELDS}, and no slash"
         )
     images = find_images(root, subfolders)
-    shared = shared_files(images)
+    results = _results(images)
+    shared = [*shared_files(images), *_shared_sources(images, results)]
     if shared:
         raise DataError(
             f"files belong to several images:\n{list_offenders(shared)}",
             hint="rename or remove one of these images",
         )
     names: dict[str, str] = {}
+    stems: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for image in images:
+    for image in sorted(images, key=lambda image: image.name in results):
         folder = str(PurePosixPath(image.name).parent)
-        stem = _filled(
-            pattern, image, start + counts[folder], folder if folder != "." else root.resolve().name
-        )
-        counts[folder] += 1
+        if image.name in results:
+            result = results[image.name]
+            stem = stems[result] + image.stem[len(result) :]
+        else:
+            place = folder if folder != "." else root.resolve().name
+            stem = stems[image.stem] = _filled(pattern, image, start + counts[folder], place)
+            counts[folder] += 1
         old = len(image.stem)
         for name in image.all:
             names[name] = (PurePosixPath(folder) / (stem + name[old:])).as_posix()
@@ -75,6 +82,19 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
     taken = _check_names(root, names)
     adopted = _adopted(images, images_after(root, subfolders, names), names)
     return Renaming(names, [*taken, *(name for name in adopted if name not in taken)])
+
+
+def _results(images: Sequence[DataImage]) -> dict[str, str]:
+    """The sources of edits, ``cat-source.png``, each with the stem of its result, after which it is named."""
+    stems = {image.stem for image in images}
+    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
+    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
+
+
+def _shared_sources(images: Sequence[DataImage], results: Mapping[str, str]) -> list[str]:
+    """Sources that belong to several images of the same name in different formats."""
+    often = Counter(image.stem for image in images)
+    return [f"{name} ({stem}.*)" for name, stem in results.items() if often[stem] > 1]
 
 
 def _adopted(before: list[DataImage], after: list[DataImage], names: Mapping[str, str]) -> list[str]:
