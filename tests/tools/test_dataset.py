@@ -133,6 +133,26 @@ def test_files_that_other_programs_name_after_an_image_follow_it(folder: Path) -
     assert contents(folder) == before
 
 
+def test_files_named_after_a_converted_image_get_its_new_name(folder: Path) -> None:
+    for name in ("cat 2.png.xmp", "cat 10.jpg.xmp", "deeper/dog.webp.json"):
+        (folder / name).write_text(name)
+    before = contents(folder)
+    assert call("rewrite", folder, "--to", "webp", "--subfolders") == 0
+    found = contents(folder)
+    assert found["cat 2.webp.xmp"] == b"cat 2.png.xmp" and found["cat 10.webp.xmp"] == b"cat 10.jpg.xmp"
+    assert found["deeper/dog.webp.json"] == b"deeper/dog.webp.json" and "cat 2.png.xmp" not in found
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+    (folder / "cat 2.webp.xmp").write_text("mine")
+    now = contents(folder)
+    assert call("rewrite", folder, "--to", "webp") == 2
+    assert contents(folder) == now
+    assert call("rewrite", folder, "--to", "webp", "--overwrite") == 0
+    assert contents(folder)["cat 2.webp.xmp"] == b"cat 2.png.xmp"
+    assert call("undo", folder) == 0
+    assert contents(folder) == now
+
+
 def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = {"cat 2-source.png": 5, "cat 2-source.2.png": 6, "cat 10_source.webp": 7, "a-source.png": 8}
     for name, seed in sources.items():

@@ -223,14 +223,38 @@ def rewrite(
     check_links(root, [DataImage(one.old) for one in every], {one.old for one in every if one.new != one.old})
     needed = [one.new for files in plan for one in files if one.new != one.old]
     _check_twice(plan)
+    follow = _named_after(root, plan)
+    needed += [target for names in follow.values() for target in names.values()]
     taken = [name for name in needed if os.path.lexists(root / name)]
     check_taken(sorted(set(taken)), overwrite)
     with Journal(root).job("rewrite") as job:
         for number, files in enumerate(plan):
             progress(number, files[0].old)
             done = [one for one in files if not one.skip]
+            others = follow.get(files[0].old, {})
             old = [one.old for one in done] + [one.new for one in done if one.new in taken]
+            for name, target in others.items():
+                if target in taken:
+                    job.keep(target)
+                job.move(name, target)
             job.replace(old, {one.new: partial(_write, root / one.old, one, wanted) for one in done})
+
+
+def _named_after(root: Path, plan: list[list[Rewrite]]) -> dict[str, dict[str, str]]:
+    """Files that other programs name after the whole name of a converted image, ``a.png.xmp``, with their new names.
+
+    Returns:
+        Old to new names, by image.
+    """
+    converted = {files[0].old: files[0].new for files in plan if files[0].new != files[0].old}
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for folder in {PurePosixPath(name).parent for name in converted}:
+        for entry in sorted(os.listdir(root / folder)):
+            name = (folder / entry).as_posix()
+            image = name.rpartition(".")[0]
+            if image in converted and name not in converted:
+                found[image][name] = converted[image] + name[len(image) :]
+    return found
 
 
 def _check_twice(plan: list[list[Rewrite]]) -> None:
