@@ -249,8 +249,8 @@ def _named_after(root: Path, plan: list[list[Rewrite]]) -> dict[str, dict[str, s
     converted = {files[0].old: files[0].new for files in plan if files[0].new != files[0].old}
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for folder in {PurePosixPath(name).parent for name in converted}:
-        for entry in sorted(os.listdir(root / folder)):
-            name = (folder / entry).as_posix()
+        for path in sorted((root / folder).iterdir()):
+            name = (folder / path.name).as_posix()
             image = name.rpartition(".")[0]
             if image in converted and name not in converted:
                 found[image][name] = converted[image] + name[len(image) :]
