@@ -176,6 +176,23 @@ def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.C
     assert "cat 10_source.webp (cat 10.*)" in capsys.readouterr().err
 
 
+def test_duplicates_leave_every_edit_its_source(tmp_path: Path) -> None:
+    # one source with two edits, an edit that equals its source, and an edit that is there twice
+    for name, seed in {
+        "a.png": 1, "a-source.png": 9, "b.png": 2, "b-source.png": 9, "c.png": 3, "c-source.png": 3,
+        "d.png": 1, "d-source.png": 9, "d-source.2.png": 7,
+    }.items():  # fmt: skip
+        picture(seed).save(tmp_path / name)
+        if "source" not in name:
+            (tmp_path / name).with_suffix(".txt").write_text(name)
+    before = contents(tmp_path)
+    assert call("duplicates", tmp_path, "--remove") == 0
+    gone = {"d.png", "d.txt", "d-source.png", "d-source.2.png"}
+    assert contents(tmp_path).keys() == before.keys() - gone
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+
+
 def test_two_images_do_not_come_to_share_a_caption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "cat 10.caption").unlink()
     (folder / "cat 10.npz").unlink()

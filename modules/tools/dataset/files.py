@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ CAPTIONS = (".txt", ".caption")
 SWARM = ".swarm.json"
 """Ending of SwarmUI's files next to images, which hold stars."""
 MAX_CAPTION = 1 << 20
+_SOURCE = re.compile(r"(.+)[-_]source(?:\.[2-9])?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,13 @@ def _images_of(names: list[str]) -> list[DataImage]:
         others = tuple(name for name in files if name not in pictures)
         made += [DataImage(name, masks, (*others, *belonging.get(name, ()))) for name in images]
     return made
+
+
+def sources_of_edits(images: Sequence[DataImage]) -> dict[str, str]:
+    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result."""
+    stems = {image.stem for image in images}
+    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
+    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
 
 
 def shared_files(images: list[DataImage]) -> list[str]:

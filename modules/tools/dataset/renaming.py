@@ -16,13 +16,13 @@ from modules.tools.dataset.files import (
     find_images,
     images_after,
     shared_files,
+    sources_of_edits,
 )
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.owned_files import Owned
 
 FIELDS = "{number}, {number:4} (four digits), {name}, {folder}"
-_SOURCE = re.compile(r"(.+)[-_]source(?:\.[2-9])?", re.DOTALL)
 _FIELD = re.compile(r"\{(number|name|folder)(?::0?([1-9]))?\}")
 
 
@@ -55,7 +55,7 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
             f"{pattern!r} is not a pattern", "--pattern", f"it needs one of {FIELDS}, and no slash"
         )
     images = find_images(root, subfolders)
-    results = _results(images)
+    results = sources_of_edits(images)
     shared = [*shared_files(images), *_shared_sources(images, results)]
     if shared:
         raise DataError(
@@ -82,13 +82,6 @@ def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = F
     taken = _check_names(root, names)
     adopted = _adopted(images, images_after(root, subfolders, names), names)
     return Renaming(names, [*taken, *(name for name in adopted if name not in taken)])
-
-
-def _results(images: Sequence[DataImage]) -> dict[str, str]:
-    """The sources of edits, ``cat-source.png``, each with the stem of its result, after which it is named."""
-    stems = {image.stem for image in images}
-    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
-    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
 
 
 def _shared_sources(images: Sequence[DataImage], results: Mapping[str, str]) -> list[str]:
