@@ -7,6 +7,10 @@ SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
 NEW = "New settings"
 NEW_AFTER_CHANGES = "New settings. Ctrl+Z restores the previous ones"
 
+# saving
+CHANGED_TITLE = "Changed by another program"
+CHANGED_QUESTION = "{path} was changed since it was opened. Replace it with the settings of this window?"
+
 # windows that ask
 OPEN_CONFIG = "Open a config"
 SAVE_CONFIG = "Save the config"

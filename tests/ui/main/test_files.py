@@ -43,6 +43,23 @@ def test_save_and_open(hands: Hands, tmp_path: Path, desktop: Desktop) -> None:
     assert hands.window.memory.recent == [str(target)]
 
 
+@pytest.mark.parametrize(("answer", "epochs"), [("Replace", 34), ("Cancel", 77)])
+def test_what_another_program_wrote_into_the_open_file_is_replaced_only_after_a_question(
+    hands: Hands, tmp_path: Path, answer: str, epochs: int
+) -> None:
+    target = tmp_path / "mine.json"
+    hands.fill("epochs", "33")
+    assert hands.window.files.save_to(target)
+    assert hands.window.files.save_to(target), "its own save is no change"
+    data = json.loads(target.read_text())
+    target.write_text(json.dumps({**data, "epochs": 77}))
+    hands.fill("epochs", "34")
+    hands.answer(answer)
+    assert hands.window.files.save_to(target) == (answer == "Replace")
+    assert json.loads(target.read_text())["epochs"] == epochs
+    assert hands.asked == [f"{target} was changed since it was opened. Replace it with the settings of this window?"]
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()
