@@ -54,7 +54,7 @@ def train(
 
     Args:
         overrides: ``name=value`` settings.
-        again: whether to discard what was trained in this round, once nothing speaks against training it anew.
+        again: whether to discard what was trained in this round, after checking that it can be trained again.
         method: the pairs themselves (by default), or a taste learned from all answers.
         say: called with lines that should stay visible: what is trained, and warnings; ``progress`` by
             default.

@@ -123,7 +123,7 @@ def test_a_file_that_holds_no_weights_is_not_replaced(
 ) -> None:
     mine = tmp_path / "mine"
     mine.write_bytes(content)
-    refused(write_config(tmp_path, output_model_destination=str(mine)), capsys, "is no safetensors file")
+    refused(write_config(tmp_path, output_model_destination=str(mine)), capsys, "is not a safetensors file")
     assert mine.read_bytes() == content
 
 

@@ -20,7 +20,7 @@ MOST_FOR_ONE = 3
 """Maximum number of comparisons made from one mark."""
 LIKES_NAME = "likes.json"
 WHY = "marked in the grid"
-"""Where a mark comes from that was made here."""
+"""The source of marks set in the grid."""
 NAMES: dict[bool | None, str] = {True: "like", False: "dislike"}
 
 

@@ -100,11 +100,11 @@ def _check_weights(path: Path) -> None:
         head = read_plain(path, 9)
     except OSError as error:
         raise DataError(
-            f"{shown(path)} exists and cannot be read: {error.strerror}", FIELD, "choose another name"
+            f"{shown(path)} already exists and cannot be read: {error.strerror}", FIELD, "choose another name"
         ) from error
     if head[8:] != b"{" or int.from_bytes(head[:8], "little") > size - 8:
         raise DataError(
-            f"{shown(path)} exists and is no safetensors file: it is left as it is",
+            f"{shown(path)} already exists and is not a safetensors file: it is left as it is",
             FIELD,
             "choose another name, or move away what is there",
         )

@@ -84,7 +84,7 @@ def _check_target(source: Path, target: Path, made: Any, overwrite: bool) -> Non
         )
     if not overwrite and not _holds(target, made):
         raise UserError(
-            f"{shown(target)} exists already and has other content",
+            f"{shown(target)} already exists and has other content",
             hint="choose another name, or replace it with --overwrite",
         )
 
