@@ -16,6 +16,7 @@ from modules.project.taste_head import TasteHead, judged_rounds, learn_taste
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.outcome import Outcome
 from modules.runner.status import StatusFollower
+from modules.runner.trash import check_only_own
 from modules.util.config.load import check_config, load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
@@ -109,7 +110,12 @@ def method_of(one: Round) -> Method | None:
 def _check_before_forgetting(
     project: Project, one: Round, overrides: Sequence[str], method: Method
 ) -> None:
-    """Raise what would refuse the new training of a round while its former one is still there."""
+    """Raise what would refuse the new training of a round while its former one is still there.
+
+    Raises:
+        UserError: a setting is wrong, there is nothing to train on, or the run's folder holds files of a person.
+    """
+    check_only_own(one.run.path)
     if method is Method.PAIRS:
         _check_count(one)
         config = round_config(project.file, _names(project, one, project.folder), one.pair_count, overrides)

@@ -359,6 +359,14 @@ class TestTrain:
         assert {path: path.read_bytes() for path in files if path.is_file()} == files
         assert told(capsys, "status", picked)["next"] == "compare"
 
+    def test_files_of_a_person_in_the_folder_of_the_run_stay(self, picked, capsys, trains):
+        trains("finish")
+        told(capsys, "train", picked)
+        mine = picked / "round-1" / "run" / "notes.txt"
+        mine.write_text("mine")
+        assert "also holds notes.txt" in refused(capsys, "train", picked, "--again")
+        assert mine.read_text() == "mine" and (picked / "round-1" / "adapter.safetensors").is_file()
+
     def test_with_too_few_answers_for_a_taste_the_former_training_stays(self, picked, capsys, trains, monkeypatch):
         trains("finish")
         told(capsys, "train", picked)
