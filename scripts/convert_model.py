@@ -105,6 +105,8 @@ def run(options: argparse.Namespace) -> None:
         for source in sources.values():
             converting.check_target(options.target, Path(source), options.force, folder)
     if options.command == "adapter":
+        if options.base is not None:
+            converting.check_target(options.target, options.base, options.force)
         converting.convert_adapter(
             options.source, options.target, options.to, options.family, options.base, dtype, report
         )

@@ -114,6 +114,8 @@ def run_undo(options: Options, progress: ProgressLine) -> None:
             print(name)
         return
     undone = journal.undo()
+    for line in journal.lost:
+        print(f"not restored: {line}")
     print(f"undone: {undone}" if undone else "there is nothing to undo")
 
 

@@ -52,6 +52,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--diff", action="store_true", help="write nothing; show what is changed or lost")
     parser.add_argument("--full", action="store_true", help="write all settings, not only changed ones")
     parser.add_argument(
+        "--overwrite", action="store_true",
+        help="replace files that have other content; what is imported is never replaced",
+    )  # fmt: skip
+    parser.add_argument(
         "--user-only", action="store_true", help="for a folder: leave out built-in presets (#name.json)"
     )
     options = parser.parse_args(argv)
@@ -75,7 +79,7 @@ def _file(options: argparse.Namespace) -> int:
     if options.diff:
         print("\n".join(comparison(imported.notes)))
         return imported.outcome()
-    imported.write(Path(options.target), options.full)
+    imported.write(Path(options.source), Path(options.target), options.full, options.overwrite)
     for line in report(imported.notes.listed()):
         print(line)
     print(f"wrote {options.target}")
@@ -86,7 +90,7 @@ def _folder(options: argparse.Namespace) -> int:
     target = None if options.diff else Path(options.target)
     work = FolderImport(
         Path(options.source), target, options.lenient, options.strict, options.full, options.user_only,
-        options.program, options.family,
+        options.program, options.family, options.overwrite,
     )  # fmt: skip
     for line in work.lines():
         print(line, flush=True)

@@ -235,7 +235,7 @@ def train(
 
     members: list[Callback] = []
     if rank == 0:
-        config.packed().save(run.config_path)
+        run.write_config(config.packed().to_dict())
         members += [EventLog(run.writer(), run.path), Console()]
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))

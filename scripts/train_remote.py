@@ -150,6 +150,7 @@ def start(options: argparse.Namespace) -> int:
     run = options.run or starting.new_name(config)
     before = records.find(run).folder if run in records.known() else None
     folder = (options.to or before or Path(config.workspace_dir).absolute().parent / run).absolute()
+    records.check_mirror(run, folder)
     there = dict(_assigned(text) for text in options.there)
     if not there:  # the data are checked here, before anything is copied
         for line in look_at_data(config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from typing import Any
 from modules.util.errors import UserError
 from modules.util.files.EventLog import EventLog, peek
 from modules.util.jsonio import parse_json
-from modules.util.owned_files import Owned
+from modules.util.owned_files import TEMPORARY, Owned
 
 SHOWN = "shown"
+_OWN = re.compile(r"\d{5,}-(left|right)\.\w+")
 _TEXTS = ("left", "right", "prompt")
 
 
@@ -55,10 +57,22 @@ class VoteStore(EventLog):
         return self
 
     def _prepare(self) -> None:
-        self._owned.remove_tree(SHOWN)
+        self._forget_shown()
 
     def _before_closing(self) -> None:
         with suppress(OSError):
+            self._forget_shown()
+
+    def _forget_shown(self) -> None:
+        """Remove the images that were shown. Other files and the folder they are in stay."""
+        place = self._owned.path(SHOWN)
+        if not place.is_dir() or place.is_symlink():
+            return
+        self._owned.sweep(f"{SHOWN}/{TEMPORARY}")
+        for name in sorted(path.name for path in place.iterdir()):
+            if _OWN.fullmatch(name):
+                self._owned.remove(f"{SHOWN}/{name}")
+        if not any(place.iterdir()):
             self._owned.remove_tree(SHOWN)
 
     def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
@@ -80,7 +94,7 @@ class VoteStore(EventLog):
             yield _vote(event.payload)
 
     def show(self, image: Path, name: str) -> Path:
-        """Give an image a name that does not reveal who made it, until the store is closed."""
+        """Give an image a name that does not reveal who made it, ``00012-left.png``, until the store is closed."""
         self._owned.take(image, f"{SHOWN}/{name}")
         return self.output_dir / SHOWN / name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -59,7 +60,7 @@ def check_target(
     """
     if target.exists() and source.exists() and target.resolve() == source.resolve():
         raise UserError(f"{target} is the input itself", hint="choose another name")
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise UserError(f"{target} already exists", hint=f"choose another name, or replace it with {option}")
     owned = Owned(target.parent, local=True)
     if folder:

@@ -105,6 +105,18 @@ def _interval(accuracy: float | None, count: int) -> tuple[float, float] | None:
     return interval(right, count - right)
 
 
+def judged_rounds(project: Project, one: Round) -> list[Round]:
+    """The rounds up to this one whose answers a taste is learned from. Raises ``UserError`` if they are too few."""
+    rounds = [other for other in project.rounds() if other.number <= one.number and other.answers]
+    answers = sum(other.answers for other in rounds)
+    if answers < FEWEST_ANSWERS:
+        raise UserError(
+            f"{answers} answers are too few to learn a taste from",
+            hint=f"pick until there are {FEWEST_ANSWERS}; 25 or more are better",
+        )
+    return rounds
+
+
 def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = False) -> TasteHead:
     """Learn from the answers of all rounds up to this one, and write the taste to the round's folder.
 
@@ -114,13 +126,8 @@ def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = 
     Raises:
         UserError: there are too few answers, or features cannot be computed.
     """
-    rounds = [other for other in project.rounds() if other.number <= one.number and other.answers]
+    rounds = judged_rounds(project, one)
     answers = sum(other.answers for other in rounds)
-    if answers < FEWEST_ANSWERS:
-        raise UserError(
-            f"{answers} answers are too few to learn a taste from",
-            hint=f"pick until there are {FEWEST_ANSWERS}; 25 or more are better",
-        )
     weights = one.newer_taste_path if newer else one.taste_path
     command = [sys.executable, str(ROOT / "scripts" / "train_reward.py")]
     command += ["--source", project.file.model.base]

@@ -12,10 +12,11 @@ from modules.curation.commands import finalize
 from modules.project.presets import again_config, find_preset, from_data, round_config, taste_config
 from modules.project.Project import Project
 from modules.project.Round import Round
-from modules.project.taste_head import TasteHead, learn_taste
+from modules.project.taste_head import TasteHead, judged_rounds, learn_taste
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.outcome import Outcome
 from modules.runner.status import StatusFollower
+from modules.runner.trash import check_only_own
 from modules.util.config.load import check_config, load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
@@ -54,7 +55,7 @@ def train(
 
     Args:
         overrides: ``name=value`` settings.
-        again: whether to discard what was trained in this round.
+        again: whether to discard what was trained in this round, after checking that it can be trained again.
         method: the pairs themselves (by default), or a taste learned from all answers.
         say: called with lines that should stay visible: what is trained, and warnings; ``progress`` by
             default.
@@ -66,6 +67,7 @@ def train(
         one = project.round
         process = attach(one.run)
         if again and process is None:
+            _check_before_forgetting(project, one, overrides, method or Method.PAIRS)
             one.forget_training()
         if one.trained:
             raise UserError(
@@ -105,6 +107,26 @@ def method_of(one: Round) -> Method | None:
     return Method.PAIRS if config.trains_pairs else Method.TASTE
 
 
+def _check_before_forgetting(
+    project: Project, one: Round, overrides: Sequence[str], method: Method
+) -> None:
+    """Raise what would refuse the new training of a round while its former one is still there.
+
+    Raises:
+        UserError: a setting is wrong, there is nothing to train on, or the run's folder holds files of a person.
+    """
+    check_only_own(one.run.path)
+    if method is Method.PAIRS:
+        _check_count(one)
+        config = round_config(project.file, _names(project, one, project.folder), one.pair_count, overrides)
+    else:
+        judged_rounds(project, one)
+        rewards = [_reward_of_taste(project, one)]
+        names = _names_of_taste(project, one, rewards, project.folder)
+        config = taste_config(project.file, names, len(project.tasks()), overrides)
+    check_config(config)
+
+
 def _prepare(
     project: Project,
     one: Round,
@@ -134,9 +156,7 @@ def _prepare_pairs(
     project: Project, one: Round, overrides: Sequence[str], resumes: bool, say: Progress
 ) -> TrainConfig:
     """Finalise the picks and make the config."""
-    if one.pair_count < 2:
-        few = counted(one.pair_count, "pair")
-        raise UserError(f"{one.name} has {few}: too few to train on", hint="pick some first")
+    _check_count(one)
     counts = finalize(one.pairs, VALIDATION_PERCENTAGE)
     pairs, held_out = int(counts["train"]), int(counts["val"])
 
@@ -154,6 +174,12 @@ def _prepare_pairs(
     known = find_preset(project.file).relative_to(PRESETS)
     say(f"{one.name}: {counted(pairs, 'pair')}, preset {known}, chosen from the data: {said}")
     return config
+
+
+def _check_count(one: Round) -> None:
+    if one.pair_count < 2:
+        few = counted(one.pair_count, "pair")
+        raise UserError(f"{one.name} has {few}: too few to train on", hint="pick some first")
 
 
 def _prepare_taste(
@@ -174,8 +200,7 @@ def _prepare_taste(
     project.keep_sources()
     tasks = project.tasks()
     one.write_prompts(tasks)
-    params = {"weights": _place(project, one.taste_path, None)} | ({} if head.no_fit else {"guard": GUARD})
-    rewards = [{"reward": "preference_head", "name": "taste", "params": params}]
+    rewards = [_reward_of_taste(project, one, guards=not head.no_fit)]
     again = _follows_a_taste(project, one)
     config, stored = (
         taste_config(project.file, _names_of_taste(project, one, rewards, root), len(tasks), overrides, again)
@@ -211,6 +236,11 @@ def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> I
         yield f"{said} in each epoch (preset: {begin.rlhf_prompts_per_epoch}), because the project has few"
     if head.no_fit:
         yield f"the score of images that do not show their prompt is not lowered: {head.no_fit}"
+
+
+def _reward_of_taste(project: Project, one: Round, guards: bool = False) -> dict[str, Any]:
+    params = {"weights": _place(project, one.taste_path, None)} | ({"guard": GUARD} if guards else {})
+    return {"reward": "preference_head", "name": "taste", "params": params}
 
 
 def _begun_rewards(one: Round) -> list[dict[str, Any]]:

@@ -78,6 +78,8 @@ class Fetch:
         # strict: the names come from another computer
         self.owned = Owned(record.folder)
         self.report = Report()
+        self._continued: set[str] = set()
+        """Append-only files that begin here as they do there."""
 
     async def work(self, far: Far) -> Report:
         """Fetch what is missing.
@@ -86,7 +88,7 @@ class Fetch:
             UserError: there is not enough disk space, or the other computer sends invalid data. Lost: the
                 connection ended.
         """
-        self.report = Report()
+        self.report, self._continued = Report(), set[str]()
         names = await self._names(far)
         known = self._known()
         if self.quick:
@@ -95,11 +97,15 @@ class Fetch:
         todo = {name: size for name, size in names.items() if await self._wanted(name, size, digests, known)}
         self._check_room(todo)
         for name, size in todo.items():
-            if _grows(name) and self.owned.path(name).exists():
+            if name in self._continued:
                 await self._grow(far, name, size)
             else:
-                await self._bring(far, name, size, digests[name])
-                known[name] = digests[name]
+                sha256 = digests[name]
+                if _grows(name):
+                    # so far, only the bytes that both sides have were compared
+                    sha256 = (await self._digests(far, {name: size})).get(name, sha256)
+                await self._bring(far, name, size, sha256)
+                known[name] = sha256
                 write_json(self.owned.path(FETCHED), known)
             self.report.fetched.append(name)
         return self.report
@@ -176,6 +182,7 @@ class Fetch:
         # a large file must not hold up whatever else this thread does
         here = await digest(path, self._compared(name, size) if _grows(name) else None)
         if here == there:
+            self._continued |= {name} if _grows(name) else set()
             self.report.same += not _grows(name) or size <= path.stat().st_size
             return _grows(name) and size > path.stat().st_size
         if self.overwrite or known.get(name) == here:

@@ -141,22 +141,37 @@ def folder_here(mirror: Path) -> Path:
     return mirror.with_name(name if name != mirror.name else f"{name}-here")
 
 
+def check_mirror(run: str, folder: Path) -> None:
+    """Refuse a folder that holds the files of another run, of this computer or of another one.
+
+    Raises:
+        UserError: it does.
+    """
+    known, _ = of_folder(folder)
+    here = RunDirectory(folder)
+    own = known is None and here.events_path.exists() and not here.is_mirror
+    if own or (known is not None and known.run != run):
+        what = "a run of this computer" if known is None else f"the run {known.run}"
+        raise UserError(f"{shown(folder)} holds the files of {what}", "--to", "choose another folder")
+
+
 def begin_mirror(run: str, remote: RemoteConfig, config: TrainConfig, folder: Path) -> Record:
     """Create the local mirror folder of a run, and record the run.
 
     The folder holds the settings with local paths, so that the window opens it like any run.
 
     Raises:
-        UserError: the folder is not writable.
+        UserError: the folder is not writable, or holds the files of another run.
     """
+    check_mirror(run, folder)
     made = config.packed()
     made.workspace_dir = str(folder)
     made.output_model_destination = str(folder / "model" / Path(config.output_model_destination).name)
     mirror = RunDirectory(folder).create()
     owned = Owned(folder, local=True)
     owned.folder(MIRROR)
-    owned.append(EVENTS, b"")  # the list of runs shows folders with events
     mirror.write_config(made.to_dict())
+    owned.append(EVENTS, b"")  # the list of runs shows folders with events
     record = Record(run, remote, mirror.path, time.time())
     keep(record)
     note_run(mirror.path)

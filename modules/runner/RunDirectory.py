@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -18,6 +19,8 @@ from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import Owned
+
+log = logging.getLogger(__name__)
 
 RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
 # A watcher holds the lock briefly when it records the end of a dead run.
@@ -50,9 +53,13 @@ class RunDirectory:
         self.launch_path = self.path / "launch.json"
         self._lock_path = self.path / "run.lock"
         self._lock: IO[bytes] | None = None
+        self._brought_along = False
 
     def create(self) -> RunDirectory:
         """Create the folder. Raises ``UserError`` if that is impossible."""
+        # settings in a folder that was none of a run so far are a person's
+        new = not self.commands_dir.is_dir() and not self.events_path.exists()
+        self._brought_along = self._brought_along or (new and self.config_path.is_file())
         try:
             self.commands_dir.mkdir(parents=True, exist_ok=True)
             owned, probe = self._owned(), f".tastemaker-{secrets.token_hex(8)}.tmp"
@@ -63,11 +70,23 @@ class RunDirectory:
         return self
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write the settings of the run. Raises ``UserError`` if that is impossible."""
+        """Write the settings of the run. Other ones that were there before the first run are kept under another name.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
         try:
+            if self._brought_along and self._read(self.config_path, CONFIG_BYTES) != config:
+                self._put_aside()
+            self._brought_along = False
             write_json(self.config_path, config)
         except OSError as error:
             raise self._not_writable(error) from error
+
+    def _put_aside(self) -> None:
+        aside = f"config.before-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
+        self._owned().move(self.config_path.name, aside)
+        log.warning("%s holds the settings of the run from now on; the former file is %s", self.config_path, aside)
 
     def _owned(self) -> Owned:
         return Owned(self.path, local=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.errors import UserError
-from modules.util.owned_files import Owned
+from modules.util.owned_files import TEMPORARY, Owned
 
 TRASH = ".tastemaker-trash"
 OWN_NAMES = (
@@ -34,14 +34,7 @@ def delete_run(folder: Path) -> Path:
         raise UserError(
             f"{run.path} belongs to a round of a project", hint="train the round again to replace it"
         )
-    foreign = sorted(
-        entry.name for entry in run.path.iterdir() if not any(fnmatch(entry.name, name) for name in OWN_NAMES)
-    )
-    if foreign:
-        raise UserError(
-            f"{run.path} also holds {', '.join(foreign[:5])}, which is not part of a run",
-            hint="move these files elsewhere, then delete the run",
-        )
+    check_only_own(run.path)
     name = f"{TRASH}/{run.path.name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
     owned = Owned(run.path.parent, local=True)
     with run.undisturbed() as free:
@@ -49,6 +42,17 @@ def delete_run(folder: Path) -> Path:
             raise UserError(f"training is running in {run.path}", hint="stop it first")
         owned.move(run.path.name, name)
     return owned.path(name)
+
+
+def check_only_own(folder: Path) -> None:
+    """Raise ``UserError`` if a run's folder contains anything that this program did not write."""
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    foreign = sorted(name for name in names if not any(fnmatch(name, own) for own in (*OWN_NAMES, TEMPORARY)))
+    if foreign:
+        raise UserError(
+            f"{folder} also holds {', '.join(foreign[:5])}, which is not part of a run",
+            hint="move these files elsewhere, then do this again",
+        )
 
 
 def trashed_runs(parents: Iterable[Path]) -> list[Path]:

@@ -173,6 +173,9 @@ class Journal:
     Args:
         root: the folder.
 
+    Attributes:
+        lost: files that the last ``undo`` could not restore, because a person has moved or deleted them since.
+
     Raises:
         UserError: the folder does not exist.
     """
@@ -181,6 +184,7 @@ class Journal:
         if not root.is_dir():
             raise DataError(f"the folder {root} does not exist", hint="check the path")
         self.root = root
+        self.lost: list[str] = []
         self._owned = Owned(root, local=True)
         self._settled = _SETTLED.setdefault(root.resolve(), {})
 
@@ -236,8 +240,8 @@ class Journal:
             what: undo only a command with one of these names; by default any.
 
         Raises:
-            UserError: a file is in the way or was changed since, or the last command has another name.
-                Nothing was undone.
+            UserError: a file is in the way or was changed since, none of the files is there any more, or the last
+                command has another name. Nothing was undone.
         """
         with self._alone():
             completed = self._recover()
@@ -249,7 +253,14 @@ class Journal:
                     f"the last change in {self.root} was made by another tool: {names[-1]}",
                     hint="undo that one first, with the tool that made it",
                 )
-            self._reverse(names[-1], self._past(names[-1]).moves, 0)
+            moves = self._past(names[-1]).moves
+            todo, lost = self._check(moves, 0)
+            if lost and not todo:
+                raise UserError(
+                    f"nothing of {names[-1]} can be undone any more:\n{list_offenders(lost)}",
+                    hint=f"put the files back in {self.root}, then undo again; nothing was changed",
+                )
+            self._reverse(names[-1], moves, 0)
             self._remove(names[-1], "made")
             return names[-1]
 
@@ -332,17 +343,20 @@ class Journal:
 
     def _reverse(self, name: str, moves: Sequence[Move], down_to: int) -> None:
         """Undo the moves of a command, last first, until this many are left."""
-        todo = self._check(moves, down_to)
+        todo, self.lost = self._check(moves, down_to)
         job = Job(self._owned, name)
         for number, move in todo:
             # with this record, only this move can be in doubt after a kill
             job.note({"back": number})
             self._owned.move(move.target, move.source)
 
-    def _check(self, moves: Sequence[Move], down_to: int) -> list[tuple[int, Move]]:
-        """The moves to undo, each with its number. Refused if a person's file is in the way."""
+    def _check(self, moves: Sequence[Move], down_to: int) -> tuple[list[tuple[int, Move]], list[str]]:
+        """The moves to undo, each with its number, and what cannot be restored. Refused if a person's file is in
+        the way.
+        """
         known: dict[str, bool] = {}
-        todo, faults = [], []
+        todo, faults, lost = [], [], []
+        led_to = {move.source: move.target for move in moves}
 
         def there(name: str) -> bool:
             return known[name] if name in known else os.path.lexists(self._owned.path(name))
@@ -354,6 +368,9 @@ class Journal:
             # tells.
             made = number < len(moves) or (there(move.target) if taken_out else not there(move.source))
             if not made or not there(move.target):
+                if made and taken_out:
+                    gone = led_to.get(move.target, move.target)
+                    lost.append(f"{move.source}: {gone} is no longer there")
                 continue
             if taken_out and there(move.source):
                 faults.append(f"{move.source} exists again")
@@ -366,7 +383,7 @@ class Journal:
                 f"this cannot be undone:\n{list_offenders(faults)}",
                 hint=f"move these files out of {self.root}, then undo again; nothing was changed",
             )
-        return todo
+        return todo, lost
 
     def _changed(self, move: Move) -> bool:
         return file_sha256(self._owned.path(move.target)) != move.digest

@@ -36,7 +36,6 @@ from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
     SAFE_PAIR_ID,
     SIDES,
-    SOURCE_FOLDER,
     SPLITS,
     FinalizedPair,
     caption_name,
@@ -60,6 +59,7 @@ from modules.util.pairs.dpo_pair_files import (
     write_caption_in,
 )
 from modules.util.pairs.foreign_manifest import adopt_entry, shape_name
+from modules.util.pairs.pair_concepts import CONCEPTS_NAME, DPO_TYPES, write_concepts
 from modules.util.pairs.pair_sources import (
     KEY,
     are_edits,
@@ -75,6 +75,7 @@ from modules.util.pairs.source_files import SourceImage
 from modules.util.rng import digest64
 
 __all__ = [
+    "CONCEPTS_NAME",
     "IMAGE_EXTENSIONS",
     "MANIFEST_NAME",
     "SIDES",
@@ -118,23 +119,15 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
-CONCEPTS_NAME = "concepts.json"
 _PAIR_ID = re.compile(r"pair_(\d{4,9})")
 
 Manifest = dict[str, Any]
 Pair = dict[str, Any]
 
-_DPO_TYPES = {
-    ("chosen", "train"): ConceptType.DPO_CHOSEN,
-    ("rejected", "train"): ConceptType.DPO_REJECTED,
-    ("chosen", "val"): ConceptType.DPO_CHOSEN_VAL,
-    ("rejected", "val"): ConceptType.DPO_REJECTED_VAL,
-}
-
 
 def is_dpo_concept_type(concept_type: ConceptType | str) -> bool:
     """Return whether a concept is one side of preference pairs."""
-    return str(getattr(concept_type, "value", concept_type)) in {str(t.value) for t in _DPO_TYPES.values()}
+    return str(getattr(concept_type, "value", concept_type)) in {str(t.value) for t in DPO_TYPES.values()}
 
 
 def dpo_concept_pairs(concepts: Iterable[Any], validation: bool = False) -> list[tuple[Any, Any]]:
@@ -148,11 +141,11 @@ def dpo_concept_pairs(concepts: Iterable[Any], validation: bool = False) -> list
         DataError: one side is empty, or the counts differ.
     """
     split = "val" if validation else "train"
-    sides = {side: [c for c in concepts if _concept_is(c, _DPO_TYPES[side, split])] for side in SIDES}
+    sides = {side: [c for c in concepts if _concept_is(c, DPO_TYPES[side, split])] for side in SIDES}
     chosen, rejected = sides["chosen"], sides["rejected"]
     if len(chosen) == len(rejected):
         return list(zip(chosen, rejected, strict=True))
-    names = " and ".join(str(_DPO_TYPES[side, split].value) for side in SIDES)
+    names = " and ".join(str(DPO_TYPES[side, split].value) for side in SIDES)
     raise DataError(
         f"{len(chosen)} chosen and {len(rejected)} rejected concepts are enabled ({names})",
         field="concepts",
@@ -501,7 +494,7 @@ def finalize_export(
             owned.sync(f"{side}/{split}")
         owned.sync(side)
     save_manifest(base, manifest)
-    write_json(base / CONCEPTS_NAME, _concepts(base, counts, edits))
+    write_concepts(base, counts, edits)
     return counts["train"], counts["val"]
 
 
@@ -541,25 +534,6 @@ def _move_pair_file(owned: Owned, base: Path, pair: Pair, side: str, split: str)
     image = base / target
     if not image.with_suffix(".txt").is_file() or read_caption(image) == UNCONDITIONAL:
         write_caption_in(owned, target, pair["prompt"])
-
-
-def _concepts(base: Path, counts: Mapping[str, int], edits: bool) -> list[dict[str, Any]]:
-    """The four concepts. The chosen side of edits states the source folder for both sides."""
-    from modules.util.config.ConceptConfig import ConceptConfig
-
-    made = []
-    sources = str((base / SOURCE_FOLDER).resolve()) if edits else ""
-    for split in SPLITS:
-        for side in SIDES:
-            concept = ConceptConfig(
-                name=f"{side} {split}",
-                path=str((base / side / split).resolve()),
-                type=_DPO_TYPES[side, split],
-                enabled=counts[split] > 0,
-                source_path=sources if side == "chosen" else "",
-            )
-            made.append(concept.to_dict())
-    return made
 
 
 def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) -> list[Pair]:

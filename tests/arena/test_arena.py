@@ -111,6 +111,16 @@ def test_shown_images_are_those_of_the_prompt_and_seed(tmp_path):
     assert not (tmp_path / "arena" / "shown").exists()
 
 
+def test_a_folder_of_the_same_name_keeps_what_a_person_has_in_it(tmp_path):
+    shown = tmp_path / "arena" / "shown"
+    (shown / "00001-left").mkdir(parents=True)
+    (shown / "mine.png").write_bytes(b"mine")
+    (shown / "00001-left.png").write_bytes(b"left by a killed program")
+    with VoteStore(tmp_path / "arena") as store:
+        assert store.show(shown / "mine.png", "00002-right.png").read_bytes() == b"mine"
+    assert sorted(path.name for path in shown.iterdir()) == ["00001-left", "mine.png"]
+
+
 def test_continuing_undoing_and_skipping(tmp_path):
     voter = Voter(tmp_path)
     _, first, second, bye = voter({"do": "answer", "best": 0})

@@ -136,3 +136,15 @@ def test_likes_need_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         == 2
     )
     assert "only a folder of images has likes" in capsys.readouterr().err
+
+
+def test_likes_listed_next_to_the_pairs_are_there_after_finalising(tmp_path: Path) -> None:
+    write_image(tmp_path / "images" / "a0.png", "a fox", 1, starred=True)
+    write_image(tmp_path / "images" / "a1.png", "a fox", 2)
+    pairs = tmp_path / "pairs"
+    likes = pairs / "likes.json"
+    assert curate.main(["import", str(tmp_path / "images"), str(pairs), "--likes", str(likes)]) == 0
+    listed = json.loads(likes.read_text())
+    assert [one["file"] for one in listed] == ["a0.png"]
+    assert curate.main(["finalize", str(pairs)]) == 0
+    assert json.loads(likes.read_text()) == listed

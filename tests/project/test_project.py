@@ -343,6 +343,37 @@ class TestTrain:
         told(capsys, "train", picked)
         assert told(capsys, "train", picked, "--again")["steps"] == 1
 
+    @pytest.mark.parametrize(
+        ("wish", "message"),
+        [
+            (("--set", "learning_rate=-1"), "learning_rate"),
+            (("--set", "nothing=1"), "nothing"),
+            (("--method", "taste", "--set", "epochs=0"), "epochs"),
+        ],
+    )
+    def test_what_was_trained_stays_until_it_can_be_trained_again(self, picked, capsys, trains, wish, message):
+        trains("finish")
+        told(capsys, "train", picked)
+        files = {path: path.read_bytes() for path in sorted((picked / "round-1").rglob("*")) if path.is_file()}
+        assert message in refused(capsys, "train", picked, "--again", *wish)
+        assert {path: path.read_bytes() for path in files if path.is_file()} == files
+        assert told(capsys, "status", picked)["next"] == "compare"
+
+    def test_files_of_a_person_in_the_folder_of_the_run_stay(self, picked, capsys, trains):
+        trains("finish")
+        told(capsys, "train", picked)
+        mine = picked / "round-1" / "run" / "notes.txt"
+        mine.write_text("mine")
+        assert "also holds notes.txt" in refused(capsys, "train", picked, "--again")
+        assert mine.read_text() == "mine" and (picked / "round-1" / "adapter.safetensors").is_file()
+
+    def test_with_too_few_answers_for_a_taste_the_former_training_stays(self, picked, capsys, trains, monkeypatch):
+        trains("finish")
+        told(capsys, "train", picked)
+        monkeypatch.setattr(taste_head, "FEWEST_ANSWERS", 10_000)
+        assert "too few" in refused(capsys, "train", picked, "--again", "--method", "taste")
+        assert (picked / "round-1" / "adapter.safetensors").is_file()
+
     def test_resuming_keeps_the_settings(self, picked, capsys, trains):
         trains("oom")
         refused(capsys, "train", picked, "--set", "learning_rate=0.002")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from modules.remote import fetching
+from modules.remote import fetching, records
 from modules.remote.Connection import Lost
 from modules.remote.Far import Far
 from modules.remote.fetching import Fetch
 from modules.remote.growing import append_at
 from modules.remote.records import Record
+from modules.runner.RunDirectory import RunDirectory
+from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.errors import UserError
 from modules.util.owned_files import Owned
@@ -182,6 +184,25 @@ def test_logs_grow(folder):
         append_at(owned, "log.txt", 99, b"x")
 
 
+@pytest.mark.parametrize("here", [b"mine\n", b"mine, and longer than what is there\n"])
+def test_a_log_that_differs_is_replaced_as_a_whole_or_stays(folder, here):
+    other = Other({"log.txt": b"one\ntwo\nthree\n"})
+    (folder / "log.txt").write_bytes(here)
+    assert fetch(other, folder).differ == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == here
+    assert fetch(other, folder, overwrite=True).fetched == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == other.files["log.txt"]
+
+
+def test_a_log_that_was_begun_anew_there_is_fetched_anew(folder):
+    other = Other({"log.txt": b"one\n"})
+    fetch(other, folder)
+    other.files["log.txt"] = b"another one\n"
+    other.listed = [("log.txt", 12)]
+    assert fetch(other, folder).fetched == ["log.txt"]
+    assert (folder / "log.txt").read_bytes() == other.files["log.txt"]
+
+
 def test_a_quick_look_compares_nothing_that_is_here_and_brings_only_what_is_new(folder):
     events = "tensorboard/events.out.tfevents.1"
     other = Other({"samples/a.png": b"a", "log.txt": b"one\n", events: b"first"})
@@ -203,6 +224,20 @@ def test_a_quick_look_leaves_what_is_here_from_elsewhere(folder):
     (folder / "samples").mkdir()
     (folder / "samples" / "a.png").write_bytes(b"mine")
     assert fetch(Other({"samples/a.png": b"them"}), folder, quick=True).differ == ["samples/a.png"]
+
+
+def test_a_folder_of_another_run_is_not_used_for_the_files_of_a_new_one(tmp_path, capsys):
+    config, own = write_light(tmp_path / "job", REMOTE), tmp_path / "own"
+    run = RunDirectory(own).create()
+    run.write_config({"seed": 1})
+    run.events_path.write_text("{}\n")
+    theirs = records.begin_mirror("run-1", REMOTE, load_config(config), tmp_path / "theirs").folder
+    files = {path: path.read_bytes() for place in (own, theirs) for path in place.rglob("*") if path.is_file()}
+    for place, whose in ((own, "a run of this computer"), (theirs, "the run run-1")):
+        assert main(["start", "--config-path", str(config), "--run", "run-2", "--to", str(place)]) == 2
+        assert f"holds the files of {whose}" in capsys.readouterr().err
+    assert all(path.read_bytes() == data for path, data in files.items())
+    records.check_mirror("run-1", theirs)
 
 
 def test_backups_come_when_they_are_asked_for(folder):

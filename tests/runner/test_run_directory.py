@@ -242,3 +242,23 @@ def test_progress_reads_four_counts_and_nothing_else(data):
     assert TrainProgress.from_dict({**data, **good}).to_dict() == good
     with pytest.raises(DataError):
         TrainProgress.from_dict({**good, "epoch_step": -1})
+
+
+def test_settings_that_a_person_had_in_the_folder_are_kept_by_its_first_run(tmp_path):
+    mine = tmp_path / "config.json"
+    mine.write_text('{"learning_rate": 0.1}')
+
+    def begin(config) -> list[str]:
+        RunDirectory(tmp_path).create().write_config(config)
+        assert json.loads(mine.read_text()) == config
+        return [path.read_text() for path in tmp_path.glob("config.before-*.json")]
+
+    assert begin({"learning_rate": 0.1, "seed": 1}) == ['{"learning_rate": 0.1}']
+    # from now on it is the file of the run
+    assert begin({"learning_rate": 0.2}) == begin({"learning_rate": 0.3}) == ['{"learning_rate": 0.1}']
+
+
+def test_settings_that_are_those_of_the_run_need_no_copy(tmp_path):
+    (tmp_path / "config.json").write_text('{"seed": 1}')
+    RunDirectory(tmp_path).create().write_config({"seed": 1})
+    assert not list(tmp_path.glob("config.before-*"))

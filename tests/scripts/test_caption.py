@@ -321,12 +321,13 @@ def test_appending_twice_and_captions_that_are_not_utf8(tmp_path: Path, images: 
     (images / "0.txt").write_bytes(b"caf\xe9")
     (images / "1.txt").write_text("mine")
     Image.new("RGB", (8, 8)).save(images / "2_source.png")
+    Image.new("RGB", (8, 8)).save(images / "2_source.2.png")
     for _ in range(2):
         assert call("tag", "--model", tagger, "--mode", "APPEND", images) == 0
     assert (images / "0.txt").read_bytes() == b"caf\xe9"
     assert "0.png: left as it is: 0.txt is not UTF-8" in capsys.readouterr().out
     assert (images / "1.txt").read_text() == "mine, red background, 1girl"
-    assert not (images / "2_source.txt").exists()
+    assert not (images / "2_source.txt").exists() and not (images / "2_source.2.txt").exists()
 
 
 @pytest.mark.parametrize("size", [(4, 3000), (3000, 4)])

@@ -205,6 +205,20 @@ def test_the_next_conversion_puts_in_order_what_a_killed_one_left(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "model"]
 
 
+def test_neither_the_base_nor_a_link_to_nowhere_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, base, link = tmp_path / "a.safetensors", tmp_path / "base.safetensors", tmp_path / "link.safetensors"
+    source.write_bytes(b"adapter")
+    base.write_bytes(b"precious")
+    link.symlink_to(tmp_path / "unplugged" / "b.safetensors")
+    words = ("adapter", source, base, "--to", "KOHYA_LORA", "--family", "STABLE_DIFFUSION_15", "--base", base)
+    assert convert(*words, "--force") == 2
+    assert "is the input itself" in capsys.readouterr().err and base.read_bytes() == b"precious"
+    assert convert("pickle", source, link) == 2
+    assert "already exists" in capsys.readouterr().err and link.is_symlink()
+
+
 def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
     target = tmp_path / "b.safetensors"

@@ -40,8 +40,38 @@ def test_an_import_that_loses_nothing_ends_with_0_and_leaves_no_notes(tmp_path: 
     first = target.read_bytes()
     assert main([str(source), str(target)]) == 0
     assert target.read_bytes() == first
-    assert main([str(source), str(target), "--full"]) == 0
+    assert main([str(source), str(target), "--full"]) == 2, "it would have other content"
+    assert target.read_bytes() == first
+    assert main([str(source), str(target), "--full", "--overwrite"]) == 0
     assert json.loads(target.read_text())["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_what_is_imported_is_never_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overwrite: tuple[str, ...]
+) -> None:
+    source = given(tmp_path / "theirs" / "in.json")
+    before, link = source.read_bytes(), tmp_path / "link.json"
+    link.symlink_to(source)
+    for target in (source, link, tmp_path / "theirs" / ".." / "theirs" / "in.json"):
+        assert main([str(source), str(target), *overwrite]) == 2
+        assert "is the file that is imported" in capsys.readouterr().err
+    assert main([str(source.parent), str(source.parent), *overwrite]) == 2
+    assert "in.json: refused: " in capsys.readouterr().out
+    assert [(path.name, path.read_bytes()) for path in source.parent.iterdir()] == [("in.json", before)]
+
+
+def test_other_files_are_replaced_only_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = given(tmp_path / "in.json", future_loss=True), tmp_path / "out.json"
+    for there in ("my own notes", '{"learning_rate": 0.5}', "[]"):
+        target.write_text(there)
+        assert main([str(source), str(target)]) == 2
+        assert "--overwrite" in capsys.readouterr().err
+        assert target.read_text() == there and not (tmp_path / "out.json.notes.txt").exists()
+    assert main([str(source), str(target), "--overwrite"]) == 3
+    assert load_config(target).lora_alpha == 16.0
 
 
 def test_notes_that_are_no_longer_true_are_replaced(tmp_path: Path) -> None:

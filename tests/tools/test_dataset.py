@@ -14,7 +14,7 @@ import numpy
 import pytest
 from PIL import Image, PngImagePlugin
 
-from modules.tools.dataset.files import natural
+from modules.tools.dataset.files import find_images, natural
 from modules.util.image_metadata_util import extract_metadata
 from scripts.dataset import main
 from tests.tools.pictures import contents, picture
@@ -38,6 +38,168 @@ def folder(tmp_path: Path) -> Path:
 
 def call(*words: object) -> int:
     return main([str(word) for word in words])
+
+
+@pytest.mark.parametrize("orphan", ["pet_1.txt", "pet_1.caption", "pet_1-masklabel.png", "deeper/pet_1.txt"])
+def test_a_renamed_image_does_not_get_the_caption_or_mask_of_a_deleted_one(
+    folder: Path, orphan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2-masklabel.png").unlink()
+    picture(8).convert("L").save(folder / "mask.png")
+    (folder / orphan).write_bytes((folder / "mask.png").read_bytes())
+    (folder / "mask.png").unlink()
+    before = contents(folder)
+    words = ("rename", folder, "--pattern", "pet_{number}", "--subfolders")
+    assert call(*words) == 2
+    said = capsys.readouterr()
+    assert f"{orphan} is in the way" in said.out and "--overwrite" in said.err
+    assert contents(folder) == before
+    assert call(*words, "--overwrite") == 0
+    assert orphan not in contents(folder) and "pet_1.png" in contents(folder)
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("words", [("--edge", "32"), ("--to", "png"), ("--to", "jpeg"), ("--to", "webp")])
+@pytest.mark.parametrize("name", ["a.jpg", "a.webp", "a.png"])
+def test_ratings_of_a_person_and_prompts_in_comments_are_kept(
+    tmp_path: Path, name: str, words: tuple[str, str]
+) -> None:
+    packet = (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        '<rdf:Description xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="5"/></rdf:RDF></x:xmpmeta>'
+    )
+    prompt = "a fox\nSteps: 20, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x48"
+    extra: dict[str, object] = {"xmp": packet.encode()}
+    if name == "a.jpg":
+        extra["comment"] = prompt.encode()
+    if name == "a.png":
+        chunks = PngImagePlugin.PngInfo()
+        chunks.add_itxt("XML:com.adobe.xmp", packet)
+        chunks.add_text("parameters", prompt)
+        extra = {"pnginfo": chunks}
+    picture(1).save(tmp_path / name, **extra)
+    before = extract_metadata(tmp_path / name)
+    assert name == "a.webp" or before["prompt"] == "a fox"
+    assert call("rewrite", tmp_path, *words) == 0
+    (made,) = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert b'xmp:Rating="5"' in made.read_bytes()
+    assert extract_metadata(made).get("prompt") == before.get("prompt")
+    assert call("rewrite", tmp_path, "--strip") == 0
+    assert b"Rating" not in made.read_bytes() and b"fox" not in made.read_bytes()
+
+
+@pytest.mark.parametrize("link", ["a link.png", "zz link.png"])
+def test_links_to_images_of_the_folder_are_not_broken(
+    folder: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / link).symlink_to("cat 2.png")
+    for words in (("rename", "--pattern", "{number}"), ("rewrite", "--to", "webp")):
+        before = contents(folder)
+        assert call(words[0], folder, *words[1:]) == 2
+        assert f"{link} -> cat 2.png" in capsys.readouterr().err
+        assert contents(folder) == before
+    assert call("duplicates", folder, "--remove") == 0
+    assert call("forget", folder) == 0
+    assert (folder / "cat 2.png").is_file() and not (folder / link).is_symlink()
+
+
+def test_a_caption_stays_that_a_link_of_a_remaining_image_leads_to(folder: Path) -> None:
+    (folder / "dog.png").write_bytes((folder / "cat 2.png").read_bytes())
+    (folder / "dog.txt").write_text("a caption for two")
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2.txt").symlink_to("dog.txt")
+    assert call("duplicates", folder, "--remove") == 0
+    assert not (folder / "dog.png").exists()
+    assert (folder / "cat 2.txt").read_text() == "a caption for two"
+
+
+def test_files_that_other_programs_name_after_an_image_follow_it(folder: Path) -> None:
+    for name in ("cat 2.png.xmp", "cat 10.xmp", "cat 10.swarm.json", "gone.png.xmp"):
+        (folder / name).write_text(name)
+    (folder / "cat 2.webp").write_bytes((folder / "deeper" / "dog.webp").read_bytes())
+    (folder / "cat 2.txt").unlink()
+    (folder / "cat 2-masklabel.png").unlink()
+    (folder / "cat 2.png.txt").write_text("no caption, for training does not read it")
+    before = contents(folder)
+    assert find_images(folder, False)[0].caption() is None
+    assert call("rename", folder, "--pattern", "pet {number}") == 0
+    found = contents(folder)
+    assert found["pet 1.png"] == before["cat 2.png"] and found["pet 1.png.xmp"] == b"cat 2.png.xmp"
+    assert found["pet 3.xmp"] == b"cat 10.xmp" and found["pet 3.swarm.json"] == b"cat 10.swarm.json"
+    assert found["gone.png.xmp"] == b"gone.png.xmp" and found["pet 2.webp"] == before["cat 2.webp"]
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+
+
+def test_files_named_after_a_converted_image_get_its_new_name(folder: Path) -> None:
+    for name in ("cat 2.png.xmp", "cat 10.jpg.xmp", "deeper/dog.webp.json"):
+        (folder / name).write_text(name)
+    before = contents(folder)
+    assert call("rewrite", folder, "--to", "webp", "--subfolders") == 0
+    found = contents(folder)
+    assert found["cat 2.webp.xmp"] == b"cat 2.png.xmp" and found["cat 10.webp.xmp"] == b"cat 10.jpg.xmp"
+    assert found["deeper/dog.webp.json"] == b"deeper/dog.webp.json" and "cat 2.png.xmp" not in found
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+    (folder / "cat 2.webp.xmp").write_text("mine")
+    now = contents(folder)
+    assert call("rewrite", folder, "--to", "webp") == 2
+    assert contents(folder) == now
+    assert call("rewrite", folder, "--to", "webp", "--overwrite") == 0
+    assert contents(folder)["cat 2.webp.xmp"] == b"cat 2.png.xmp"
+    assert call("undo", folder) == 0
+    assert contents(folder) == now
+
+
+def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = {"cat 2-source.png": 5, "cat 2-source.2.png": 6, "cat 10_source.webp": 7, "a-source.png": 8}
+    for name, seed in sources.items():
+        picture(seed).save(folder / name)
+    before = contents(folder)
+    assert call("rename", folder, "--pattern", "{number:3}") == 0
+    found = contents(folder)
+    old = {new: name for name, data in before.items() for new, same in found.items() if same == data}
+    assert {new: old[new] for new in found if new.endswith((".png", ".jpg", ".webp")) and "/" not in new} == {
+        "001.png": "a-source.png",
+        "002.png": "cat 2.png", "002-masklabel.png": "cat 2-masklabel.png",
+        "002-source.png": "cat 2-source.png", "002-source.2.png": "cat 2-source.2.png",
+        "003.jpg": "cat 10.jpg", "003_source.webp": "cat 10_source.webp",
+    }  # fmt: skip
+    assert call("undo", folder) == 0
+    assert contents(folder) == before
+    (folder / "cat 10.png").write_bytes((folder / "a-source.png").read_bytes())
+    (folder / "cat 10.caption").unlink()
+    (folder / "cat 10.npz").unlink()
+    assert call("rename", folder, "--pattern", "{number}") == 2
+    assert "cat 10_source.webp (cat 10.*)" in capsys.readouterr().err
+
+
+def test_duplicates_leave_every_edit_its_source(tmp_path: Path) -> None:
+    # one source with two edits, an edit that equals its source, and an edit that is there twice
+    for name, seed in {
+        "a.png": 1, "a-source.png": 9, "b.png": 2, "b-source.png": 9, "c.png": 3, "c-source.png": 3,
+        "d.png": 1, "d-source.png": 9, "d-source.2.png": 7,
+    }.items():  # fmt: skip
+        picture(seed).save(tmp_path / name)
+        if "source" not in name:
+            (tmp_path / name).with_suffix(".txt").write_text(name)
+    before = contents(tmp_path)
+    assert call("duplicates", tmp_path, "--remove") == 0
+    gone = {"d.png", "d.txt", "d-source.png", "d-source.2.png"}
+    assert contents(tmp_path).keys() == before.keys() - gone
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+
+
+def test_two_images_do_not_come_to_share_a_caption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "cat 10.caption").unlink()
+    (folder / "cat 10.npz").unlink()
+    before = contents(folder)
+    assert call("rename", folder, "--pattern", "{folder}") == 2
+    assert "would belong to another image too" in capsys.readouterr().err
+    assert contents(folder) == before
 
 
 def test_captions_and_masks_follow_their_images(folder: Path) -> None:

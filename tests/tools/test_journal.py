@@ -162,6 +162,32 @@ def test_what_a_person_changed_since_is_not_replaced(folder: Path) -> None:
     assert contents(folder).keys() == {"0.png", "1.png", "1.txt"}
 
 
+def test_an_undo_names_what_it_cannot_restore(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    assert main(["rename", str(folder), "--pattern", "pet {number}"]) == 0
+    renamed = [name for name in contents(folder) if name not in before]
+    (folder / renamed[0]).rename(folder.parent / "elsewhere.png")
+    capsys.readouterr()
+    assert main(["undo", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("not restored: ") == 1 and f": {renamed[0]} is no longer there" in said
+    assert len(before.keys() - contents(folder).keys()) == 1
+
+
+def test_an_undo_that_can_restore_nothing_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    assert main(["rename", str(folder), "--pattern", "pet {number}"]) == 0
+    renamed = [name for name in contents(folder) if name not in before]
+    for name in renamed:
+        (folder / name).rename(folder / f"mine {name}")
+    assert main(["undo", str(folder)]) == 2
+    assert "nothing of 0001-rename can be undone any more" in capsys.readouterr().err
+    for name in renamed:
+        (folder / f"mine {name}").rename(folder / name)
+    assert main(["undo", str(folder)]) == 0
+    assert contents(folder) == before
+
+
 def test_a_new_file_of_the_old_name_stops_undo(folder: Path) -> None:
     number_them(folder)
     (folder / "0.png").write_bytes(b"my own")

@@ -117,6 +117,16 @@ def test_devices_fifos_and_folders_are_no_file_to_write(
     assert not Path("/dev/null").is_file()
 
 
+@pytest.mark.parametrize("content", [b"a caption of a person", b"\x89PNG\r\n\x1a\n" + bytes(40), b'{"seed": 1}'])
+def test_a_file_that_holds_no_weights_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_bytes(content)
+    refused(write_config(tmp_path, output_model_destination=str(mine)), capsys, "is not a safetensors file")
+    assert mine.read_bytes() == content
+
+
 class PutInTheWay(Callback):
     """Somebody makes a file at the destination while the run is training."""
 

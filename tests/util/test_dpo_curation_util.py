@@ -79,6 +79,33 @@ def test_without_validation_pairs_the_validation_concepts_are_switched_off(expor
     }  # fmt: skip
 
 
+def test_a_list_of_concepts_that_a_person_made_or_changed_is_kept(exported, tmp_path):
+    out, manifest = exported
+    concepts = out / "concepts.json"
+
+    def kept() -> list[bytes]:
+        return [path.read_bytes() for path in sorted(out.glob("concepts.before-*.json"))]
+
+    concepts.write_text('[{"path": "/my/other images"}]')
+    mine = concepts.read_bytes()
+    util.finalize_export(out, manifest, 20.0)
+    assert kept() == [mine]
+    written = json.loads(concepts.read_text())
+    for share in (0.0, 50.0):
+        util.finalize_export(out, manifest, share)
+    out.rename(tmp_path / "moved")
+    out = tmp_path / "moved"
+    util.finalize_export(out, util.load_manifest(out), 20.0)
+    assert kept() == [mine], "the list of an earlier call, another share or place is the program's own"
+    written[0]["balancing"] = 3.0
+    concepts = out / "concepts.json"
+    concepts.write_text(json.dumps(written))
+    changed = concepts.read_bytes()
+    util.finalize_export(out, util.load_manifest(out), 20.0)
+    assert set(kept()) == {mine, changed}
+    assert json.loads(concepts.read_text())[0]["balancing"] == 1.0
+
+
 def test_a_crash_in_the_middle_of_finalising_is_mended_by_the_next_call(exported, monkeypatch):
     out, manifest = exported
     real, calls = util._move_pair_file, []

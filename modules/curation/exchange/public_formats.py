@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from modules.curation.exchange.parquet_child import parquet_rows
 from modules.curation.exchange.parquet_rows import MAX_IMAGE_BYTES
-from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_finalized_pairs
-from modules.util.errors import DataError, UserError
+from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair, copy_image, scan_finalized_pairs
+from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import parse_json, read_json, write_text
-from modules.util.owned_files import fault_of_path, shown
+from modules.util.owned_files import TEMPORARY, Owned, fault_of_path, shown
 from modules.util.pairs.dpo_pair_files import SOURCE_FOLDER
 from modules.util.pairs.pair_sources import find_sources
 from modules.util.pairs.source_files import MOST_SOURCES
@@ -283,28 +283,54 @@ def _export_folder(
     listing: str,
     row: Callable[[dict[str, str], list[str], str, str], dict[str, Any]],
 ) -> int:
-    """Copy the finalised pairs below ``target`` and write one list per split, the list last."""
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+    """Copy the finalised pairs to ``target`` and write one list per split; after a fault or a kill, nothing."""
+    for place in (target, target.parent):
+        if place.is_dir():
+            Owned(place, local=True).sweep(TEMPORARY)
+    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is not empty", hint="choose a new folder")
     pairs = scan_finalized_pairs(output_dir)
+    _check_pairs(output_dir, pairs, len(set(folders.values())) == 1)
+    lines: dict[str, list[str]] = {"train": [], "val": []}
+    lists = {split: f"{folders[split]}/{listing or split}.jsonl".removeprefix("/") for split in lines}
+    with Owned(target, local=True).filled_at_once(last=lists["val"].partition("/")[0]) as owned:
+        for pair in pairs:
+            folder = owned.root / folders[pair.split]
+            names = {}
+            for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
+                assert image is not None  # checked above
+                names[side] = f"{side}/{image.name}"
+                copy_image(image, folder / names[side])
+            sources = find_sources(Path(output_dir), pair.pair_id)
+            for image in sources:
+                copy_image(image, folder / SOURCE_FOLDER / image.name)
+            places = [f"{SOURCE_FOLDER}/{image.name}" for image in sources]
+            made = row(names, places, pair.chosen_caption or "", pair.pair_id)
+            lines[pair.split].append(json.dumps(made, ensure_ascii=False))
+        for split, rows in lines.items():
+            if rows:
+                write_text(owned.root / lists[split], "\n".join(rows) + "\n")
+    return len(pairs)
+
+
+def _check_pairs(
+    output_dir: str | os.PathLike[str], pairs: Sequence[FinalizedPair], together: bool
+) -> None:
+    """Raise ``UserError`` unless all pairs can be exported.
+
+    Args:
+        together: whether train and val are written to one folder.
+    """
     if not pairs:
         raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
-    lines: dict[str, list[str]] = {"train": [], "val": []}
     for pair in pairs:
         if pair.chosen is None or pair.rejected is None:
             raise DataError(f"pair {pair.pair_id} has lost a side", hint="open the review window")
-        folder = target / folders[pair.split]
-        names = {}
-        for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
-            names[side] = f"{side}/{image.name}"
-            copy_image(image, folder / names[side])
-        sources = find_sources(Path(output_dir), pair.pair_id)
-        for image in sources:
-            copy_image(image, folder / SOURCE_FOLDER / image.name)
-        places = [f"{SOURCE_FOLDER}/{image.name}" for image in sources]
-        made = row(names, places, pair.chosen_caption or "", pair.pair_id)
-        lines[pair.split].append(json.dumps(made, ensure_ascii=False))
-    for split, rows in lines.items():
-        if rows:
-            write_text(target / folders[split] / f"{listing or split}.jsonl", "\n".join(rows) + "\n")
-    return len(pairs)
+    twice = {pair.pair_id for pair in pairs if pair.split == "train"} & {
+        pair.pair_id for pair in pairs if pair.split == "val"
+    }
+    if together and twice:
+        raise DataError(
+            f"pairs are in train and in val:\n{list_offenders(sorted(twice))}",
+            hint="remove one of the two files of each side, and finalise again",
+        )

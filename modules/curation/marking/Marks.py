@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
-from modules.util.jsonio import write_json
+from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import shown
+
+log = logging.getLogger(__name__)
 
 MOST_FOR_ONE = 3
 """Maximum number of comparisons made from one mark."""
 LIKES_NAME = "likes.json"
+WHY = "marked in the grid"
+"""The source of marks set in the grid."""
 NAMES: dict[bool | None, str] = {True: "like", False: "dislike"}
 
 
@@ -92,17 +100,26 @@ class Marks:
         favourites.
         """
         return [
-            {"file": name, "prompt": self._prompts[key], "mark": NAMES[like], "why": "marked in the grid"}
+            {"file": name, "prompt": self._prompts[key], "mark": NAMES[like], "why": WHY}
             for key, said in self._said.items()
             for name, like in said.items()
             if like is not None
         ]
 
     def write(self, folder: Path) -> None:
-        """Write them to ``likes.json`` in a folder of pairs. Without marks, no file is written."""
+        """Write them to ``likes.json`` in a folder of pairs. Without marks, no file is written.
+
+        Marks of an import that was told to list them there stay in the file, and a file that lists no marks is left
+        alone.
+        """
         listed, file = self.listed(), folder / LIKES_NAME
-        if listed or file.is_file():
-            write_json(file, listed)
+        before = _marks_in(file)
+        if before is None:
+            log.warning("%s is not a list of likes: it is left as it is, and yours are not written", shown(file))
+            return
+        made = [*(one for one in before if one.get("why") != WHY), *listed]
+        if made != before:
+            write_json(file, made)
 
     def comparisons(self) -> list[Preferred]:
         """The comparisons for learning a taste: within a prompt, likes beat all others, and seen images beat
@@ -120,6 +137,18 @@ class Marks:
             replace(made, weight=sum(1 / uses[name] for name in (made.better, made.worse) if name in uses))
             for made in found
         ]
+
+
+def _marks_in(file: Path) -> list[dict[str, Any]] | None:
+    """The marks that a file lists; none without a file, ``None`` if it is something else."""
+    if not file.is_file():
+        return []
+    try:
+        data = read_json(file, "list of likes")
+    except UserError:
+        return None
+    good = isinstance(data, list) and all(isinstance(one, dict) and "mark" in one for one in data)
+    return data if good else None
 
 
 Named = tuple[str, str]

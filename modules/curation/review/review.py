@@ -183,8 +183,10 @@ class PairReview:
         swap_sides(self.output_dir, pair)
 
     def _swap_back(self, step: Step) -> None:
+        """Swap the sides again, unless an interrupted undo has done so. A person may have edited the images."""
         pair = self._pair(step["pair_id"])
-        if pair.chosen is None or file_sha256(pair.chosen) == step["chosen"]:
+        digests = [None if image is None else file_sha256(image) for image in (pair.chosen, pair.rejected)]
+        if digests[0] == step["chosen"] or digests[1] != step["chosen"]:
             swap_sides(self.output_dir, pair)
 
     def edit_caption(self, pair_id: str, caption: str) -> None:
@@ -211,9 +213,10 @@ class PairReview:
 
     def _caption_back(self, step: Step) -> None:
         """Restore captions in the reverse order of ``edit_caption``, so that an interrupted undo leaves a
-        known state.
+        known state. A caption that a person has edited since stays, and nothing is undone.
         """
         pair = self._pair(step["pair_id"])
+        self._check_captions(step, pair)
         if step["prompt"] is not None:
             self._set_prompt(step["pair_id"], step["prompt"])
         for side in reversed(SIDES):
@@ -226,6 +229,16 @@ class PairReview:
             else:
                 with self._owned.write(name) as temporary:
                     temporary.write_bytes(f"{caption}\n".encode() if caption else b"")
+
+    def _check_captions(self, step: Step, pair: FinalizedPair) -> None:
+        now = {"chosen": pair.chosen_caption, "rejected": pair.rejected_caption}
+        for side in SIDES if "text" in step else ():
+            if now[side] not in (None, step["captions"][side], caption_of(step["text"])):
+                caption = getattr(pair, side).with_suffix(".txt")
+                raise UserError(
+                    f"{caption} was changed since",
+                    hint="move this file elsewhere, then undo again; nothing was changed",
+                )
 
     def _set_prompt(self, pair_id: str, prompt: str) -> None:
         manifest = load_manifest(self.output_dir)

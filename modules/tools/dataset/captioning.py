@@ -12,17 +12,13 @@ from typing import NamedTuple
 import numpy
 from PIL import Image, ImageOps
 
-from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, shared_files
+from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, shared_files, sources_of_edits
 from modules.tools.Journal import Journal
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import read_bytes
 
 Describe = Callable[[Sequence[Image.Image]], Sequence[str | UserError]]
 Tell = Callable[[int, str], None]
-
-
-SOURCES = ("-source", "_source")
-"""Suffixes of source images, whose results have the captions."""
 
 
 class Mode(StrEnum):
@@ -75,12 +71,8 @@ def plan_captions(root: Path, images: list[DataImage], mode: Mode) -> list[DataI
 
 def captioned_images(images: list[DataImage]) -> list[DataImage]:
     """The images that have captions of their own: all except sources of edits."""
-    stems = {one.stem for one in images}
-    return [
-        one
-        for one in images
-        if not any(one.stem.endswith(end) and one.stem.removesuffix(end) in stems for end in SOURCES)
-    ]
+    sources = sources_of_edits(images)
+    return [one for one in images if one.name not in sources]
 
 
 def write_captions(

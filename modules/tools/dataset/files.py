@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,10 @@ from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MASKS = ("-masklabel", "-condlabel")
 CAPTIONS = (".txt", ".caption")
+SWARM = ".swarm.json"
+"""Ending of SwarmUI's files next to images, which hold stars."""
 MAX_CAPTION = 1 << 20
+_SOURCE = re.compile(r"(.+)[-_]source(?:\.[2-9])?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class DataImage:
     Args:
         name: name of the image.
         masks: images of its name with ``-masklabel`` or ``-condlabel``.
-        others: captions and other files of its name.
+        others: captions and other files of its name, also those named after its whole name: ``a.png.xmp``.
     """
 
     name: str
@@ -47,7 +50,8 @@ class DataImage:
         """The name of its caption, if it has one: ``.txt``, which training reads by default, takes precedence
         over ``.caption``.
         """
-        found = (name for end in CAPTIONS for name in self.others if name.lower().endswith(end))
+        own = [name for name in self.others if _stem(name) == self.stem]
+        found = (name for end in CAPTIONS for name in own if name.lower().endswith(end))
         return next(found, None)
 
 
@@ -69,6 +73,18 @@ def find_images(root: Path, subfolders: bool) -> list[DataImage]:
         found += _images_of(names)
     check_utf8(name for image in found for name in image.all)
     return sorted(found, key=lambda image: natural(image.name))
+
+
+def images_after(root: Path, subfolders: bool, names: Mapping[str, str]) -> list[DataImage]:
+    """The images of a folder as they would be once files have other names.
+
+    Args:
+        names: old to new name of every renamed file.
+    """
+    found: list[DataImage] = []
+    for files in _files_of(root, subfolders):
+        found += _images_of(list({names.get(name, name) for name in files}))
+    return found
 
 
 def caption_text(root: Path, image: DataImage) -> str | None:
@@ -144,23 +160,34 @@ def _is_image(name: str) -> bool:
 
 def _owner(name: str) -> str:
     """The stem of the image that a file belongs to."""
-    stem = _stem(name)
+    stem = name[: -len(SWARM)] if name.lower().endswith(SWARM) else _stem(name)
     mask = next((ending for ending in MASKS if stem.lower().endswith(ending)), "")
     return stem[: len(stem) - len(mask)] if _is_image(name) and mask else stem
 
 
 def _images_of(names: list[str]) -> list[DataImage]:
     belonging: dict[str, list[str]] = defaultdict(list)
+    there = set(names)
     for name in sorted(names):
-        belonging[_owner(name)].append(name)
+        image = _stem(name)
+        # other programs name their files after the whole name of an image: a.png.xmp
+        whole = image in there and _is_image(image) and not _is_image(name)
+        belonging[image if whole else _owner(name)].append(name)
     made = []
     for stem, files in belonging.items():
         pictures = [name for name in files if _is_image(name)]
         images = [name for name in pictures if _stem(name) == stem]
         masks = tuple(name for name in pictures if name not in images)
         others = tuple(name for name in files if name not in pictures)
-        made += [DataImage(name, masks, others) for name in images]
+        made += [DataImage(name, masks, (*others, *belonging.get(name, ()))) for name in images]
     return made
+
+
+def sources_of_edits(images: Sequence[DataImage]) -> dict[str, str]:
+    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result."""
+    stems = {image.stem for image in images}
+    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
+    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
 
 
 def shared_files(images: list[DataImage]) -> list[str]:
@@ -170,3 +197,33 @@ def shared_files(images: list[DataImage]) -> list[str]:
         for name in (*image.masks, *image.others):
             users[name].append(image.name)
     return [f"{name} ({', '.join(names)})" for name, names in users.items() if len(names) > 1]
+
+
+def links_to(root: Path, images: Iterable[DataImage], gone: Collection[str]) -> dict[str, str]:
+    """Links among the files of images that lead to one of the files ``gone``, each with that file."""
+    real = Path(os.path.realpath(root))
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for image in images for name in image.all):
+        path = root / name
+        if not path.is_symlink():
+            continue
+        # the next file, which may be a link too, and the last one
+        for target in (Path(os.path.realpath(path.parent), path.readlink()), path.resolve()):
+            inside = Path(os.path.normpath(target))
+            if inside.is_relative_to(real) and (there := inside.relative_to(real).as_posix()) in gone:
+                found[name] = there
+    return found
+
+
+def check_links(root: Path, images: Iterable[DataImage], gone: Collection[str]) -> None:
+    """Refuse to give files other names while links lead to them.
+
+    Raises:
+        DataError: there are such links.
+    """
+    found = [f"{name} -> {target}" for name, target in links_to(root, images, gone).items()]
+    if found:
+        raise DataError(
+            f"links would lead nowhere, because their files get other names:\n{list_offenders(found)}",
+            hint="replace these links by copies of their files, or remove them",
+        )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from modules.curation.intake.duplicates import Fingerprint, equal_files, fingerprint, near_fingerprints
 from modules.curation.intake.image_size import image_size
-from modules.tools.dataset.files import DataImage, caption_text
+from modules.tools.dataset.files import DataImage, caption_text, links_to, sources_of_edits
 from modules.tools.Journal import Journal
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.errors import DataError
@@ -34,11 +34,16 @@ class Duplicate(NamedTuple):
 
 
 def find_duplicates(root: Path, images: list[DataImage], distance: int, progress: Tell) -> list[Duplicate]:
-    """Find images that equal an earlier one, byte for byte or visually.
+    """Find images that equal an earlier one, byte for byte or visually. Links count as later than files.
+
+    Sources of edits are left alone: several results may have the same one, and a result may equal its own.
 
     Args:
         distance: maximum number of differing bits (of 64) of their difference hashes.
     """
+    sources = sources_of_edits(images)
+    images = [image for image in images if image.name not in sources]
+    images = sorted(images, key=lambda image: (root / image.name).is_symlink())
     paths = [root / image.name for image in images]
     same = equal_files(paths, [path.stat().st_size for path in paths])
     looks: list[tuple[int, Fingerprint]] = []
@@ -62,12 +67,19 @@ def find_duplicates(root: Path, images: list[DataImage], distance: int, progress
 def take_out(root: Path, images: list[DataImage], found: list[Duplicate]) -> None:
     """Remove the later of equal images, with captions and masks. ``Journal.undo`` restores them.
 
-    Captions and masks that are shared with a remaining image (``a.txt`` of ``a.jpg`` and ``a.png``) stay.
+    Captions and masks that are shared with a remaining image (``a.txt`` of ``a.jpg`` and ``a.png``) stay, and so do
+    files that its links lead to. An edit takes its sources with it.
     """
     out = {one.image.name for one in found}
-    needed = {name for image in images if image.name not in out for name in image.all}
+    stay = {image.stem for image in images if image.name not in out}
+    gone = {name for name, result in sources_of_edits(images).items() if result not in stay}
+    taken = [image for image in images if image.name in out | gone]
+    out |= gone
+    rest = [image for image in images if image.name not in out]
+    needed = {name for image in rest for name in image.all}
+    needed |= {*links_to(root, rest, {name for image in images for name in image.all}).values()}
     with Journal(root).job("duplicates") as job:
-        for name in dict.fromkeys(name for one in found for name in one.image.all):
+        for name in dict.fromkeys(name for one in taken for name in one.all):
             if name not in needed:
                 job.keep(name)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, PngImagePlugin, TiffImagePlugin
 
-from modules.tools.dataset.files import DataImage
+from modules.tools.dataset.files import DataImage, check_links
 from modules.tools.dataset.renaming import check_taken
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -28,6 +28,9 @@ SWAPPED = (5, 6, 7, 8)
 MAX_SIDE = 16384
 MAX_BYTES = 1 << 30
 STRIPPED = "without metadata"
+XMP_TEXT = "XML:com.adobe.xmp"
+MOST_IN_SEGMENT = 65502 - len(b"http://ns.adobe.com/xap/1.0/\0")
+"""Bytes of an XMP packet that fit into one segment of a JPEG file."""
 START_OF_SCAN, END_OF_IMAGE, COMMENT = 0xDA, 0xD9, 0xFE
 # after any fill bytes; FF 00 and FF D0 to D7 are part of the pixels
 MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
@@ -213,19 +216,45 @@ def rewrite(
         progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: names are taken. Nothing was changed.
+        UserError: names are taken, or links lead to files that get other names. Nothing was changed.
     """
     plan = [files for files in plan if not files[0].skip]
+    every = [one for files in plan for one in files if not one.skip]
+    check_links(root, [DataImage(one.old) for one in every], {one.old for one in every if one.new != one.old})
     needed = [one.new for files in plan for one in files if one.new != one.old]
     _check_twice(plan)
+    follow = _named_after(root, plan)
+    needed += [target for names in follow.values() for target in names.values()]
     taken = [name for name in needed if os.path.lexists(root / name)]
     check_taken(sorted(set(taken)), overwrite)
     with Journal(root).job("rewrite") as job:
         for number, files in enumerate(plan):
             progress(number, files[0].old)
             done = [one for one in files if not one.skip]
+            others = follow.get(files[0].old, {})
             old = [one.old for one in done] + [one.new for one in done if one.new in taken]
+            for name, target in others.items():
+                if target in taken:
+                    job.keep(target)
+                job.move(name, target)
             job.replace(old, {one.new: partial(_write, root / one.old, one, wanted) for one in done})
+
+
+def _named_after(root: Path, plan: list[list[Rewrite]]) -> dict[str, dict[str, str]]:
+    """Files that other programs name after the whole name of a converted image, ``a.png.xmp``, with their new names.
+
+    Returns:
+        Old to new names, by image.
+    """
+    converted = {files[0].old: files[0].new for files in plan if files[0].new != files[0].old}
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for folder in {PurePosixPath(name).parent for name in converted}:
+        for path in sorted((root / folder).iterdir()):
+            name = (folder / path.name).as_posix()
+            image = name.rpartition(".")[0]
+            if image in converted and name not in converted:
+                found[image][name] = converted[image] + name[len(image) :]
+    return found
 
 
 def _check_twice(plan: list[list[Rewrite]]) -> None:
@@ -251,7 +280,7 @@ def _write(source: Path, one: Rewrite, wanted: Wanted, target: Path) -> None:
     with Image.open(source) as opened:
         profile = opened.info.get("icc_profile")
         image: Image.Image = ImageOps.exif_transpose(opened)
-        extra = {} if wanted.strip else _metadata(opened, one.format)
+        extra = {} if wanted.strip else _metadata(opened, one.format, _packet(image))
         clear = "transparency" in opened.info
         if clear or image.mode not in PLAIN_MODES:
             profile = None if image.mode == "CMYK" else profile
@@ -311,23 +340,43 @@ def _webp_without_metadata(data: bytes) -> bytes:
 WITHOUT_METADATA = {"JPEG": _jpeg_without_metadata, "WEBP": _webp_without_metadata}
 
 
-def _metadata(opened: Image.Image, made_format: str) -> dict[str, Any]:
+def _packet(image: Image.Image) -> bytes:
+    """The XMP packet of an image, which holds ratings, without its orientation once the pixels are turned."""
+    packet = image.info.get("xmp") or image.info.get(XMP_TEXT) or b""
+    return packet.encode() if isinstance(packet, str) else packet if isinstance(packet, bytes) else b""
+
+
+def _metadata(opened: Image.Image, made_format: str, packet: bytes) -> dict[str, Any]:
     """Metadata of a file in the form of ``save`` arguments. Texts of PNG files are the prompt of a generated
     image.
+
+    Args:
+        packet: its XMP packet; empty if there is none.
     """
     exif = opened.getexif()
     exif.pop(ORIENTATION, None)
     texts = {str(key): value for key, value in opened.info.items() if isinstance(value, str)}
+    texts.pop(XMP_TEXT, None)
+    remark = opened.info.get("comment")
+    remark = remark if isinstance(remark, bytes) else b""
     found: dict[str, Any] = {}
     if made_format == "PNG":
         if not texts and 0x9286 in exif.get_ifd(0x8769):
             texts = {"parameters": _comment(exif.get_ifd(0x8769)[0x9286])}
+        texts |= {"Comment": remark.decode("utf-8", "replace")} if remark else {}
+        texts |= {XMP_TEXT: packet.decode("utf-8", "replace")} if packet else {}
         chunks = PngImagePlugin.PngInfo()
         for key, value in texts.items():
             chunks.add_itxt(key, value)
         found["pnginfo"] = chunks
-    elif "parameters" in texts and 0x9286 not in exif.get_ifd(0x8769):
-        exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + texts["parameters"].encode("utf-16-be")
+    else:
+        known = texts.get("parameters") or ("" if made_format == "JPEG" else remark.decode("utf-8", "replace"))
+        if known and 0x9286 not in exif.get_ifd(0x8769):
+            exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + known.encode("utf-16-be")
+        if packet and (made_format != "JPEG" or len(packet) <= MOST_IN_SEGMENT):
+            found["xmp"] = packet
+        if remark and made_format == "JPEG":
+            found["comment"] = remark
     if len(exif) or exif.get_ifd(0x8769):
         found["exif"] = exif.tobytes()
     return found

@@ -85,7 +85,9 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
             f"the backup {target} cannot be written: {error.strerror or error}",
             hint="make room on the disk; the backups before it are intact",
         ) from error
-    for old in list_backups(folder)[keep:] if keep else []:
+    # a damaged one of a later step may count as newer where the clock went back
+    others = [path for path in list_backups(folder) if path != target]
+    for old in others[keep - 1 :] if keep else []:
         try:
             remove_backup(old)
         except UserError as error:

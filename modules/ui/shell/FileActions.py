@@ -34,6 +34,8 @@ class FileActions:
     ) -> None:
         self._ui, self._memory, self._presets, self._changed = ui, memory, presets, changed
         self.path = ""
+        self._seen: tuple[Path, bytes] | None = None
+        """The config that was opened or saved last, with its content."""
 
     # -- files -----------------------------------------------------------------------------------------------
 
@@ -68,6 +70,7 @@ class FileActions:
             self._ui.error(error)
             return False
         self._take(config, words.UNDO_OPEN.format(name=path.name), path)
+        self._see(path)
         self._ui.status(". ".join([words.OPENED.format(path=path), *notes]))
         return True
 
@@ -89,7 +92,14 @@ class FileActions:
         return path is not None and self.save_to(path)
 
     def save_to(self, path: Path) -> bool:
-        """Write the config. Texts that are not valid values are left out, and stay on the screen."""
+        """Write the config. Texts that are not valid values are left out, and stay on the screen.
+
+        What another program has written into the file since is replaced only after a question.
+        """
+        question = words.CHANGED_QUESTION.format(path=path)
+        buttons = (words.REPLACE, words.CANCEL)
+        if self._has_changed(path) and ask_buttons(self._ui, words.CHANGED_TITLE, question, buttons) != 0:
+            return False
         try:
             self._ui.state.config.save(path)
         except OSError as error:
@@ -98,6 +108,7 @@ class FileActions:
             )
             return False
         self._ui.state.mark_saved()
+        self._see(path)
         self.path = str(path)
         self._memory.remember(path)
         self._changed()
@@ -105,6 +116,21 @@ class FileActions:
         said = words.SAVED_WITH_UNREADABLE if unread else words.SAVED
         self._ui.status(said.format(path=path, fields=counted(unread, "field")))
         return True
+
+    def _see(self, path: Path) -> None:
+        try:
+            self._seen = path, path.read_bytes()
+        except OSError:
+            self._seen = None
+
+    def _has_changed(self, path: Path) -> bool:
+        """Return whether the config has other content than when it was opened or saved last."""
+        if self._seen is None or self._seen[0] != path:
+            return False
+        try:
+            return path.read_bytes() != self._seen[1]
+        except OSError:
+            return False
 
     # -- other programs --------------------------------------------------------------------------------------
 
@@ -150,10 +176,15 @@ class FileActions:
         self._changed()
 
     def keep_preset(self) -> None:
-        """Ask for a name and save the settings as a preset."""
+        """Ask for a name and save the settings as a preset. A preset of that name is replaced only after a question."""
         name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
         if name:
             try:
+                path = self._presets.path_for(name)
+                question = words.REPLACE_QUESTION.format(name=path.stem)
+                buttons = (words.REPLACE, words.CANCEL)
+                if path.exists() and ask_buttons(self._ui, words.KEEP_TITLE, question, buttons) != 0:
+                    return
                 made = self._presets.save(name, self._ui.state.config)
             except UserError as error:
                 self._ui.error(error)

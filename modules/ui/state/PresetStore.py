@@ -81,16 +81,24 @@ class PresetStore:
                 setattr(made, name, state.value(name))
         return made
 
+    def path_for(self, name: str) -> Path:
+        """The file in which a preset of this name is saved.
+
+        Raises:
+            UserError: the name is invalid.
+        """
+        clean = _BAD.sub("-", name).strip(" .#")
+        if not clean:
+            raise UserError("a preset needs a name", hint="use letters and digits")
+        return self.folder / f"{clean}.json"
+
     def save(self, name: str, config: TrainConfig) -> Preset:
         """Save what differs from the defaults under a name, replacing an older preset of that name.
 
         Raises:
             UserError: the name is invalid, or the folder is not writable.
         """
-        clean = _BAD.sub("-", name).strip(" .#")
-        if not clean:
-            raise UserError("a preset needs a name", hint="use letters and digits")
-        path = self.folder / f"{clean}.json"
+        path = self.path_for(name)
         data = {key: value for key, value in config.sparse_dict().items() if key not in KEPT}
         try:
             write_json(path, data)

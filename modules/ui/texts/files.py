@@ -7,6 +7,10 @@ SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
 NEW = "New settings"
 NEW_AFTER_CHANGES = "New settings. Ctrl+Z restores the previous ones"
 
+# saving
+CHANGED_TITLE = "Changed by another program"
+CHANGED_QUESTION = "{path} was changed since it was opened. Replace it with the settings of this window?"
+
 # windows that ask
 OPEN_CONFIG = "Open a config"
 SAVE_CONFIG = "Save the config"
@@ -37,6 +41,7 @@ LEFT_BEHIND = "{settings} of {name} could not be imported:"
 # presets
 PRESET_APPLIED = "Preset {name}. Ctrl+Z restores the previous settings"
 KEEP_TITLE, KEEP_QUESTION = "Save as a preset", "Name of the preset"
+REPLACE_QUESTION, REPLACE = "You have a preset {name} already. Replace it?", "Replace"
 KEPT = "Preset saved as {path}"
 NO_OWN_PRESETS = "You have no presets of your own"
 REMOVE_TITLE, REMOVE_QUESTION = "Remove a preset", "Which preset?"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from modules.spec.registry import FAMILIES
 from modules.util.enum.choices import ModelFormat, TrainingMethod
 from modules.util.errors import DataError, UserError
+from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import Owned, shown
 
 if TYPE_CHECKING:
@@ -91,12 +92,30 @@ def _word_places(config: TrainConfig, place: OutputPlace) -> list[str]:
     ]
 
 
+def _check_weights(path: Path) -> None:
+    """Refuse to replace a file that holds no weights: a caption, an image, a config. Links are replaced as links."""
+    if path.is_symlink() or not path.is_file() or not (size := path.stat().st_size):
+        return
+    try:
+        head = read_plain(path, 9)
+    except OSError as error:
+        raise DataError(
+            f"{shown(path)} already exists and cannot be read: {error.strerror}", FIELD, "choose another name"
+        ) from error
+    if head[8:] != b"{" or int.from_bytes(head[:8], "little") > size - 8:
+        raise DataError(
+            f"{shown(path)} already exists and is not a safetensors file: it is left as it is",
+            FIELD,
+            "choose another name, or move away what is there",
+        )
+
+
 def check_output(config: TrainConfig) -> None:
     """Refuse an output that would replace something the program did not write.
 
     Raises:
         DataError: the output exists and ``prevent_overwrites`` is on, or it must not be replaced: a folder in
-            place of a file, a folder with other files, a device, or a file of the base model.
+            place of a file, a folder with other files, a device, a file of the base model, or one without weights.
     """
     spec = FAMILIES[config.model_type.value]
     adapter = config.training_method.writes_file
@@ -122,6 +141,7 @@ def check_output(config: TrainConfig) -> None:
             owned.check_replaceable(place.path.name, kept)
         else:
             owned.check_writable(place.path.name, kept)
+            _check_weights(owned.path(place.path.name))
         for name in words:
             folder = owned.path(name).parent
             if os.path.lexists(folder) and not folder.is_dir():
@@ -131,6 +151,7 @@ def check_output(config: TrainConfig) -> None:
                     "choose another name, or move away what is there",
                 )
             owned.check_writable(name, kept)
+            _check_weights(owned.path(name))
     except DataError:
         raise
     except UserError as error:

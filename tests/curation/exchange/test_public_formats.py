@@ -11,9 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from modules.curation.exchange.public_formats import BadRow, PublicFile, PublicPair, export_datasets_folder
+from modules.curation.exchange.public_formats import (
+    BadRow,
+    PublicFile,
+    PublicPair,
+    export_datasets_folder,
+    export_jsonl_folder,
+)
 from modules.util import dpo_curation_util as util
 from modules.util.errors import DataError, UserError
+from tests.changes import full_disk
 
 CORPUS = Path(__file__).parents[2] / "faults" / "corpus" / "parquet"
 
@@ -156,3 +163,40 @@ def test_the_exported_folder_reads_back_as_the_same_pairs(folder, tmp_path):
     assert sorted(rows) == sorted((p, jpeg(ord("abc"[i]))) for i, p in enumerate(("one", "two", "three")))
     with pytest.raises(UserError, match="not empty"):
         export_datasets_folder(out, tmp_path / "hf")
+
+
+@pytest.mark.parametrize("export", [export_datasets_folder, export_jsonl_folder])
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(folder, tmp_path, export, exists):
+    out, target = tmp_path / "out", tmp_path / "there" / "exported"
+    manifest = util.load_manifest(out)
+    for i, prompt in enumerate(("one", "two", "three")):
+        pair = (folder / "images" / "abc"[i]).with_suffix(".jpg"), folder / "images" / "d.jpg"
+        util.export_single_pair(out, manifest, *pair, prompt, "1:1")
+    util.finalize_export(out, manifest, 0.0)
+    if exists:
+        target.mkdir(parents=True)
+    lost = out / "rejected" / "train" / "pair_0001.jpg"
+    kept = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(DataError, match="pair_0001 has lost a side"):
+        export(out, target)
+    lost.write_bytes(kept)
+    with full_disk(after=9), pytest.raises((UserError, OSError)):
+        export(out, target)
+    assert target.exists() == exists and not list(tmp_path.glob("there/**/*.*"))
+    assert export(out, target) == 3
+    assert len(list(target.rglob("*.jpg"))) == 6
+
+
+def test_a_pair_in_both_splits_is_not_written_over_another_one(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest = util.load_manifest(out)
+    util.export_single_pair(out, manifest, folder / "images" / "a.jpg", folder / "images" / "d.jpg", "one", "1:1")
+    util.finalize_export(out, manifest, 0.0)
+    for side, name in (("chosen", "b.jpg"), ("rejected", "c.jpg")):
+        (out / side / "val" / "pair_0000.jpg").write_bytes((folder / "images" / name).read_bytes())
+    with pytest.raises(DataError, match="in train and in val:\n.*pair_0000"):
+        export_jsonl_folder(out, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+    assert export_datasets_folder(out, tmp_path / "exported") == 2

@@ -240,6 +240,22 @@ def test_the_list_of_likes_is_written_and_follows_undo(tmp_path):
     assert json.loads((out / "likes.json").read_text()) == expected
 
 
+def test_likes_that_an_import_listed_stay_when_the_pairs_are_finalised(tmp_path):
+    client = Client(tmp_path, {"a": 3}, mode=GRID)
+    client(like("a", 0), seen("a", 1), {"do": "close"})
+    out, theirs = tmp_path / "out", {"file": "x.png", "prompt": "x", "mark": "like", "why": "starred in SwarmUI"}
+    mine = {"file": "a0.png", "prompt": "a", "mark": "like", "why": "marked in the grid"}
+    (out / "likes.json").write_text(json.dumps([theirs]))
+    commands.finalize(out, 0)
+    assert json.loads((out / "likes.json").read_text()) == [theirs, mine]
+    commands.finalize(out, 0)
+    assert json.loads((out / "likes.json").read_text()) == [theirs, mine]
+    for other in ('{"posts": [1]}', "[1, 2]", "not JSON"):
+        (out / "likes.json").write_text(other)
+        commands.finalize(out, 0)
+        assert (out / "likes.json").read_text() == other
+
+
 numbers = st.lists(st.integers(0, 30), unique=True, max_size=9)
 
 

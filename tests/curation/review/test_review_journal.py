@@ -141,6 +141,32 @@ def test_a_swap_that_was_noted_and_not_done_is_not_swapped_by_undoing(folder, mo
     assert snapshot(folder) == before
 
 
+def test_a_swap_is_taken_back_although_an_image_was_edited_since(folder):
+    PairReview(folder).swap("pair_0001")
+    swapped = PairReview(folder).find("pair_0001")
+    theirs = swapped.rejected.read_bytes()
+    swapped.chosen.write_bytes(swapped.chosen.read_bytes() + b"edited")
+    mine = swapped.chosen.read_bytes()
+    assert PairReview(folder).undo()
+    pair = PairReview(folder).find("pair_0001")
+    assert (pair.chosen.read_bytes(), pair.rejected.read_bytes()) == (theirs, mine)
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_caption_that_a_person_has_written_since_is_not_replaced_by_undoing(folder, side):
+    before = snapshot(folder)
+    PairReview(folder).edit_caption("pair_0001", "a caption for both")
+    caption = getattr(PairReview(folder).find("pair_0001"), side).with_suffix(".txt")
+    caption.write_text("written by hand\n")
+    now = snapshot(folder)
+    with pytest.raises(UserError, match="was changed since"):
+        PairReview(folder).undo()
+    assert snapshot(folder) == now
+    caption.unlink()
+    assert PairReview(folder).undo()
+    assert snapshot(folder) == before
+
+
 def test_steps_on_pairs_that_picking_has_taken_back_are_passed_over(folder):
     PairReview(folder).edit_caption("pair_0002", "another")
     PairReview(folder).edit_caption("pair_0001", "another")

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from modules.project.share.metadata import read_header
 from modules.project.share.pictures import THUMBNAIL_LIMIT, data_url
 from modules.util.config.SecretsConfig import SecretsConfig
+from tests.changes import full_disk
 from tests.project.simulated import headless, preferring, refused, told
 from tests.project.test_project import NEW, brightness
 
@@ -164,6 +165,15 @@ def test_mistakes_write_nothing(project, tmp_path, capsys):
     ):
         assert message in refused(capsys, "publish", project, "--out", tmp_path / "out", *arguments)
         assert not (tmp_path / "out").exists()
+
+
+def test_after_a_full_disk_it_can_be_published_again(project, tmp_path, capsys):
+    published(capsys, project, tmp_path / "first")
+    for after in (1, 4, 7):
+        with full_disk(after=after):
+            refused(capsys, "publish", project, "--out", tmp_path / "out", *ABOUT)
+        assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".tastemaker-*"))
+    published(capsys, project, tmp_path / "out")
 
 
 def test_places_that_are_refused(project, tmp_path, capsys):

@@ -150,6 +150,16 @@ def test_the_newest_is_found_although_the_clock_went_back(
     assert steps(tmp_path) == [11, 10]
 
 
+def test_the_backup_just_written_is_not_removed_in_favour_of_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = write_backup(tmp_path, at(9), keep=1)
+    _truncate(damaged / "weights" / "weights.safetensors")
+    monkeypatch.setattr("modules.trainer.resume.checkpoint.time.strftime", lambda _: "2000-01-01_00-00-00")
+    written = write_backup(tmp_path, at(5), keep=1)
+    assert find_backup(tmp_path)[0] == written
+
+
 def test_a_folder_that_is_not_there_has_no_backups(tmp_path: Path) -> None:
     assert list_backups(tmp_path / "nothing") == []
     assert find_backup(tmp_path / "nothing") == (None, [])

@@ -43,6 +43,23 @@ def test_save_and_open(hands: Hands, tmp_path: Path, desktop: Desktop) -> None:
     assert hands.window.memory.recent == [str(target)]
 
 
+@pytest.mark.parametrize(("answer", "epochs"), [("Replace", 34), ("Cancel", 77)])
+def test_what_another_program_wrote_into_the_open_file_is_replaced_only_after_a_question(
+    hands: Hands, tmp_path: Path, answer: str, epochs: int
+) -> None:
+    target = tmp_path / "mine.json"
+    hands.fill("epochs", "33")
+    assert hands.window.files.save_to(target)
+    assert hands.window.files.save_to(target), "its own save is no change"
+    data = json.loads(target.read_text())
+    target.write_text(json.dumps({**data, "epochs": 77}))
+    hands.fill("epochs", "34")
+    hands.answer(answer)
+    assert hands.window.files.save_to(target) == (answer == "Replace")
+    assert json.loads(target.read_text())["epochs"] == epochs
+    assert hands.asked == [f"{target} was changed since it was opened. Replace it with the settings of this window?"]
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()
@@ -177,6 +194,23 @@ def test_an_own_preset_is_kept_by_name(hands: Hands) -> None:
     kept = hands.window.presets.presets()
     assert [preset.label for preset in kept] == ["mine"]
     assert json.loads(kept[0].path.read_text())["epochs"] == 12
+
+
+def test_an_own_preset_is_replaced_only_after_a_question(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(epochs: str, name: str, answer: str) -> int:
+        monkeypatch.setattr("modules.ui.shell.FileActions.ask_text", lambda *_: name)
+        hands.fill("epochs", epochs)
+        hands.answer(answer)
+        hands.window.files.keep_preset()
+        (kept,) = hands.window.presets.presets()
+        return int(json.loads(kept.path.read_text())["epochs"])
+
+    hands.window.presets.save("a-b", hands.window.state_.config)
+    assert keep("13", "a/b", "Replace") == 13
+    assert keep("14", "a-b", "Cancel") == 13
+    assert hands.asked[-1] == "You have a preset a-b already. Replace it?"
 
 
 def test_the_chosen_one_of_the_own_presets_is_removed(hands: Hands) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from modules.util.config.aitoolkit.aitoolkit_import import read_aitoolkit
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
-from modules.util.config.config_list import save_list
 from modules.util.config.foreign.ignored_rates import leave_out_ignored_rates
 from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.foreign.yaml_file import read_yaml
@@ -25,6 +24,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json, write_text
+from modules.util.owned_files import shown
 
 DONE, REFUSED, CHANGED = 0, 2, 3
 """Outcomes of an import: same training; refused, nothing written; written, but the training differs."""
@@ -49,21 +49,52 @@ class Import:
     def outcome(self) -> int:
         return CHANGED if any(note.changes_weights for note in self.notes.listed()) else DONE
 
-    def write(self, target: Path, full: bool) -> None:
+    def write(self, source: Path, target: Path, full: bool, overwrite: bool = False) -> None:
         """Write the result to ``target`` and the notes next to it.
 
         Args:
+            source: the file that was read. It is never replaced.
             full: write all settings, not only those that differ from their defaults.
+            overwrite: whether to replace a file with other content.
+
+        Raises:
+            UserError: ``target`` is the source, or has other content. Nothing is written then.
         """
-        target.parent.mkdir(parents=True, exist_ok=True)
+        made: Any
         if isinstance(self.made, TrainConfig):
-            write_json(target, self.made.to_dict() if full else self.made.sparse_dict())
+            made = self.made.to_dict() if full else self.made.sparse_dict()
         else:
-            save_list(self.made, target)
+            made = [item.to_dict() for item in self.made]
+        _check_target(source, target, made, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_json(target, made)
         neighbour = target.with_name(f"{target.name}.notes.txt")
         lines = report(self.notes.listed())
         if lines or neighbour.exists():
             write_text(neighbour, "\n".join([*lines, ""]) if lines else "everything is carried over\n")
+
+
+def _check_target(source: Path, target: Path, made: Any, overwrite: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.exists() and target.samefile(source):
+        raise UserError(
+            f"{shown(target)} is the file that is imported, and would be replaced",
+            hint="choose another name, or another folder",
+        )
+    if not overwrite and not _holds(target, made):
+        raise UserError(
+            f"{shown(target)} already exists and has other content",
+            hint="choose another name, or replace it with --overwrite",
+        )
+
+
+def _holds(path: Path, made: Any) -> bool:
+    """Return whether a file holds this data."""
+    try:
+        return bool(read_json(path, "earlier import") == made)
+    except UserError:
+        return False
 
 
 def import_file(
@@ -170,7 +201,7 @@ class FolderImport:
         source: the folder with files of another program.
         target: the folder to mirror it to; None writes nothing.
         lenient, strict: as ``import_file``.
-        full: as ``Import.write``.
+        full, overwrite: as ``Import.write``.
         user_only: leave out built-in presets, whose names begin with ``#``.
         outcome: the worst outcome of all files.
     """
@@ -183,6 +214,7 @@ class FolderImport:
     user_only: bool = False
     program: str = AUTO
     family: str = ""
+    overwrite: bool = False
     outcome: int = field(default=DONE, init=False)
 
     def lines(self) -> Iterator[str]:
@@ -244,7 +276,7 @@ class FolderImport:
         if self.target is not None:
             # keep two files apart that differ only in their extension
             place = name if name.suffix.lower() == ".json" else name.with_name(f"{name.name}.json")
-            imported.write(self.target / place, self.full)
+            imported.write(path, self.target / place, self.full, self.overwrite)
         said = "same training" if imported.outcome() == DONE else "the training differs"
         notes = imported.notes.listed()
         return f"{said}, {counted(len(notes), 'note')}" if notes else said

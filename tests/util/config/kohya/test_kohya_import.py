@@ -217,7 +217,7 @@ def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
     assert load_config(target).model_type == "STABLE_DIFFUSION_15"
     assert script.main([str(path), str(target), "--strict"]) == 2
     path.write_text(toml({"pretrained_model_name_or_path": XL, **LORA, "xformers": True, "clip_skip": 1}))
-    assert script.main([str(path), str(target)]) == DONE
+    assert script.main([str(path), str(target), "--overwrite"]) == DONE
 
 
 @pytest.mark.parametrize(
