@@ -95,8 +95,7 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
     except (KeyError, ValueError) as error:
         raise DataError(f"the state of the loss in the backup is damaged: {error}") from error
     parts.scaler.load_state_dict(state["scaler"])
-    for name, value in state["counters"].items():
-        setattr(counters, name, int(value))
+    counters.load(state["counters"])
     if parts.patience is not None and "patience" in state:
         parts.patience.load_state_dict(state["patience"])
     if parts.best is not None and "best" in state:
