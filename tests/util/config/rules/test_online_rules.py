@@ -79,6 +79,7 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
             UnsupportedError,
         ),
         ({**DGPO, "rlhf_off_policy": True}, "rlhf_off_policy", ConfigError),
+        ({**DGPO, "rlhf_shared_start_noise": True}, "rlhf_shared_start_noise", UnsupportedError),
         ({**DGPO, "rlhf_ema_ref_device": "OFF"}, "rlhf_ema_ref_device", ConfigError),
         ({**DGPO, "rlhf_kl_beta": 0.1}, "rlhf_kl_type", ConfigError),
         ({**DGPO, "rlhf_timestep_range_low": 0.7}, "rlhf_timestep_range_low", ConfigError),
