@@ -122,6 +122,7 @@ _OPTIONAL: dict[str, Check] = {
     "processes": lambda value: _count(value) and 1 <= value <= _MAX_PROCESSES,
     "execution_mode": lambda value: value in DPOExecutionMode.__members__.values(),
     "weight_files": _weight_files,
+    "ema_begun": lambda value: type(value) is bool,
     "patience": _patience,
     "best": _best,
     "rollout": lambda value: value is None or isinstance(value, Mapping),

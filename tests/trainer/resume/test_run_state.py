@@ -147,7 +147,7 @@ def test_a_preference_backup_has_all_there_is(tmp_path: Path) -> None:
         made = everything(parts, config)
     assert made.tensors.keys() == {"weights", "ema"}
     kept = {"identity", "processes", "step", "scaler", "counters", "patience", "best", "execution_mode"}
-    kept |= {"weight_files"}
+    kept |= {"weight_files", "ema_begun"}
     assert made.state.keys() == kept
     assert made.state["execution_mode"] == config.rlhf_dpo_execution_mode.value
     assert made.state["step"].keys() == {"diagnostics", "adaptive_beta"}
