@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from modules.trainer.assembly import check_settings
 from modules.trainer.callbacks import Callback
 from modules.trainer.optim.LearningRateSchedule import SHAPES, LearningRateSchedule
+from modules.util.config.settings import is_visible, iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler as Kind
 from modules.util.errors import ConfigError
@@ -147,6 +148,19 @@ def test_restarts_that_end_high_have_whole_waves() -> None:
     made = factors(Kind.COSINE_WITH_RESTARTS, steps, cycles=2.0, ends_high=True)
     assert made == pytest.approx([0.5 * (1 + math.cos(2 * math.pi * 2 * step / 100)) for step in steps])
     assert made[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cycles", 3.0), ("min_factor", 0.5), ("rex_d", 0.9), ("ends_high", True)],
+)
+def test_a_number_is_shown_where_it_acts(name: str, value: Any, kind: Kind) -> None:
+    steps = tuple(range(1, 100))
+    curved = {"custom": tuple(1 - step / 100 for step in range(100))} if kind is Kind.CUSTOM else {}
+    acts = factors(kind, steps, **curved) != factors(kind, steps, **curved, **{name: value})
+    (setting,) = (one for one in iter_settings(TrainConfig) if one.path == f"learning_rate_{name}")
+    assert is_visible(setting.visible, {"learning_rate_scheduler": kind.value}.__getitem__) == acts
 
 
 def test_adafactor_leaves_the_rate_to_its_optimizer() -> None:
