@@ -194,6 +194,11 @@ def test_a_single_accelerator_is_a_list_of_one() -> None:
         ),
         ({**DGPO, "rlhf_dgpo_clip_kl": True}, "rlhf_dgpo_clip_kl"),
         ({**GRPO, "rlhf_count_skipped": True}, "rlhf_count_skipped"),
+        ({**GRPO, "offset_noise_weight": 0.1}, "offset_noise_weight"),
+        ({**GRPO, "min_noising_strength": 0.2}, "min_noising_strength"),
+        ({**DGPO, "max_noising_strength": 0.8}, "max_noising_strength"),
+        ({**DGPO, "perturbation_noise_weight": 0.1}, "perturbation_noise_weight"),
+        ({"rlhf_enabled": True, "perturbation_noise_weight": 0.1}, "perturbation_noise_weight"),
         ({**GRPO, **NORMALISED, "rlhf_advantage_ranked": True}, "rlhf_rewards[1].normalise"),
     ],
 )
