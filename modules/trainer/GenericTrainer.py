@@ -211,7 +211,7 @@ class GenericTrainer:
         stops, settled = self.parts.stops, True
         try:
             while settled:
-                self._keep_texts()
+                stops.keep_texts(self.progress)
                 settled = False
                 for group in self.parts.loader.accumulation_groups(self.progress):
                     yield group
@@ -225,12 +225,8 @@ class GenericTrainer:
             self._backup()
             self._commands.done(STOP)
             yield None
-
-    def _keep_texts(self) -> None:
-        try:
-            self.parts.stops.keep_texts(self.progress)
         except UserError:
-            # the cache's disk may be full; the steps so far must not be lost
+            # a reward, a file or the disk of the cache may have failed; the steps so far must not be lost
             self._rescue_backup()
             raise
 
