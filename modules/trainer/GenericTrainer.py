@@ -83,6 +83,7 @@ class GenericTrainer:
         self._counters = Counters()
         self._rescue = Rescue(self.processes.device)
         self._parts: Run | None = None
+        self._begun_with = config
         self._reads_late = False
         self._unread: UnreadStep | None = None
 
@@ -144,6 +145,8 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
+        # the lists of concepts and samples as they are now, because their files may change while the run goes on
+        self._begun_with = config.packed()
         run = self.run_directory
         resumes, backup, before = config.continue_last_backup, None, None
         found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
@@ -609,7 +612,7 @@ class GenericTrainer:
                 try:
                     path = write_backup(
                         self.run_directory.backup_dir,
-                        take_snapshot(self.parts, self.config, self.progress, self._counters, rollout),
+                        take_snapshot(self.parts, self._begun_with, self.progress, self._counters, rollout),
                         keep,
                     )
                 except UserError as error:
