@@ -149,7 +149,7 @@ class RewardSet:
     def load(self, device: torch.device | str = "cpu") -> None:
         for term in self.terms:
             if term.reward.name not in self._digests:
-                # now, because the file may be replaced while the run goes on
+                # now, because the file may be replaced during the run
                 self._digests |= _digest_of(term.reward)
             term.reward.load(device)
 

@@ -145,7 +145,7 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        # the lists of concepts and samples as they are now, because their files may change while the run goes on
+        # with the current concepts and samples, because their files may change during the run
         self._begun_with = config.packed()
         run = self.run_directory
         resumes, backup, before = config.continue_last_backup, None, None
@@ -419,8 +419,8 @@ class GenericTrainer:
         self._do(due)
 
     def _repeated(self) -> tuple[tuple[Interval, Callable[[], object]], ...]:
-        """What is done in intervals, in the order in which it is done at a step. A backup is last, because it holds the
-        results of the others.
+        """Work that repeats in intervals, in its order at a step. A backup is last, because it contains the results of
+        the others.
         """
         return (
             (self._validation_interval, self._validate),
@@ -433,8 +433,8 @@ class GenericTrainer:
         """Do what is due at this step.
 
         Args:
-            due: bits for ``_repeated``. Until they are done, they are noted in the counters: a backup that is written
-                because one of them failed holds what is left, and a resumed run does it, see ``_do_what_was_left``.
+            due: bits for ``_repeated``. The counters contain those that are not done yet, so that a backup that is
+                written because one of them failed says what a resumed run must do, see ``_do_what_was_left``.
         """
         counters = self._counters
         counters.due_at = self.progress.global_step
