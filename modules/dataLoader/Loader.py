@@ -22,6 +22,10 @@ class Loader(Protocol):
         """Number of images, pairs or prompts, not counting repeats."""
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of the first epoch, if no image is skipped."""
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
 

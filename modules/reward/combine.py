@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import torch
@@ -122,6 +121,7 @@ class RewardSet:
         self.weights = [float(term.weight) for term in terms]
         self.on_error = on_error
         self._scale = _MovingScale(scale_decay)
+        self._digests: dict[str, str] = {}
 
     @classmethod
     def from_settings(cls, entries: Sequence[RewardSettings], on_error: OnError = "fail") -> RewardSet:
@@ -148,6 +148,9 @@ class RewardSet:
 
     def load(self, device: torch.device | str = "cpu") -> None:
         for term in self.terms:
+            if term.reward.name not in self._digests:
+                # now, because the file may be replaced during the run
+                self._digests |= _digest_of(term.reward)
             term.reward.load(device)
 
     def unload(self) -> None:
@@ -245,16 +248,14 @@ class RewardSet:
 
     def state_dict(self) -> dict[str, Any]:
         """The moving averages as plain numbers, and digests of the files that rewards use."""
-        return {**self._scale.state_dict(), "files": self._digests}
+        return {**self._scale.state_dict(), "files": self._files()}
 
-    @cached_property
-    def _digests(self) -> dict[str, str]:
-        """Name of a reward -> SHA-256 of its file, for those that have one."""
-        found = {}
+    def _files(self) -> dict[str, str]:
+        """Name of a reward -> SHA-256 of its file, as it was loaded, for those that have one."""
+        found: dict[str, str] = {}
         for term in self.terms:
-            file = term.reward.weights_file()
-            if file is not None and file.is_file():
-                found[term.reward.name] = file_sha256(file)
+            known = self._digests.get(term.reward.name)
+            found |= _digest_of(term.reward) if known is None else {term.reward.name: known}
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -267,7 +268,7 @@ class RewardSet:
         files = state.get("files", {})
         if not isinstance(files, Mapping):
             raise DataError("the saved digests of rewards are damaged")
-        changed = [name for name, digest in self._digests.items() if files.get(name, digest) != digest]
+        changed = [name for name, digest in self._files().items() if files.get(name, digest) != digest]
         if changed:
             raise ConfigError(
                 f"the file of reward {changed[0]!r} has changed since the backup was made",
@@ -275,6 +276,12 @@ class RewardSet:
                 "restore the previous file, or start a new run",
             )
         self._scale.load_state_dict(state, self.names)
+
+
+def _digest_of(reward: Reward) -> dict[str, str]:
+    """Name of a reward -> SHA-256 of its file; empty without one."""
+    file = reward.weights_file()
+    return {} if file is None or not file.is_file() else {reward.name: file_sha256(file)}
 
 
 def _nothing_left(gone: set[int], dropped: Mapping[int, str]) -> RewardError:

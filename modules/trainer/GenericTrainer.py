@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,6 +48,7 @@ from modules.util.TrainProgress import TrainProgress
 
 FINISHED, STOPPED, FAILED = FINISH_STATUSES
 PHASE_SECONDS = 0.25
+SAMPLE_BIT, SAVE_BIT, BACKUP_BIT = 1, 2, 3
 
 
 class GenericTrainer:
@@ -81,6 +83,7 @@ class GenericTrainer:
         self._counters = Counters()
         self._rescue = Rescue(self.processes.device)
         self._parts: Run | None = None
+        self._begun_with = config
         self._reads_late = False
         self._unread: UnreadStep | None = None
 
@@ -142,6 +145,8 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
+        # with the current concepts and samples, because their files may change during the run
+        self._begun_with = config.packed()
         run = self.run_directory
         resumes, backup, before = config.continue_last_backup, None, None
         found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
@@ -181,7 +186,7 @@ class GenericTrainer:
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
-        self._repeat_validation()
+        self._do_what_was_left()
         self._pace.leave_out()
         for group in self._groups():
             if group is None:
@@ -209,7 +214,7 @@ class GenericTrainer:
         stops, settled = self.parts.stops, True
         try:
             while settled:
-                self._keep_texts()
+                stops.keep_texts(self.progress)
                 settled = False
                 for group in self.parts.loader.accumulation_groups(self.progress):
                     yield group
@@ -223,12 +228,8 @@ class GenericTrainer:
             self._backup()
             self._commands.done(STOP)
             yield None
-
-    def _keep_texts(self) -> None:
-        try:
-            self.parts.stops.keep_texts(self.progress)
         except UserError:
-            # the cache's disk may be full; the steps so far must not be lost
+            # a reward, a file or the disk of the cache may have failed; the steps so far must not be lost
             self._rescue_backup()
             raise
 
@@ -236,7 +237,7 @@ class GenericTrainer:
         """Choose the final weights and save them."""
         parts, config = self.parts, self.config
         self._check_moved()
-        if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
+        if self._counters.validated_at != self.progress.global_step:
             self._validate()
         fault = output_fault(config)
         if config.backup_before_save or fault:
@@ -404,30 +405,60 @@ class GenericTrainer:
     def _do_what_is_due(self, epoch_ended: bool) -> None:
         wall = sum(
             interval.due(self.progress, epoch_ended) << bit
-            for bit, interval in enumerate(
-                (self._validation_interval, self._sample_interval, self._save_interval, self._backup_interval)
-            )
+            for bit, (interval, _) in enumerate(self._repeated())
         )
-        wall |= self._tenth_ends() << 3
+        wall |= self._tenth_ends() << BACKUP_BIT
         # time intervals are not due in all processes at once
         due = self.processes.agree(wall)
-        if due & 1:
-            self._validation_interval.restart()
-            if self.parts.validation is not None:
-                self._validate()
-        if due & 2:
-            self._sample_interval.restart()
-            self._counters.samples_due += 1
-            if self._counters.samples_due > self.config.sample_skip_first:
-                self._try(self._sample)
-        if due & 4:
-            self._save_interval.restart()
-            self._counters.saves_due += 1
-            if self._counters.saves_due > self.config.save_skip_first:
-                self._try(self._save_on_the_way)
-        if due & 8:
-            self._backup_interval.restart()
-            self._backup(must=False)
+        if not due:
+            return
+        # ends the run after an invalid step, before anything is counted
+        self._read_step()
+        self._counters.samples_due += due >> SAMPLE_BIT & 1
+        self._counters.saves_due += due >> SAVE_BIT & 1
+        self._do(due)
+
+    def _repeated(self) -> tuple[tuple[Interval, Callable[[], object]], ...]:
+        """Work that repeats in intervals, in its order at a step. A backup is last, because it contains the results of
+        the others.
+        """
+        return (
+            (self._validation_interval, self._validate),
+            (self._sample_interval, self._sample_unless_skipped),
+            (self._save_interval, self._save_unless_skipped),
+            (self._backup_interval, partial(self._backup, must=False)),
+        )
+
+    def _do(self, due: int) -> None:
+        """Do what is due at this step.
+
+        Args:
+            due: bits for ``_repeated``. The counters contain those that are not done yet, so that a backup that is
+                written because one of them failed says what a resumed run must do, see ``_do_what_was_left``.
+        """
+        counters = self._counters
+        counters.due_at = self.progress.global_step
+        for bit, (interval, act) in enumerate(self._repeated()):
+            counters.due = due >> bit << bit & ~(1 << BACKUP_BIT)
+            if due >> bit & 1:
+                interval.restart()
+                act()
+        counters.due, counters.due_at = 0, -1
+
+    def _do_what_was_left(self) -> None:
+        """Do what was due at the step of the backup and not done, unless it is not wanted any more."""
+        counters = self._counters
+        if counters.due_at == self.progress.global_step:
+            wanted = [interval.unit is not TimeUnit.NEVER for interval, _ in self._repeated()]
+            self._do(sum(counters.due & one << bit for bit, one in enumerate(wanted)))
+
+    def _sample_unless_skipped(self) -> None:
+        if self._counters.samples_due > self.config.sample_skip_first:
+            self._try(self._sample)
+
+    def _save_unless_skipped(self) -> None:
+        if self._counters.saves_due > self.config.save_skip_first:
+            self._try(self._save_on_the_way)
 
     def _tenth_ends(self) -> bool:
         """Return whether a backup is due in addition to those by time, so that a kill costs at most a
@@ -475,9 +506,9 @@ class GenericTrainer:
 
     def _validate(self) -> None:
         parts = self.parts
-        assert parts.validation is not None
+        if parts.validation is None:
+            return
         self._read_step()
-        self._counters.validating_at = self.progress.global_step
         with parts.exported_weights():
             values = parts.validation.run()
             if parts.best is not None:
@@ -497,14 +528,8 @@ class GenericTrainer:
                 self.callback.warning(
                     f"{', '.join(verdict.stalled)} did not improve in {verdict.counter} validations: training stops"
                 )
-        self._counters.validated_at, self._counters.validating_at = self.progress.global_step, -1
+        self._counters.validated_at = self.progress.global_step
         self._pace.leave_out()
-
-    def _repeat_validation(self) -> None:
-        """Make the validation in which the resumed run failed, unless none is wanted any more."""
-        failed = self._counters.validating_at == self.progress.global_step
-        if failed and self.parts.validation is not None and self.config.validate_after_unit is not TimeUnit.NEVER:
-            self._validate()
 
     def _out_of_patience(self) -> bool:
         patience = self.parts.patience
@@ -587,7 +612,7 @@ class GenericTrainer:
                 try:
                     path = write_backup(
                         self.run_directory.backup_dir,
-                        take_snapshot(self.parts, self.config, self.progress, self._counters, rollout),
+                        take_snapshot(self.parts, self._begun_with, self.progress, self._counters, rollout),
                         keep,
                     )
                 except UserError as error:

@@ -430,7 +430,9 @@ def _run(
         images=data.images,
         named=named,
         optimizer=optimizer,
-        schedule=LearningRateSchedule.from_config(config, data.loader.total_steps),
+        schedule=LearningRateSchedule.from_config(
+            config, data.loader.total_steps, epoch_steps=data.loader.steps_per_epoch
+        ),
         loss_factor=_scaled(config.loss_scaler, config, processes),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),

@@ -13,6 +13,7 @@ import pytest
 from modules.dataLoader.preflight import inspect_data
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DPOConfidence
+from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import DataError
 from tests.dataLoader.builders import (
     AveragingModel,
@@ -171,3 +172,29 @@ def test_pairs_know_how_sure_the_person_was_where_that_counts(tmp_path: Path) ->
 )
 def test_a_run_that_counts_it_needs_to_know_it(tmp_path: Path, text: str, part: str) -> None:
     assert part in faults(sure(tmp_path, text))
+
+
+def test_numbers_of_concepts_that_pairs_do_not_use_are_told(tmp_path: Path) -> None:
+    made = dpo_config(tmp_path, 2)
+    assert made.concepts is not None
+    chosen, rejected = made.concepts
+
+    def told() -> list[str]:
+        return [line for line in inspect_data(made).warnings if "has no effect" in line]
+
+    assert told() == []
+    chosen.balancing = 2.0
+    assert told() == []
+    chosen.loss_weight, rejected.loss_weight, rejected.balancing = 0.5, 3.0, 5.0
+    weights = [
+        "loss_weight 0.5 of concept 'chosen' has no effect: pairs are not weighted",
+        "loss_weight 3 of concept 'rejected' has no effect: pairs are not weighted",
+    ]
+    repeats = "balancing 5 of concept 'rejected' has no effect: that of the chosen concept, 2, is of the pairs"
+    assert told() == [*weights, repeats]
+    made.rlhf_supervised_mix = 0.25
+    assert told() == [weights[1], repeats]
+    rejected.balancing = 2.0
+    assert told() == [weights[1]]
+    rejected.balancing, made.rlhf_dpo_objective = 5.0, DPOObjective.KTO
+    assert told() == [weights[1]]

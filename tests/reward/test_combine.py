@@ -244,6 +244,12 @@ def test_a_reward_does_not_resume_with_another_file(tmp_path):
     (tmp_path / "head.safetensors").write_bytes(b"other")
     with pytest.raises(ConfigError, match="file of reward 'taste' has changed"):
         fresh().load_state_dict(saved)
+    # a run that goes on while its file is replaced still has the first one
+    (tmp_path / "head.safetensors").write_bytes(b"first")
+    going_on = fresh()
+    going_on.load()
+    (tmp_path / "head.safetensors").write_bytes(b"other")
+    assert going_on.state_dict()["files"] == saved["files"]
     # a backup of an earlier version says nothing of files
     fresh().load_state_dict({name: saved[name] for name in ("sum", "mass")})
     with pytest.raises(DataError, match="damaged"):

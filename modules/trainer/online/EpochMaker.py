@@ -35,6 +35,7 @@ from modules.trainer.online.review import ReviewFolder
 from modules.trainer.online.ShowingWhileMade import ShowingWhileMade
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import OldLogProbSource
+from modules.util.errors import UserError
 
 
 def _live(_: int) -> AbstractContextManager[None]:
@@ -157,7 +158,7 @@ class EpochMaker:
         micro = self._micro_batches(judged.kept_N)
         try:
             batch = self._old_values(batch, micro, settings)
-        except (SamplingCancelled, torch.OutOfMemoryError):
+        except (SamplingCancelled, torch.OutOfMemoryError, UserError):
             # the epoch will be scored again, and must not count twice
             self.judge.rewards.load_state_dict(scales)
             raise

@@ -137,7 +137,9 @@ class VoteDesk:
 
     def earlier(self, epoch: int) -> list[Judged]:
         """Votes of earlier epochs, with the images as shown."""
-        told = [one for one in self._book.questions.values() if one.vote.done and one.epoch < epoch]
+        # the images of an earlier question about the same place, of another run, are no longer on the disk
+        latest = {one.place: one for one in self._book.questions.values()}
+        told = [one for one in latest.values() if one.vote.done and one.epoch < epoch]
         return [self._judged(one) for one in sorted(told, key=lambda one: (one.epoch, one.group))]
 
     def _judged(self, question: Question) -> Judged:

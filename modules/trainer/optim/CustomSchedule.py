@@ -19,7 +19,11 @@ TRIED_STEPS, UNKNOWN_STEPS = 2, 1000
 
 
 def custom_factors(
-    config: TrainConfig, total_steps: int, warmup_steps: int, tried: int | None = None
+    config: TrainConfig,
+    total_steps: int,
+    warmup_steps: int,
+    tried: int | None = None,
+    epoch_steps: int | None = None,
 ) -> tuple[float, ...]:
     """The factor of each optimizer step after the warm-up, from running the class with a dummy optimizer.
 
@@ -28,6 +32,7 @@ def custom_factors(
 
     Args:
         tried: compute only this many steps, if the length of the run is not known yet.
+        epoch_steps: optimizer steps of an epoch of a run whose length max_steps says; ``None`` if not known yet.
 
     Raises:
         ConfigError: the class does not exist, rejects its arguments, or fails before the end.
@@ -35,8 +40,8 @@ def custom_factors(
     steps = max(total_steps - warmup_steps, 1)
     known = {
         "%LR%": config.learning_rate,
-        "%EPOCHS%": config.epochs,
-        "%STEPS_PER_EPOCH%": math.ceil(total_steps / config.epochs),
+        "%EPOCHS%": math.ceil(total_steps / epoch_steps) if epoch_steps else config.epochs,
+        "%STEPS_PER_EPOCH%": epoch_steps or math.ceil(total_steps / config.epochs),
         "%TOTAL_STEPS%": total_steps,
         "%SCHEDULER_STEPS%": steps,
     }

@@ -86,12 +86,17 @@ class LearningRateSchedule:
 
     @classmethod
     def from_config(
-        cls, config: TrainConfig, total_steps: int, tried: int | None = None
+        cls,
+        config: TrainConfig,
+        total_steps: int,
+        tried: int | None = None,
+        epoch_steps: int | None = None,
     ) -> LearningRateSchedule:
         """The schedule of a run.
 
         Args:
             tried: compute only this many steps of CUSTOM, if the length of the run is not known yet.
+            epoch_steps: optimizer steps of an epoch; ``None`` if they are not known yet.
 
         Raises:
             ConfigError: the class that CUSTOM names cannot be used.
@@ -107,7 +112,9 @@ class LearningRateSchedule:
         )
         if made.kind is not LearningRateScheduler.CUSTOM:
             return made
-        return replace(made, custom=custom_factors(config, total_steps, made.warmup_steps, tried))
+        # without max_steps, the epochs make up the run
+        known = epoch_steps if config.max_steps else None
+        return replace(made, custom=custom_factors(config, total_steps, made.warmup_steps, tried, known))
 
     @property
     def warmup_steps(self) -> int:

@@ -71,8 +71,11 @@ class MovingAverage:
         return dict(self._average)
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, torch.Tensor], steps: int) -> None:
-        """Restore the state after ``steps`` optimizer steps.
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], begun: bool) -> None:
+        """Restore the state.
+
+        Args:
+            begun: whether the averages had been updated.
 
         Raises:
             DataError: the averages belong to other parameters.
@@ -84,7 +87,7 @@ class MovingAverage:
             raise DataError("the moving average in the backup does not match the parameters that are trained now")
         for name, average in self._average.items():
             average.copy_(state[name])
-        self.begun = steps >= self.interval
+        self.begun = begun
 
 
 @contextmanager

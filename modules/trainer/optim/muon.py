@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from modules.model.text.LearnedWords import PREFIX
 from modules.util.errors import ConfigError
 
 HIDDEN = "block,layers,refiner"
@@ -63,7 +64,9 @@ def muon_groups(
     made: list[dict[str, Any]] = []
     matrices = 0
     for name, rate, named in groups:
-        hidden = [p for place, p in named if p.dim() in (2, 4) and pattern.search(place)]
+        # a placeholder may contain the name of a layer
+        layers = [] if name.startswith(PREFIX) else named
+        hidden = [p for place, p in layers if p.dim() in (2, 4) and pattern.search(place)]
         known = {id(p) for p in hidden}
         rest = [p for _, p in named if id(p) not in known]
         matrices += sum(p.dim() in (2, 4) for p in rest)

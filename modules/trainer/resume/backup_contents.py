@@ -18,6 +18,9 @@ LARGEST_NUMBER = 1e300
 _MAX_PROCESSES = 65_536
 _WEIGHT_FILE = re.compile(r"[^/\\]+\.safetensors")
 
+FORMER = "validating_at"
+"""A counter of earlier versions, which noted only a validation that was due and not done."""
+
 Check = Callable[[Any], bool]
 
 
@@ -30,14 +33,23 @@ class Counters:
         saves_due: number of intermediate saves due so far, made or skipped.
         validated_at: the step of the last validation.
         samples_due: number of samplings due so far, made or skipped.
-        validating_at: the step of a validation that has begun and not ended, which a resumed run repeats; -1: none.
+        due_at: the step at which work was due that is not done yet; -1: none.
+        due: that work, as bits from the lowest: validation, samples, saving. A resumed run does it.
     """
 
     undefined_steps: int = 0
     saves_due: int = 0
     validated_at: int = -1
     samples_due: int = 0
-    validating_at: int = -1
+    due_at: int = -1
+    due: int = 0
+
+    def load(self, saved: Mapping[str, int]) -> None:
+        """Restore the counters of a backup."""
+        for name in {field.name for field in fields(self)} & saved.keys():
+            setattr(self, name, int(saved[name]))
+        if saved.get(FORMER, -1) >= 0:
+            self.due_at, self.due = int(saved[FORMER]), 1
 
 
 def _count(value: Any) -> bool:
@@ -53,7 +65,7 @@ def _each(check: Check) -> Check:
 
 
 def _counters(value: Any) -> bool:
-    known = {field.name for field in fields(Counters)}
+    known = {field.name for field in fields(Counters)} | {FORMER}
     return _each(lambda one: _count(one) or one == -1)(value) and set(value) <= known
 
 
@@ -110,6 +122,7 @@ _OPTIONAL: dict[str, Check] = {
     "processes": lambda value: _count(value) and 1 <= value <= _MAX_PROCESSES,
     "execution_mode": lambda value: value in DPOExecutionMode.__members__.values(),
     "weight_files": _weight_files,
+    "ema_begun": lambda value: type(value) is bool,
     "patience": _patience,
     "best": _best,
     "rollout": lambda value: value is None or isinstance(value, Mapping),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
+from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
@@ -19,6 +20,7 @@ from modules.util.config.section.ModelPartConfig import (
 )
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler
+from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError
 
@@ -55,6 +57,23 @@ _REFERENCE = {
 }
 
 REWARDS = "rlhf_rewards"
+CACHING = "latent_caching"
+TRAINED_TYPES = {
+    False: (ConceptType.STANDARD, ConceptType.PRIOR_PREDICTION),
+    True: (ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED),
+}
+"""Types of concepts that are trained on, in runs on single images and on pairs."""
+PAIR_SETTINGS = (
+    "type", "balancing", "balancing_strategy", "loss_weight", "image.enable_resolution_override",
+    "image.resolution_override",
+)  # fmt: skip
+"""Settings of a concept that matter for pairs, which are never augmented."""
+_CONTENTS = (
+    *("name", "path", "source_path", "mask_path", "enabled", "include_subdirectories"),
+    *("prompt_source", "caption_extension", "missing_caption", "prompt_path"),
+    *("trigger_word", "caption_prefix", "caption_suffix"),
+)
+"""Settings of a concept that choose its images and captions, which are compared by content instead."""
 
 PART_FREE = set().union(*(_free(part) for part in PARTS))
 """As ``FREE``, for the settings of a part."""
@@ -72,7 +91,12 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
     """
     unused = RATES if config.optimizer.ignores_rate else set()
     free = FREE | (LENGTH if _any_length(config) else set()) | unused
-    now, before = config.to_dict(), TrainConfig.from_dict(saved).to_dict()
+    old = TrainConfig.from_dict(saved)
+    now, before = config.to_dict(), old.to_dict()
+    concepts = _trained_concepts(config)
+    if any(map(_is_augmented, concepts)):
+        # cached versions of an image take turns, others are new each time
+        free -= {CACHING}
     changed: list[str] = []
     for name, value in now.items():
         if name in free or value == before[name] or (name == REWARDS and _moved_rewards(now, before)):
@@ -85,12 +109,63 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
             ]
         else:
             changed.append(f"{name}: {before[name]} in the backup, {value} now")
+    if old.concepts is not None:
+        changed += _changed_concepts(config.trains_pairs, concepts, _trained_concepts(old))
     if changed:
         raise ConfigError(
             "the run cannot resume from its backup with other settings:\n"
             + "\n".join(f"    {c}" for c in changed),
             hint="restore them, or start a new run in another workspace or without continue_last_backup",
         )
+
+
+def _trained_concepts(config: TrainConfig) -> list[ConceptConfig]:
+    """The concepts whose images are trained on; none if images are made, or if the list is in a file that is gone."""
+    if config.trains_online or (config.concepts is None and not Path(config.concept_file_name).is_file()):
+        return []
+    pairs = config.trains_pairs
+    return [
+        one
+        for one in config.load_concepts()
+        if one.enabled and one.type in TRAINED_TYPES[pairs] and (pairs or one.balancing > 0)
+    ]
+
+
+def _is_augmented(concept: ConceptConfig) -> bool:
+    """Return whether the visits of an image or of its caption differ at random."""
+    if concept.type not in TRAINED_TYPES[False]:
+        return False
+    image, text = concept.image, concept.text
+    random = [name for name in type(image).model_fields if name.startswith("enable_random_")]
+    return (
+        any(getattr(image, name) for name in ("enable_crop_jitter", *random))
+        or text.enable_tag_shuffling
+        or text.tag_dropout_enable
+        or text.caps_randomize_enable
+    )
+
+
+def _changed_concepts(pairs: bool, now: list[ConceptConfig], before: list[ConceptConfig]) -> list[str]:
+    """The settings of concepts that differ. Another number of concepts is found by comparing their images."""
+    changed = []
+    for one, old in zip(now, before, strict=True) if len(now) == len(before) else ():
+        values, olds = _flat(one.to_dict()), _flat(old.to_dict())
+        changed += [
+            f"concept {one.name or Path(one.path).name!r}: {name}: {olds.get(name)} in the backup, {value} now"
+            for name, value in values.items()
+            if value != olds.get(name)
+            and (name in PAIR_SETTINGS if pairs else name.rpartition(".")[2] not in _CONTENTS)
+        ]
+    return changed
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, those inside a setting with its name before theirs."""
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = _flat(value) if isinstance(value, Mapping) else None
+        made |= {name: value} if inner is None else {f"{name}.{key}": own for key, own in inner.items()}
+    return made
 
 
 def _moved_rewards(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -55,6 +55,8 @@ def take_snapshot(
     }
     if rollout is not None:
         made.state["rollout"] = rollout[1]
+    if parts.ema is not None:
+        made.state["ema_begun"] = parts.ema.begun
     if parts.patience is not None:
         made.state["patience"] = parts.patience.state_dict()
     if parts.best is not None:
@@ -86,7 +88,9 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
         parts.reference.load_snapshot(backup.tensors.get("reference", {}))
     load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
     if parts.ema is not None:
-        parts.ema.load_state_dict(_tensors(backup, "ema"), backup.progress.global_step)
+        # earlier versions did not note it; they are right unless the step of the first update was skipped
+        begun = state.get("ema_begun", backup.progress.global_step >= parts.ema.interval)
+        parts.ema.load_state_dict(_tensors(backup, "ema"), begun)
     if parts.old_policy is not None:
         parts.old_policy.load_state_dict(_tensors(backup, "old_policy"))
     parts.loader.restore(backup.tensors.get("rollout", {}), state.get("rollout"))
@@ -95,8 +99,7 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
     except (KeyError, ValueError) as error:
         raise DataError(f"the state of the loss in the backup is damaged: {error}") from error
     parts.scaler.load_state_dict(state["scaler"])
-    for name, value in state["counters"].items():
-        setattr(counters, name, int(value))
+    counters.load(state["counters"])
     if parts.patience is not None and "patience" in state:
         parts.patience.load_state_dict(state["patience"])
     if parts.best is not None and "best" in state:

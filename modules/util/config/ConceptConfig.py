@@ -324,7 +324,10 @@ class ConceptConfig(BaseConfig):
         ge=0,
         le=1_000_000,
         title="Loss weight",
-        tip="Factor on the loss of this concept's images. 1: unchanged.",
+        tip=(
+            "Factor on the supervised loss of this concept's images. 1: unchanged. Preference scores are never "
+            "weighted."
+        ),
     )
     image: ConceptImageConfig = setting(
         factory=ConceptImageConfig, title="Image augmentation", tip="How the images are augmented."

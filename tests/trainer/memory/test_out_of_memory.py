@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective import execution
 from modules.trainer.callbacks import Callback
@@ -28,6 +29,8 @@ class Listener(Callback):
         self.warnings: list[str] = []
         self.samples: list[int] = []
         self.validations: list[int] = []
+        self.sampled: list[int] = []
+        self.saves: list[int] = []
         self.errors: list[tuple[str, str]] = []
 
     def step(self, progress: Any, metrics: Any, total: int, eta: float | None) -> None:
@@ -37,6 +40,10 @@ class Listener(Callback):
     def sample(self, progress: Any, path: Path, prompt: str, number: int) -> None:
         assert path.exists()
         self.samples.append(number)
+        self.sampled.append(progress.global_step)
+
+    def saved(self, progress: Any, path: Path) -> None:
+        self.saves.append(progress.global_step)
 
     def validation(self, progress: Any, metrics: Any) -> None:
         self.validations.append(progress.global_step)
@@ -121,6 +128,31 @@ def test_a_validation_that_does_not_fit_can_be_left_out(
     run_here(path, "continue_last_backup=true", "validate_after_unit=NEVER", callback=listener)
     # the final weights are always validated
     assert listener.validations == [4]
+
+
+@pytest.mark.parametrize("place", ["validation", "save"])
+def test_what_was_due_with_it_is_done_after_a_resume(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = (PairValidation, "run") if place == "validation" else (training, "save")
+    full = Exhausted(monkeypatch, owner, name)
+    due: dict[str, Any] = {}
+    for what in ("validate_after", "sample_after", "save_every"):
+        due |= {what: 1, f"{what}_unit": "STEP"}
+    path = write_config(
+        tmp_path, **due, rlhf_dpo_validation=True, rlhf_dpo_validation_percentage=34.0, samples=[SMALL],
+        sample_skip_first=2, save_skip_first=2, max_steps=4,
+    )  # fmt: skip
+    before = Listener(full.arm_at(3))
+    with pytest.raises(torch.OutOfMemoryError):
+        run_here(path, callback=before)
+    full.armed, rest = False, Listener()
+    run_here(path, "continue_last_backup=true", callback=rest)
+    # each once, and the last save is that of the end
+    assert before.validations + rest.validations == [1, 2, 3, 4]
+    assert before.sampled + rest.sampled == [3, 4]
+    assert (before.saves, rest.saves) == ([], [3, 4, 4])
+    assert rest.sampled == ([3, 4] if place == "validation" else [4])
 
 
 def test_nothing_learnt_since_the_last_backup_needs_none(

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from modules.model.Model import Model
-from modules.reward.base import RewardBatch, RewardError
+from modules.reward.base import RewardBatch, RewardError, RewardUnavailable
 from modules.reward.builtin import ImageStatistic
 from modules.reward.combine import RewardSet
 from modules.trainer.online import judge as online_rewards
+from modules.trainer.resume.checkpoint import list_backups
 from modules.util.errors import ConfigError
 from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
@@ -51,6 +52,26 @@ def test_an_epoch_without_a_score_ends_the_run_and_says_why(
     with pytest.raises(RewardError, match="all 2 groups .* brightness: the judge is blind") as caught:
         run_here(skipping(tmp_path))
     assert caught.value.hint
+
+
+def test_what_was_learnt_before_a_reward_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = {"rlhf_rewards": [{"reward": "brightness", "normalise": True}, {"reward": "contrast"}], "epochs": 3}
+    run_here(write_online(tmp_path / "whole", **rewards))
+    calls: list[int] = []
+
+    def fails(batch: RewardBatch) -> Exception | None:
+        # two rewards score each epoch
+        calls.append(1)
+        return RewardUnavailable("the server is gone") if len(calls) == 4 else None
+
+    failing(monkeypatch, fails)
+    config = write_online(tmp_path / "cut", **rewards)
+    with pytest.raises(RewardUnavailable):
+        run_here(config)
+    (backup,) = list_backups(tmp_path / "cut" / "run" / "backup")
+    assert "-backup-2-1-0" in backup.name
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "cut" / "out.safetensors")
 
 
 def test_exhausted_memory_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

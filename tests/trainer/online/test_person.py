@@ -19,8 +19,9 @@ import pytest
 import torch
 from PIL import Image
 
-from modules.reward.person import centred_ranks, expected_ranks
+from modules.reward.person import Shown, centred_ranks, expected_ranks
 from modules.runner.votes.VoteBook import Question, Vote, VoteBook
+from modules.trainer.online.VoteDesk import VoteDesk
 from modules.util.errors import UserError
 from scripts import runctl
 from tests.trainer.builders import command, environment, run_here, same_weights
@@ -320,3 +321,26 @@ def test_several_processes_and_other_uses_are_refused(tmp_path: Path) -> None:
     config = load_config(person(tmp_path))
     with pytest.raises(UserError, match="the votes of a person need a single process, not 2"):
         check_online(config, 2)
+
+
+def test_votes_on_images_that_were_replaced_are_not_learned_from(tmp_path: Path) -> None:
+    def shown(bright: float) -> Shown:
+        images_KCHW = torch.full((2, 3, 16, 16), bright)
+        images_KCHW[1] /= 2
+        return Shown(0, 1, "a cat", images_KCHW)
+
+    def asked(bright: float, vote: Vote) -> VoteDesk:
+        desk = VoteDesk(tmp_path, Listening(), lambda: False)
+        desk.show(shown(bright))
+        book = VoteBook(tmp_path)
+        book.refresh()
+        (question,) = book.open_questions()
+        book.give(question.key, vote)
+        desk.wait([1])
+        return desk
+
+    (first,) = asked(1.0, Vote((0,), done=True)).earlier(1)
+    assert (first.levels, float(first.images_KCHW[0].mean())) == ((1, 0), 1.0)
+    # another run in the same folder makes other images of this prompt
+    (second,) = asked(0.2, Vote((1,), done=True)).earlier(1)
+    assert (second.levels, float(second.images_KCHW[0].mean())) == ((0, 1), pytest.approx(0.2))

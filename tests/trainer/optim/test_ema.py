@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.trainer.assembly import Run
 from modules.trainer.callbacks import Callback
 from modules.trainer.optim.ema import MovingAverage, decay_at, kept
 from modules.util.errors import DataError
@@ -169,7 +171,7 @@ def test_resuming_from_a_state_is_the_same() -> None:
         one.update(step)
     state = {name: tensor.clone() for name, tensor in one.state_dict().items()}
     two = MovingAverage(resumed, 0.99, 2, "cpu")
-    two.load_state_dict(state, 5)
+    two.load_state_dict(state, True)
     with torch.no_grad():
         for (_, a), (_, b) in zip(resumed, straight, strict=True):
             a.copy_(b)
@@ -186,7 +188,7 @@ def test_resuming_from_a_state_is_the_same() -> None:
 def test_averages_of_other_weights_are_refused(state: dict[str, torch.Tensor]) -> None:
     average = MovingAverage(weights()[:2], 0.9, 1, "cpu")
     with pytest.raises(DataError, match="moving average"):
-        average.load_state_dict(state, 1)
+        average.load_state_dict(state, True)
 
 
 @pytest.mark.parametrize(("steps", "saved"), [(2, "trained"), (3, "average")])
@@ -219,3 +221,24 @@ def test_a_resumed_run_knows_whether_the_average_was_updated(tmp_path: Path) -> 
         trainer = run_here(again)
         assert trainer.parts.ema.begun == (steps == 3)
         assert same_weights(saved, tmp_path / "before.safetensors")
+
+
+def test_a_skipped_update_of_the_average_stays_one_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norm = Run.norm
+
+    def undefined_at_two(self: Run, gradients: list[torch.Tensor]) -> torch.Tensor:
+        calls.append(1)
+        return torch.tensor(math.nan) if len(calls) == 2 else norm(self, gradients)
+
+    calls: list[int] = []
+    monkeypatch.setattr(Run, "norm", undefined_at_two)
+    config = write_config(
+        tmp_path, max_steps=3, ema="CPU", ema_update_step_interval=2, nan_patience=1, backup_before_save=True
+    )
+    assert not run_here(config).parts.ema.begun
+    saved = tmp_path / "out.safetensors"
+    shutil.copy(saved, tmp_path / "before.safetensors")
+    assert not run_here(config, "continue_last_backup=true").parts.ema.begun
+    assert same_weights(saved, tmp_path / "before.safetensors")

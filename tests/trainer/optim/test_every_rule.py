@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.model.text.LearnedWords import PREFIX
 from modules.trainer.assembly import check_settings
 from modules.trainer.optim.muon import muon_groups
 from modules.trainer.optim.optimizers import (
@@ -119,6 +120,14 @@ def test_muon_takes_matrices_inside_blocks_and_adam_the_rest() -> None:
         with pytest.raises(ConfigError) as caught:
             muon_groups([("unet", 1e-2, named)], wrong, regex)
         assert caught.value.field == "optimizer.params"
+
+
+def test_the_vectors_of_a_word_are_no_layer_whatever_it_is_called() -> None:
+    word = f"{PREFIX}city block"
+    vectors = torch.nn.Parameter(torch.ones(2, 8))
+    groups = muon_groups([("unet", 1e-2, parameters()), (word, 1e-2, [(f"{word}.text_encoder", vectors)])])
+    assert [group["name"] for group in groups] == ["unet", "unet/adam", f"{word}/adam"]
+    assert groups[2]["params"][0] is vectors
 
 
 def test_muon_has_its_arguments_and_no_others() -> None:

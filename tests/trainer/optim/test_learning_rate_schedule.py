@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.trainer.assembly import check_settings
+from modules.trainer.callbacks import Callback
 from modules.trainer.optim.LearningRateSchedule import SHAPES, LearningRateSchedule
+from modules.util.config.settings import is_visible, iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler as Kind
 from modules.util.errors import ConfigError
+from modules.util.TrainProgress import TrainProgress
+from tests.trainer.builders import run_here, write_config
+
+
+class Rates(Callback):
+    """Keeps the learning rate of every step."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def step(
+        self, progress: TrainProgress, metrics: Mapping[str, float], total: int, eta: float | None
+    ) -> None:
+        self.rates.append(metrics["lr/unet_lora"])
 
 
 def factors(kind: Kind, steps: tuple[int, ...], total: int = 100, **settings: Any) -> list[float]:
@@ -132,6 +150,19 @@ def test_restarts_that_end_high_have_whole_waves() -> None:
     assert made[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cycles", 3.0), ("min_factor", 0.5), ("rex_d", 0.9), ("ends_high", True)],
+)
+def test_a_number_is_shown_where_it_acts(name: str, value: Any, kind: Kind) -> None:
+    steps = tuple(range(1, 100))
+    curved = {"custom": tuple(1 - step / 100 for step in range(100))} if kind is Kind.CUSTOM else {}
+    acts = factors(kind, steps, **curved) != factors(kind, steps, **curved, **{name: value})
+    (setting,) = (one for one in iter_settings(TrainConfig) if one.path == f"learning_rate_{name}")
+    assert is_visible(setting.visible, {"learning_rate_scheduler": kind.value}.__getitem__) == acts
+
+
 def test_adafactor_leaves_the_rate_to_its_optimizer() -> None:
     assert factors(Kind.ADAFACTOR, (0, 50, 100)) == [1, 1, 1]
 
@@ -168,6 +199,23 @@ def test_a_class_of_torch_gives_its_own_rates_at_every_step(name: str) -> None:
         optimizer.step()
         theirs.step()
     assert len({schedule.factor(step) for step in range(40)}) > 2
+
+
+def test_the_steps_of_an_epoch_are_those_of_the_data(tmp_path: Path) -> None:
+    """A run of max_steps has as many epochs as it needs, whatever the setting says."""
+    told = Rates()
+    path = write_config(
+        tmp_path, max_steps=7, epochs=2, learning_rate_scheduler="CUSTOM",
+        custom_learning_rate_scheduler="torch.optim.lr_scheduler.StepLR",
+        scheduler_params="step_size=%STEPS_PER_EPOCH%; gamma=0.5",
+    )  # fmt: skip
+    trainer = run_here(path, callback=told)
+    assert trainer.parts.loader.steps_per_epoch == 3
+    assert told.rates == [1e-3 * factor for factor in (1, 1, 1, 0.5, 0.5, 0.5, 0.25)]
+    words = "step_size=%EPOCHS%; gamma=0.5"
+    config = custom("torch.optim.lr_scheduler.StepLR", words, max_steps=40)
+    schedule = LearningRateSchedule.from_config(config, 40, epoch_steps=10)
+    assert [schedule.factor(step) for step in (3, 4)] == [1.0, 0.5]
 
 
 def test_a_class_begins_after_the_warm_up() -> None:

@@ -64,6 +64,10 @@ def moved(folder: Path) -> None:
     shutil.move(folder / "run", folder / "moved")
 
 
+def _plain(folder: Path) -> list[dict[str, Any]]:
+    return [{**concept(), "image": {"enable_crop_jitter": False}}]
+
+
 def _validated(folder: Path) -> list[dict[str, Any]]:
     return [concept(), concept("VALIDATION", "rejected")]
 
@@ -111,7 +115,7 @@ LEFT_BEHIND = {
 }
 GROUPS = [
     Group("what is left behind", pictures, {}, LEFT_BEHIND),
-    Group("how it computes", pictures, {"text_encoder.train": True}, {
+    Group("how it computes", pictures, {"text_encoder.train": True, "concepts": _plain}, {
         "unet.gradient_checkpointing": True,
         "unet.activation_offloading": True,
         "text_encoder.gradient_checkpointing": False,

@@ -444,3 +444,28 @@ def test_signals_make_a_backup_and_a_clean_stop(tmp_path: Path, number: signal.S
     assert events(run)[-1]["status"] == "stopped"
     assert find_backup(run / "backup")[0] is not None
     assert RunDirectory(run).trainer() is None
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_a_backup_has_the_concepts_that_the_run_began_with(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "concepts.json"
+    text = json.dumps(standard(tmp_path))
+    file.write_text(text)
+
+    class Changes(StopAt):
+        def started(self, facts: Mapping[str, Any]) -> None:
+            if change == "removed":
+                file.unlink()
+            else:
+                file.write_text(json.dumps([{**json.loads(text)[0], "balancing": 3.0}]))
+
+    config = write_config(tmp_path, rlhf_enabled=False, concepts=None, concept_file_name=str(file))
+    assert run_here(config, callback=Changes(1)).progress.global_step == 1
+    (backup,) = list_backups(tmp_path / "run" / "backup")
+    (concept,) = json.loads((backup / "config.json").read_text())["concepts"]
+    assert concept.get("balancing", 1.0) == 1.0
+    if change == "edited":
+        with pytest.raises(UserError, match="balancing: 1.0 in the backup, 3.0 now"):
+            run_here(config, "continue_last_backup=true")
+    file.write_text(text)
+    assert run_here(config, "continue_last_backup=true").progress.global_step > 1

@@ -161,6 +161,58 @@ def test_rates_that_the_optimizer_ignores_may_be_emptied() -> None:
     assert len(refused(config(**given, optimizer=fixed), config(**empty, optimizer=fixed))) == 4
 
 
+def concepts(*given: dict[str, Any], **changes: Any) -> TrainConfig:
+    return config(concepts=list(given), **changes)
+
+
+def test_settings_of_concepts_that_change_the_training_are_refused() -> None:
+    plain: dict[str, Any] = {"name": "cats", "path": "there/cats", "image": {"enable_crop_jitter": False}}
+    held_back = {"path": "there/validation", "type": "VALIDATION"}
+    before = concepts(plain, held_back)
+    for changes, line in (
+        ({"balancing": 2.0}, "balancing: 1.0 in the backup, 2.0 now"),
+        ({"loss_weight": 0.5}, "loss_weight: 1.0 in the backup, 0.5 now"),
+        ({"type": "PRIOR_PREDICTION"}, "type: STANDARD in the backup, PRIOR_PREDICTION now"),
+        ({"seed": 7}, "seed: 0 in the backup, 7 now"),
+        ({"image": {**plain["image"], "enable_fixed_flip": True}},
+         "image.enable_fixed_flip: False in the backup, True now"),
+        ({"text": {"enable_tag_shuffling": True}}, "text.enable_tag_shuffling: False in the backup, True now"),
+    ):  # fmt: skip
+        assert refused(before, concepts({**plain, **changes}, held_back)) == [f"concept 'cats': {line}"]
+    # images and captions are compared by content, and what is only measured may be another
+    moved = {**plain, "path": "here/cats", "text": {"prompt_path": "cats.txt", "prompt_source": "concept"}}
+    assert refused(before, concepts(moved, {**held_back, "loss_weight": 2.0})) == []
+    assert refused(before, concepts({**plain, "name": "dogs"}, {"path": "more", "enabled": False}, held_back)) == []
+
+
+def test_augmentations_do_not_matter_for_pairs() -> None:
+    sides = [{"path": kind, "type": f"DPO_{kind}"} for kind in ("CHOSEN", "REJECTED")]
+    other = [{**side, "seed": 3, "image": {"enable_random_flip": True}, "image_variations": 5} for side in sides]
+    before = concepts(*sides, rlhf_enabled=True)
+    assert refused(before, concepts(*other, rlhf_enabled=True, latent_caching=False)) == []
+    repeated = concepts({**sides[0], "balancing": 2.0}, sides[1], rlhf_enabled=True)
+    assert refused(before, repeated) == ["concept 'CHOSEN': balancing: 1.0 in the backup, 2.0 now"]
+
+
+def test_caching_may_change_where_every_visit_of_an_image_is_the_same() -> None:
+    plain: dict[str, Any] = {"path": "cats", "image": {"enable_crop_jitter": False}}
+    assert refused(concepts(plain), concepts(plain, latent_caching=False)) == []
+    line = "latent_caching: True in the backup, False now"
+    for random in ({"image": {}}, {"text": {"tag_dropout_enable": True}}):
+        varied = {**plain, **random}
+        assert refused(concepts(varied), concepts(varied, latent_caching=False)) == [line]
+
+
+def test_a_list_of_concepts_in_a_file_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "concepts.json"
+    now = config(concept_file_name=str(file))
+    before = concepts({"path": "cats"}, concept_file_name=str(file))
+    file.write_text('[{"path": "cats", "balancing": 3.0}]')
+    assert refused(before, now) == ["concept 'cats': balancing: 1.0 in the backup, 3.0 now"]
+    file.write_text('[{"path": "cats"}]')
+    assert refused(before, now) == []
+
+
 def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
     saved = config(seed=3).to_dict()
     del saved["rlhf_dpo_beta"]

@@ -81,7 +81,7 @@ def trained(config: TrainConfig) -> Iterator[tuple[Run, TrainProgress, Counters]
         state["adaptive_beta"] = {**state["adaptive_beta"], "beta": 55.0}
         parts.step.load_state_dict(state)
     with closing(parts):
-        yield parts, TrainProgress(0, 2, 4, 2), Counters(1, 2, 3)
+        yield parts, TrainProgress(0, 2, 4, 2), Counters(1, 2, 3, 4, 5, 6)
 
 
 def everything(parts: Run, config: TrainConfig) -> Snapshot:
@@ -147,7 +147,7 @@ def test_a_preference_backup_has_all_there_is(tmp_path: Path) -> None:
         made = everything(parts, config)
     assert made.tensors.keys() == {"weights", "ema"}
     kept = {"identity", "processes", "step", "scaler", "counters", "patience", "best", "execution_mode"}
-    kept |= {"weight_files"}
+    kept |= {"weight_files", "ema_begun"}
     assert made.state.keys() == kept
     assert made.state["execution_mode"] == config.rlhf_dpo_execution_mode.value
     assert made.state["step"].keys() == {"diagnostics", "adaptive_beta"}
@@ -220,3 +220,12 @@ def test_taking_a_snapshot_changes_nothing(
         write_backup(tmp_path / "full", take_snapshot(parts, config, progress, counters))
     assert all(torch.equal(p, b) for p, b in zip(parts.parameters, before, strict=True))
     assert_same(optimizer_state(parts.optimizer, names), state)
+
+
+def test_a_validation_that_an_earlier_version_left_undone_is_due() -> None:
+    counters = Counters()
+    counters.load({"undefined_steps": 0, "saves_due": 1, "validated_at": 3, "samples_due": 2, "validating_at": 6})
+    assert counters == Counters(saves_due=1, validated_at=3, samples_due=2, due_at=6, due=1)
+    counters = Counters()
+    counters.load({"saves_due": 1, "validating_at": -1})
+    assert counters == Counters(saves_due=1)

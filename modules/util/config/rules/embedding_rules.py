@@ -82,9 +82,10 @@ def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("learning_rate", "embedding_learning_rate", "model_type", *TEXT_ENCODERS, *_LISTS)
+@rule("optimizer", "learning_rate", "embedding_learning_rate", "model_type", *TEXT_ENCODERS, *_LISTS)
 def _embeddings_learn_slowly(c: TrainConfig) -> Iterator[Finding]:
     together = c.trains_words() and c.training_method is not TrainingMethod.EMBEDDING
+    together = together and not c.optimizer.optimizer.of_matrices
     if together and c.embedding_learning_rate is None and c.learning_rate < 5e-4:
         yield ConfigWarning(
             f"is empty, so embeddings are trained at {c.learning_rate:g}, which is low; 1e-3 is usual",

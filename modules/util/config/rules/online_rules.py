@@ -160,6 +160,16 @@ def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_shared_start_noise")
+def _images_of_a_prompt_differ(c: TrainConfig) -> Iterator[Finding]:
+    if _acts(c, "decoupled") and c.rlhf_shared_start_noise:
+        yield UnsupportedError(
+            f"makes all images of a prompt the same: the denoising steps of {c.rlhf_mode} add no noise",
+            "rlhf_shared_start_noise",
+            "set it to false",
+        )
+
+
 @rule(*_MODE, "rlhf_ema_ref_device")
 def _old_policy_is_somewhere(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.rlhf_ema_ref_device is EMAMode.OFF:

@@ -95,6 +95,16 @@ _HARDLY_SCALED = (
 """Optimizers whose steps do not depend on the overall size of the gradients."""
 
 
+@rule("optimizer", *_PARTS)
+def _rate_of_words_with_matrices(c: TrainConfig) -> Iterator[Finding]:
+    if c.optimizer.optimizer.of_matrices and c.trains_words() and c.embedding_learning_rate is not None:
+        yield ConfigWarning(
+            f"has no effect: {c.optimizer.optimizer} leaves embeddings to ADAMW, at the rate muon_adam_lr of its "
+            "parameters",
+            "embedding_learning_rate",
+        )
+
+
 LOW_RATE = 0.1
 
 

@@ -210,6 +210,24 @@ def _dropout_is_off_for_pairs(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigWarning("is not applied in preference training", "text_encoder.dropout_probability")
 
 
+@rule(
+    "rlhf_enabled", "rlhf_mode", "perturbation_noise_weight", "offset_noise_weight", "min_noising_strength",
+    "max_noising_strength",
+)  # fmt: skip
+def _noise_of_supervised_training(c: TrainConfig) -> Iterator[Finding]:
+    """The shape of the distribution is left out: presets name that of their family for all modes."""
+    if c.rlhf_enabled and c.perturbation_noise_weight > 0:
+        yield ConfigWarning("is not applied in preference training", "perturbation_noise_weight")
+    if not c.trains_online:
+        return
+    if c.offset_noise_weight > 0:
+        yield ConfigWarning(f"is not applied: {c.rlhf_mode} draws its own noise", "offset_noise_weight")
+    levels = "rlhf_sde_window" if c.rlhf_mode.coupled else "rlhf_timestep_range_low and rlhf_timestep_range_high"
+    for name in ("min_noising_strength", "max_noising_strength"):
+        if getattr(c, name) != type(c).model_fields[name].default:
+            yield ConfigWarning(f"is not applied: the noise levels of {c.rlhf_mode} are set by {levels}", name)
+
+
 @rule("rlhf_enabled", "rlhf_mode", "concepts")
 def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_pairs and c.concepts is not None:

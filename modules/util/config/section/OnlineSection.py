@@ -211,7 +211,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_shared_start_noise: bool = setting(
         False,
-        visible=_ONLINE,
+        visible=_COUPLED,
         free=False,
         title="Shared start noise",
         group="Rollout",

@@ -159,7 +159,7 @@ class TrainingSection(BaseConfig):
         1.0,
         gt=0,
         le=10_000,
-        visible="learning_rate_scheduler=COSINE|COSINE_WITH_RESTARTS|COSINE_WITH_HARD_RESTARTS",
+        visible="learning_rate_scheduler=COSINE_WITH_RESTARTS|COSINE_WITH_HARD_RESTARTS",
         free=False,
         title="Schedule cycles",
         group="Learning rate",

@@ -122,6 +122,18 @@ def test_what_is_meant_passes_without_a_word(data: dict) -> None:
     assert check_config(read_config(data)) == []
 
 
+def test_a_rate_of_embeddings_that_muon_does_not_read_is_told() -> None:
+    words = {"training_method": "LORA", "additional_embeddings": [{"placeholder": "<zorblax>"}]}
+    muon = {**words, "optimizer": {"optimizer": "MUON"}}
+    for data, fields in (
+        ({**muon, "embedding_learning_rate": 1e-3}, ["embedding_learning_rate"]),
+        (muon, []),
+        ({**words, "embedding_learning_rate": 1e-3}, []),
+    ):
+        told = [warning.field for warning in find_problems(read_config(data)).warnings]
+        assert [field for field in told if field == "embedding_learning_rate"] == fields
+
+
 @pytest.mark.parametrize(
     ("data", "field"),
     [
