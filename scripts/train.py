@@ -99,8 +99,11 @@ def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
     from modules.dataLoader.preflight import preflight
     from modules.trainer.online.prompts import online_summary
     from modules.trainer.online.settings import acceleration_plan, nominal_total_steps
+    from modules.util.files.output_place import replaced_output
 
     lines = check_group(config, world_size)
+    replaced = replaced_output(config)
+    lines += [f"warning: {replaced}"] if replaced else []
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
         return lines + online_summary(config, world_size), nominal_total_steps(config, world_size)

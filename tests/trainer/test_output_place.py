@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from modules.trainer.callbacks import Callback
 from modules.trainer.resume.checkpoint import list_backups
@@ -191,3 +193,28 @@ def test_the_next_start_brings_a_half_replaced_model_back_and_sweeps_what_a_kill
     assert (tmp_path / "m" / "model_index.json").read_bytes() == before
     left = {p.name for folder in (tmp_path, tmp_path / "run") for p in folder.iterdir() if p.name[0] == "."}
     assert left == {".editor.tmp"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [("old", {}, True), ("old", {"prevent_overwrites": False}, True), ("new", {}, False)],
+)
+def test_a_new_run_says_that_it_replaces_an_earlier_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, changes: dict[str, Any], told: bool
+) -> None:
+    old = tmp_path / "old.safetensors"
+    save_file({"a": torch.zeros(1)}, old)
+    config = sd15(tmp_path, output_model_destination=str(tmp_path / f"{name}.safetensors"), **changes)
+    assert main(["--config-path", str(config), "--dry-run"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "replaces it when it saves" in line]
+    assert len(said) == told and all(str(old) in line and "prevent_overwrites" in line for line in said)
+
+
+def test_a_resumed_run_replaces_its_own_result_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = sd15(tmp_path, max_steps=2, output_model_destination=str(tmp_path / "m.safetensors"))
+    arguments = ["--config-path", str(config), "--set", "backup_after=1", "--set", "backup_after_unit=STEP"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--set", "continue_last_backup=true", "--dry-run"]) == 0
+    assert "replaces it when it saves" not in capsys.readouterr().out

@@ -110,6 +110,27 @@ def _check_weights(path: Path) -> None:
         )
 
 
+def _place_of(config: TrainConfig) -> OutputPlace:
+    spec = FAMILIES[config.model_type.value]
+    return output_place(
+        config.output_model_destination,
+        config.output_model_format.value,
+        config.training_method.writes_file,
+        spec.writes_single_file,
+    )
+
+
+def replaced_output(config: TrainConfig) -> str:
+    """A warning that a new run replaces the result of an earlier one; empty if it does not."""
+    path = _place_of(config).path
+    if config.continue_last_backup or config.prevent_overwrites or not os.path.lexists(path):
+        return ""
+    return (
+        f"{FIELD}: {shown(path)} exists, and this run replaces it when it saves. To keep it, choose another name or "
+        "switch prevent_overwrites on"
+    )
+
+
 def check_output(config: TrainConfig) -> None:
     """Refuse an output that would replace something the program did not write.
 
@@ -117,11 +138,7 @@ def check_output(config: TrainConfig) -> None:
         DataError: the output exists and ``prevent_overwrites`` is on, or it must not be replaced: a folder in
             place of a file, a folder with other files, a device, a file of the base model, or one without weights.
     """
-    spec = FAMILIES[config.model_type.value]
-    adapter = config.training_method.writes_file
-    place = output_place(
-        config.output_model_destination, config.output_model_format.value, adapter, spec.writes_single_file
-    )
+    spec, place = FAMILIES[config.model_type.value], _place_of(config)
     sources = [config.base_model_name]
     sources += [getattr(config, part).model_name for part in spec.module_parts]
     sources += [one.model_name for one in config.embeddings()]

@@ -94,7 +94,7 @@ class ModelSection(BaseConfig):
         free=True,
         title="Prevent overwrites",
         group="Output",
-        tip="Refuse to start if the output file already exists.",
+        tip="Refuse to start if the output file already exists. Off: the start warns, and saving replaces the file.",
     )
     unet: DenoiserConfig = setting(
         factory=DenoiserConfig, visible=families_with("unet"), free=False, title="UNet", tip="The denoiser."
