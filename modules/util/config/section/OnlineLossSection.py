@@ -23,7 +23,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineLossSection(BaseConfig):
-    """For the online modes: how advantages become a loss."""
+    """How advantages become a loss in the online modes."""
 
     SECTION: ClassVar[str] = "RLHF"
 
@@ -69,8 +69,9 @@ class OnlineLossSection(BaseConfig):
         title="KL type",
         group="Policy loss",
         tip=(
-            "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step size. "
-            "X: compares the next latents. V: compares the predictions. Decoupled modes support V only."
+            "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step "
+            "size. X: compares the next latents. V: compares the predictions. The decoupled modes (DGPO, "
+            "ONLINE_DPO, NFT, AWM) support V only."
         ),
     )
     rlhf_grpo_guard: bool = setting(
@@ -89,8 +90,10 @@ class OnlineLossSection(BaseConfig):
         title="Aggregation",
         group="Policy loss",
         tip=(
-            "How the losses of denoising steps and images are averaged. The choices differ only if images "
-            "have different numbers of trained steps, as with rlhf_count_skipped."
+            "How the losses of denoising steps and images are averaged. SAMPLE_MEAN averages within each "
+            "image first, PROMPT_MEAN within each prompt, TOKEN_MEAN over all denoising steps. CONSTANT "
+            "divides by Loss divisor. The choices differ only if images have different numbers of trained "
+            "steps, as with Count skipped images."
         ),
     )
     rlhf_count_skipped: bool = setting(
@@ -294,7 +297,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Timesteps per image",
         group="Group loss",
-        tip="Number of noise levels at which an image is trained in each pass. 0: one for each rollout step.",
+        tip=(
+            "Number of noise levels at which an image is trained in each pass. 0: one for each rollout step "
+            "in the timestep range."
+        ),
     )
     rlhf_timestep_range_low: Float = setting(
         0.0,
@@ -326,8 +332,9 @@ class OnlineLossSection(BaseConfig):
         title="Timestep draw",
         group="Group loss",
         tip=(
-            "How the noise levels are drawn. UNIFORM and LOGIT_NORMAL: from a continuous range. DISCRETE: from the "
-            "steps of the rollout. WITH_INIT always includes the first of these steps, WO_INIT never does."
+            "How the noise levels are drawn. UNIFORM and LOGIT_NORMAL: from a continuous range. DISCRETE: "
+            "from the steps of the rollout. DISCRETE_WITH_INIT always includes the first of these steps, "
+            "DISCRETE_WO_INIT never does."
         ),
     )
     rlhf_timestep_mean: Float = setting(
@@ -338,7 +345,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Logit-normal mean",
         group="Group loss",
-        tip="Centre of the logit-normal distribution.",
+        tip=(
+            "Centre of the logit-normal distribution. Above 0: more timesteps close to the finished image. "
+            "Below 0: more close to pure noise."
+        ),
     )
     rlhf_timestep_std: Float = setting(
         1.0,
@@ -358,7 +368,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Shift of draws",
         group="Group loss",
-        tip="Values above 1 shift continuously drawn timesteps towards the image. 1: no shift.",
+        tip=(
+            "Values above 1 shift the timesteps that UNIFORM and LOGIT_NORMAL draw towards the finished "
+            "image. 1: no shift."
+        ),
     )
     rlhf_ema_ref_max_decay: Float = setting(
         0.3,
@@ -421,7 +434,11 @@ class OnlineLossSection(BaseConfig):
         first=True,
         title="Beta",
         group="Pair loss",
-        tip="Distance of the implicit good and bad models from the old policy.",
+        tip=(
+            "NFT compares a good and a bad model, which lie on opposite sides of the old policy. The old "
+            "policy is a copy of the adapter that follows the trained one. This is the distance of both "
+            "models from the old policy. 1: the good model is the trained model itself."
+        ),
     )
     acceleration: AccelerationConfig = setting(
         factory=AccelerationConfig,
