@@ -36,8 +36,9 @@ class OnlineLossSection(BaseConfig):
         title="Clip below",
         group="Policy loss",
         tip=(
-            "How far the ratio of new to old probability may fall below 1 before it is clipped. Usual values are "
-            "tiny, because log-probabilities are averaged over all numbers of a latent."
+            "How far the ratio of new to old probability may fall below 1 before it is clipped. In DGPO and "
+            "AWM, the ratio is exp(error of the old policy - error of the model). Usual values are tiny, "
+            "because log-probabilities and errors are averaged over all numbers of a latent."
         ),
     )
     rlhf_clip_range_high: Float = setting(
@@ -246,7 +247,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Image clipping",
         group="Group loss",
-        tip="Ignore images on which the model has moved far enough from the old policy.",
+        tip=(
+            "Ignore a good image once its ratio is above the clip range, and a bad image once its ratio is "
+            "below. The tip of Clip below explains the ratio."
+        ),
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
