@@ -69,10 +69,10 @@ class RlhfSection(BaseConfig):
         title="Objective",
         group="Loss",
         tip=(
-            "SIGMOID is DPO as published. For IPO and HINGE, the margin of a pair says how much more the "
-            "model prefers the chosen image than the reference does. IPO aims at a fixed margin and resists "
-            "overfitting. HINGE stops when beta times the margin reaches 1. KTO learns from single images, "
-            "liked or disliked, without pairs."
+            "SIGMOID is DPO as published. IPO and HINGE use the margin of a pair: how much more the model "
+            "prefers the chosen image to the rejected one than the reference does. IPO aims at a fixed "
+            "margin and resists overfitting. HINGE stops when beta times the margin reaches 1. KTO learns "
+            "from single images, liked or disliked, without pairs."
         ),
     )
     rlhf_dpo_beta: Float = setting(
@@ -421,8 +421,8 @@ class RlhfSection(BaseConfig):
         group="Validation",
         tip=(
             "Number of watched metrics that must stall before a validation counts as one without progress. "
-            "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it "
-            "does not exceed its best value so far. An accuracy of 1.0 can only stall."
+            "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it is "
+            "not better than its best value so far. An accuracy of 1.0 can only stall."
         ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(

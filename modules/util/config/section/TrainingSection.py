@@ -163,7 +163,10 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Schedule cycles",
         group="Learning rate",
-        tip="Number of cosine waves in the run.",
+        tip=(
+            "How often the rate falls in the run with COSINE_WITH_RESTARTS and COSINE_WITH_HARD_RESTARTS. "
+            "No effect with COSINE."
+        ),
     )
     learning_rate_min_factor: Float = setting(
         0.0,
