@@ -192,7 +192,7 @@ class ConceptTextConfig(BaseConfig):
         ge=0,
         le=10000,
         title="Tags to keep",
-        tip="Number of tags at the start that are neither moved nor dropped.",
+        tip="Number of tags at the start that are not moved, dropped or given random capitals.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
     tag_dropout_mode: TagDropoutMode = setting(
