@@ -49,7 +49,7 @@ TASTE_UNKNOWN = "Taste: not measured yet"
 TASTE_KNOWN = "Taste: {share:.0%} of your choices predicted ({low:.0%} to {high:.0%})"
 TASTE_FAILED = "Taste: not measured ({reason})"
 WHAT_NEXT = {
-    Next.BOTH: "{known}; like some, leave others unmarked",
+    Next.BOTH: "{known}. Mark some images as liked and leave others unmarked",
     Next.MORE: "{known}; look at {more} more",
     Next.FIRST: "{known}; enough for a first training run",
     Next.ENOUGH: "{known}; enough to train",

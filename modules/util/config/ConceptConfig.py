@@ -28,54 +28,78 @@ class ConceptImageConfig(BaseConfig):
     """Augmentation of the images of a concept. Everything is off for preference pairs."""
 
     enable_crop_jitter: bool = setting(
-        True, title="Crop jitter", tip="Shift the crop a little in each variation."
+        True,
+        title="Crop jitter",
+        tip="In each variation, crop the image at a random place. Off: crop the middle.",
     )
     enable_random_flip: bool = setting(False, title="Random flip", tip="Mirror half of the variations.")
     enable_fixed_flip: bool = setting(False, title="Fixed flip", tip="Mirror every image.")
     enable_random_rotate: bool = setting(
-        False, title="Random rotation", tip="Rotate by a random angle up to the maximum angle."
+        False,
+        title="Random rotation",
+        tip="Rotate by a random angle, up to the maximum angle in either direction.",
     )
     enable_fixed_rotate: bool = setting(
         False, title="Fixed rotation", tip="Rotate every image by the maximum angle."
     )
     random_rotate_max_angle: Float = setting(
-        0.0, ge=-180, le=180, title="Maximum angle", tip="Maximum angle in degrees, counter-clockwise."
+        0.0,
+        ge=-180,
+        le=180,
+        title="Maximum angle",
+        tip="Maximum angle in degrees, counter-clockwise. Below 0: clockwise.",
     )
     enable_random_brightness: bool = setting(
-        False, title="Random brightness", tip="Change the brightness by a random amount up to the strength."
+        False,
+        title="Random brightness",
+        tip="Change the brightness by a random amount, up to the strength, upwards or downwards.",
     )
     enable_fixed_brightness: bool = setting(
         False, title="Fixed brightness", tip="Change the brightness of every image by the strength."
     )
     random_brightness_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Brightness strength", tip="0: no change, 1: strongest."
+        0.0, ge=-1, le=1, title="Brightness strength", tip="0: no change. 1: twice as bright. -1: black."
     )
     enable_random_contrast: bool = setting(
-        False, title="Random contrast", tip="Change the contrast by a random amount up to the strength."
+        False,
+        title="Random contrast",
+        tip="Change the contrast by a random amount, up to the strength, upwards or downwards.",
     )
     enable_fixed_contrast: bool = setting(
         False, title="Fixed contrast", tip="Change the contrast of every image by the strength."
     )
     random_contrast_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Contrast strength", tip="0: no change, 1: strongest."
+        0.0,
+        ge=-1,
+        le=1,
+        title="Contrast strength",
+        tip="0: no change. 1: twice the contrast. -1: no contrast, all grey.",
     )
     enable_random_saturation: bool = setting(
-        False, title="Random saturation", tip="Change the saturation by a random amount up to the strength."
+        False,
+        title="Random saturation",
+        tip="Change the saturation by a random amount, up to the strength, upwards or downwards.",
     )
     enable_fixed_saturation: bool = setting(
         False, title="Fixed saturation", tip="Change the saturation of every image by the strength."
     )
     random_saturation_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Saturation strength", tip="0: no change, 1: strongest."
+        0.0,
+        ge=-1,
+        le=1,
+        title="Saturation strength",
+        tip="0: no change. 1: twice the saturation. -1: no colour.",
     )
     enable_random_hue: bool = setting(
-        False, title="Random hue", tip="Shift the hue by a random amount up to the strength."
+        False,
+        title="Random hue",
+        tip="Shift the hue by a random amount, up to the strength, in either direction.",
     )
     enable_fixed_hue: bool = setting(
         False, title="Fixed hue", tip="Shift the hue of every image by the strength."
     )
     random_hue_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Hue strength", tip="0: no change, 1: half a turn of the colour wheel."
+        0.0, ge=-1, le=1, title="Hue strength", tip="0: no change. 1 or -1: half a turn of the colour wheel."
     )
     enable_random_circular_mask_shrink: bool = setting(
         False,
@@ -89,9 +113,10 @@ class ConceptImageConfig(BaseConfig):
         False,
         title="Random crop to mask",
         tip=(
-            "In masked training, rotate each variation by up to 20 degrees and crop it to the mask with a margin "
-            "of 10 to 30 % on each side. The crop keeps the aspect ratio of the image and is never smaller than "
-            "the smallest resolution."
+            "In masked training, rotate each variation by up to 20 degrees and crop it to the white area of "
+            "the mask, with a margin of 10 to 30 % of that area's size on each side. The crop has the "
+            "aspect ratio in which the image is trained and is never smaller than the concept's smallest "
+            "resolution."
         ),
     )
     enable_resolution_override: bool = setting(
@@ -167,7 +192,7 @@ class ConceptTextConfig(BaseConfig):
         ge=0,
         le=10000,
         title="Tags to keep",
-        tip="Number of tags at the start that are neither moved nor dropped.",
+        tip="Number of tags at the start that are not moved, dropped or given random capitals.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
     tag_dropout_mode: TagDropoutMode = setting(

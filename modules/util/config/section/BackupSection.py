@@ -21,7 +21,11 @@ class BackupSection(BaseConfig):
         tip="Interval between backups, in the unit next to it.",
     )
     backup_after_unit: TimeUnit = setting(
-        TimeUnit.MINUTE, free=True, title="Backup unit", group="Backups", tip="Unit of the backup interval."
+        TimeUnit.MINUTE,
+        free=True,
+        title="Backup unit",
+        group="Backups",
+        tip="Unit of the backup interval. ALWAYS: after each step. NEVER: no backups at intervals.",
     )
     backup_each_tenth: bool = setting(
         True,
@@ -65,7 +69,11 @@ class BackupSection(BaseConfig):
         tip="Interval between saves of the model during training, in the unit next to it.",
     )
     save_every_unit: TimeUnit = setting(
-        TimeUnit.NEVER, free=True, title="Save unit", group="Saves", tip="Unit of the save interval."
+        TimeUnit.NEVER,
+        free=True,
+        title="Save unit",
+        group="Saves",
+        tip="Unit of the save interval. NEVER: the model is not saved during training. ALWAYS: after each step.",
     )
     save_skip_first: int = setting(
         0,

@@ -87,9 +87,9 @@ class DataSection(BaseConfig):
         title="Images read ahead",
         group="Cache",
         tip=(
-            "Number of images decoded in advance while the cache is filled. Each image is encoded "
-            "separately, so that its latents do not depend on other images. Larger values need more main "
-            "memory. Empty: up to 8, as far as they fit into a tenth of the free memory."
+            "Number of images decoded ahead of encoding while the cache is filled. It does not affect the "
+            "latents: images are encoded one at a time. Larger values need more main memory. Empty: up to "
+            "8, fewer if they would take more than a tenth of the free memory."
         ),
     )
     dataloader_threads: int = setting(

@@ -32,7 +32,10 @@ class LoraSection(BaseConfig):
         free=True,
         title="Start from adapter",
         group="Adapter",
-        tip="An adapter file to continue training from. In preference training a frozen copy of it is the reference.",
+        tip=(
+            "An adapter file to continue training from. In preference training a frozen copy of it is the "
+            "reference. Empty: start with a new adapter."
+        ),
     )
     lora_rank: int = setting(
         16,

@@ -109,9 +109,10 @@ class ModelPartConfig(SourcedPartConfig):
         free=False,
         title="Stop training (unit)",
         tip=(
-            "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it "
-            "to the end. Once no text encoder is trained any longer, prompts are cached again from the "
-            "next epoch on, unless a reference or a prior also needs the text encoders."
+            "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it to "
+            "the end. Once no text encoder is trained any longer, prompts are cached again from the next "
+            "epoch on. This is not possible if the untrained text encoders are needed too: in preference "
+            "training, with prior preservation, and with a concept of type PRIOR_PREDICTION."
         ),
     )
     gradient_checkpointing: bool = setting(

@@ -23,7 +23,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineLossSection(BaseConfig):
-    """For the online modes: how advantages become a loss."""
+    """How advantages become a loss in the online modes."""
 
     SECTION: ClassVar[str] = "RLHF"
 
@@ -36,8 +36,9 @@ class OnlineLossSection(BaseConfig):
         title="Clip below",
         group="Policy loss",
         tip=(
-            "How far the ratio of new to old probability may fall below 1 before it is clipped. Usual values are "
-            "tiny, because log-probabilities are averaged over all numbers of a latent."
+            "How far the ratio of new to old probability may fall below 1 before it is clipped. In DGPO and "
+            "AWM, the ratio is exp(error of the old policy - error of the model). Usual values are tiny, "
+            "because log-probabilities and errors are averaged over all numbers of a latent."
         ),
     )
     rlhf_clip_range_high: Float = setting(
@@ -69,8 +70,9 @@ class OnlineLossSection(BaseConfig):
         title="KL type",
         group="Policy loss",
         tip=(
-            "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step size. "
-            "X: compares the next latents. V: compares the predictions. Decoupled modes support V only."
+            "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step "
+            "size. X: compares the next latents. V: compares the predictions. The decoupled modes (DGPO, "
+            "ONLINE_DPO, NFT, AWM) support V only."
         ),
     )
     rlhf_grpo_guard: bool = setting(
@@ -89,8 +91,10 @@ class OnlineLossSection(BaseConfig):
         title="Aggregation",
         group="Policy loss",
         tip=(
-            "How the losses of denoising steps and images are averaged. The choices differ only if images "
-            "have different numbers of trained steps, as with rlhf_count_skipped."
+            "How the losses of denoising steps and images are averaged. SAMPLE_MEAN averages within each "
+            "image first, PROMPT_MEAN within each prompt, TOKEN_MEAN over all denoising steps. CONSTANT "
+            "divides by Loss divisor. The choices differ only if images have different numbers of trained "
+            "steps, as with Count skipped images."
         ),
     )
     rlhf_count_skipped: bool = setting(
@@ -243,7 +247,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Image clipping",
         group="Group loss",
-        tip="Ignore images on which the model has moved far enough from the old policy.",
+        tip=(
+            "Ignore a good image once its ratio is above the clip range, and a bad image once its ratio is "
+            "below. The tip of Clip below explains the ratio."
+        ),
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
@@ -294,7 +301,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Timesteps per image",
         group="Group loss",
-        tip="Number of noise levels at which an image is trained in each pass. 0: one for each rollout step.",
+        tip=(
+            "Number of noise levels at which an image is trained in each pass. 0: one for each rollout step "
+            "in the timestep range."
+        ),
     )
     rlhf_timestep_range_low: Float = setting(
         0.0,
@@ -326,8 +336,9 @@ class OnlineLossSection(BaseConfig):
         title="Timestep draw",
         group="Group loss",
         tip=(
-            "How the noise levels are drawn. UNIFORM and LOGIT_NORMAL: from a continuous range. DISCRETE: from the "
-            "steps of the rollout. WITH_INIT always includes the first of these steps, WO_INIT never does."
+            "How the noise levels are drawn. UNIFORM and LOGIT_NORMAL: from a continuous range. DISCRETE: "
+            "from the steps of the rollout. DISCRETE_WITH_INIT always includes the first of these steps, "
+            "DISCRETE_WO_INIT never does."
         ),
     )
     rlhf_timestep_mean: Float = setting(
@@ -338,7 +349,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Logit-normal mean",
         group="Group loss",
-        tip="Centre of the logit-normal distribution.",
+        tip=(
+            "Centre of the logit-normal distribution. Above 0: more timesteps close to the finished image. "
+            "Below 0: more close to pure noise."
+        ),
     )
     rlhf_timestep_std: Float = setting(
         1.0,
@@ -358,7 +372,10 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Shift of draws",
         group="Group loss",
-        tip="Values above 1 shift continuously drawn timesteps towards the image. 1: no shift.",
+        tip=(
+            "Values above 1 shift the timesteps that UNIFORM and LOGIT_NORMAL draw towards the finished "
+            "image. 1: no shift."
+        ),
     )
     rlhf_ema_ref_max_decay: Float = setting(
         0.3,
@@ -421,7 +438,11 @@ class OnlineLossSection(BaseConfig):
         first=True,
         title="Beta",
         group="Pair loss",
-        tip="Distance of the implicit good and bad models from the old policy.",
+        tip=(
+            "NFT compares a good and a bad model, which lie on opposite sides of the old policy. The old "
+            "policy is a copy of the adapter that follows the trained one. This is the distance of both "
+            "models from the old policy. 1: the good model is the trained model itself."
+        ),
     )
     acceleration: AccelerationConfig = setting(
         factory=AccelerationConfig,

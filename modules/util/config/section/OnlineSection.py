@@ -74,7 +74,9 @@ class OnlineSection(BaseConfig):
         group="Prompts",
         tip=(
             "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all processes. "
-            "GROUP_CONTIGUOUS keeps each prompt's images in one process. DISTRIBUTED_K_REPEAT mixes all images."
+            "GROUP_CONTIGUOUS keeps each prompt's images in one process. DISTRIBUTED_K_REPEAT mixes all "
+            "images. AUTO takes GROUP_DISTRIBUTED if the mode and the batch sizes allow it, otherwise "
+            "GROUP_CONTIGUOUS."
         ),
     )
     rlhf_inner_epochs: int = setting(
@@ -205,8 +207,8 @@ class OnlineSection(BaseConfig):
         title="CFG layout",
         group="Rollout",
         tip=(
-            "SPLIT runs the model twice per step and keeps the gradients of one pass. JOINT runs the model once "
-            "with twice the batch."
+            "How guidance is computed. SPLIT runs the model twice per step, and keeps the gradients of the "
+            "pass with the prompt only. JOINT runs the model once with twice the batch."
         ),
     )
     rlhf_shared_start_noise: bool = setting(
@@ -227,8 +229,8 @@ class OnlineSection(BaseConfig):
         title="Transition",
         group="Rollout",
         tip=(
-            "The kind of random denoising step that is trained. DDIM is for noise- and v-prediction "
-            "models, the others are for flow matching."
+            "The kind of random denoising step that is trained. DDIM is for noise- and v-prediction models, "
+            "the others are for flow matching. AUTO takes DDIM or FLOW_SDE."
         ),
     )
     rlhf_rollout_noise_level: Float | None = setting(
@@ -276,8 +278,8 @@ class OnlineSection(BaseConfig):
         title="Trained steps per image",
         group="Rollout",
         tip=(
-            "Number of denoising steps of an image that are trained. Each epoch draws new ones. The other steps add "
-            "no noise. 0: all steps."
+            "How many denoising steps of each image are trained. They are drawn anew in each epoch. The "
+            "other steps add no noise. 0: all steps that may be trained."
         ),
     )
     rlhf_sde_choice: SdeChoice = setting(
@@ -316,8 +318,8 @@ class OnlineSection(BaseConfig):
         title="Old policy from step",
         group="Rollout",
         tip=(
-            "After this many optimizer steps, the old policy makes the images. No effect if the mode has no old "
-            "policy."
+            "After this many optimizer steps, the old policy makes the images. Until then, the trained "
+            "weights make them. No effect if the mode has no old policy."
         ),
     )
     rlhf_keep_images: int = setting(

@@ -34,7 +34,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Beta 1",
         group="Optimizer",
-        tip="Decay of the moving average of gradients; 0.9 is usual.",
+        tip="Decay of the moving average of gradients; 0.9 is usual. Empty: the optimizer's default.",
     )
     beta2: Float | None = setting(
         None,
@@ -43,7 +43,10 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Beta 2",
         group="Optimizer",
-        tip="Decay of the moving average of squared gradients (LION: of gradients); 0.99 to 0.999 is usual.",
+        tip=(
+            "Decay of the moving average of squared gradients (LION: of gradients); 0.99 to 0.999 is usual. "
+            "Empty: the optimizer's default."
+        ),
     )
     eps: Float | None = setting(
         None,
@@ -52,7 +55,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Epsilon",
         group="Optimizer",
-        tip="Added to the denominator to avoid division by zero.",
+        tip="Added to the denominator to avoid division by zero. Empty: the optimizer's default.",
     )
     weight_decay: Float | None = setting(
         None,
@@ -61,7 +64,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Weight decay",
         group="Optimizer",
-        tip="How strongly the weights are pulled towards zero.",
+        tip="How strongly the weights are pulled towards zero. Empty: the optimizer's default.",
     )
     momentum: Float | None = setting(
         None,
@@ -71,8 +74,8 @@ class OptimizerConfig(BaseConfig):
         title="Momentum",
         group="Optimizer",
         tip=(
-            "Momentum of SGD, RMSPROP, LARS and MUON. SGD_8BIT and LARS_8BIT need momentum and use 0.9 if "
-            "this is empty."
+            "Momentum of SGD, RMSPROP, LARS and MUON. Empty: the optimizer's default. SGD_8BIT and "
+            "LARS_8BIT need momentum and use 0.9 if this is empty."
         ),
     )
     fused_back_pass: bool = setting(

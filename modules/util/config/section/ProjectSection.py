@@ -23,8 +23,8 @@ class ProjectSection(BaseConfig):
         title="Training method",
         group="Run",
         tip=(
-            "LoRA trains a small adapter; fine-tuning trains the model's own weights and needs far more "
-            "memory."
+            "LORA trains a small adapter. FINE_TUNE trains the model's own weights and needs far more "
+            "memory. EMBEDDING trains only the vectors of new words."
         ),
     )
     seed: int = setting(

@@ -78,7 +78,7 @@ class AccelerationConfig(BaseConfig):
         cost="value",
         free=False,
         title="In training and rollouts",
-        tip="Accelerators that apply whenever the denoiser is called.",
+        tip="Accelerators that apply whenever the denoiser is called. They make it cheaper to compute.",
     )
     rollout: list[AcceleratorConfig] = setting(
         factory=list,
@@ -86,7 +86,7 @@ class AccelerationConfig(BaseConfig):
         cost="value",
         free=False,
         title="In rollouts only",
-        tip="Accelerators that apply only while training images are made.",
+        tip="Accelerators that apply only while training images are made, and not in training itself.",
     )
 
     @field_validator("shared", "rollout", mode="before")

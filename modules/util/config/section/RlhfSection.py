@@ -69,8 +69,10 @@ class RlhfSection(BaseConfig):
         title="Objective",
         group="Loss",
         tip=(
-            "SIGMOID is DPO as published. IPO aims at a fixed margin and resists overfitting; HINGE stops at "
-            "a margin of 1. KTO learns from single images, liked or disliked, without pairs."
+            "SIGMOID is DPO as published. IPO and HINGE use the margin of a pair: how much more the model "
+            "prefers the chosen image to the rejected one than the reference does. IPO aims at a fixed "
+            "margin and resists overfitting. HINGE stops when beta times the margin reaches 1. KTO learns "
+            "from single images, liked or disliked, without pairs."
         ),
     )
     rlhf_dpo_beta: Float = setting(
@@ -119,7 +121,10 @@ class RlhfSection(BaseConfig):
         free=False,
         title="IPO tau",
         group="Loss",
-        tip="IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference.",
+        tip=(
+            "IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference. Beta has no "
+            "effect with IPO."
+        ),
     )
     rlhf_dpo_adaptive_beta: bool = setting(
         False,
@@ -293,9 +298,9 @@ class RlhfSection(BaseConfig):
         title="Execution",
         group="Memory",
         tip=(
-            "FULL_CONCURRENT is fastest. POLICY_CONCURRENT saves some memory: the reference processes one image at a "
-            "time. SEQUENTIAL needs no more memory than an ordinary LoRA step. AUTO takes the fastest that fits. All "
-            "give the same gradient."
+            "FULL_CONCURRENT is fastest. POLICY_CONCURRENT saves some memory: the reference processes one "
+            "image at a time. SEQUENTIAL needs no more memory than an ordinary LoRA step. AUTO takes the "
+            "fastest mode that fits into the memory. All give the same gradient."
         ),
     )
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
@@ -305,7 +310,10 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Sequential strategy",
         group="Memory",
-        tip="GRAD_STASH is faster on one device, THREE_FORWARD works with several; AUTO chooses.",
+        tip=(
+            "How SEQUENTIAL processes the images of a pair. GRAD_STASH is faster on one device. "
+            "THREE_FORWARD works with several devices, too. AUTO chooses."
+        ),
     )
     rlhf_dpo_reference_cache: bool = setting(
         False,
@@ -413,8 +421,8 @@ class RlhfSection(BaseConfig):
         group="Validation",
         tip=(
             "Number of watched metrics that must stall before a validation counts as one without progress. "
-            "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it "
-            "does not exceed its best value so far. An accuracy of 1.0 can only stall."
+            "EITHER: one is enough, even if others improve. BOTH: all must stall. A metric stalls if it is "
+            "not better than its best value so far. An accuracy of 1.0 can only stall."
         ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(

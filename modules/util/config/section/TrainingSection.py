@@ -163,7 +163,10 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Schedule cycles",
         group="Learning rate",
-        tip="Number of cosine waves in the run.",
+        tip=(
+            "How often the rate falls in the run with COSINE_WITH_RESTARTS and COSINE_WITH_HARD_RESTARTS. "
+            "No effect with COSINE."
+        ),
     )
     learning_rate_min_factor: Float = setting(
         0.0,
@@ -342,9 +345,10 @@ class TrainingSection(BaseConfig):
         title="Timestep distribution",
         group="Noise",
         tip=(
-            "How timesteps are drawn. UNIFORM: evenly. LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP: more "
-            "in the middle. HEAVY_TAIL: more in the middle, or more at both ends if its weight is below 0. "
-            "SIGMOID, BETA and POWER: towards one end."
+            "How timesteps are drawn. UNIFORM: evenly. LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP: more in "
+            "the middle. HEAVY_TAIL: more in the middle, or more at both ends if Distribution weight is "
+            "below 0. SIGMOID and POWER: more at one end. BETA: more in the middle, at one end or at both "
+            "ends, depending on Distribution weight and Distribution bias."
         ),
     )
     noising_weight: Float = setting(

@@ -31,7 +31,11 @@ class ValidationSection(BaseConfig):
         tip="Interval between validations, in the unit next to it. Validation on pairs uses the same interval.",
     )
     validate_after_unit: TimeUnit = setting(
-        TimeUnit.EPOCH, free=True, title="Validation unit", group="Validation", tip="Unit of the validation interval."
+        TimeUnit.EPOCH,
+        free=True,
+        title="Validation unit",
+        group="Validation",
+        tip="Unit of the validation interval. NEVER: only at the end of training. ALWAYS: after each step.",
     )
     validation_draws: int = setting(
         4,
