@@ -5,7 +5,7 @@ from modules.spec.ModeSpec import ModeSpec, always, with_kl_or_guard
 AWM = ModeSpec(
     key="AWM",
     label="AWM",
-    help="trains as on plain images, with positive weights for good images and negative weights for bad ones.",
+    help="trains as on plain images; good images have positive weights, bad ones negative weights.",
     order=7,
     rows=("clip", "norm_guard", "old_policy"),
     needs_reference=with_kl_or_guard,

@@ -146,9 +146,8 @@ def needs_negatives_of_sources(config: TrainConfig) -> bool:
     rollouts do not.
     """
     spec = config.model_type.spec
-    asked = (
-        config.rlhf_mode.spec.shows("group_loss") and config.rlhf_kl_beta > 0 and config.rlhf_dgpo_kl_cfg > 1
-    )
+    mode = config.rlhf_mode.spec
+    asked = mode.shows("group_loss") and mode.needs_reference(config) and config.rlhf_dgpo_kl_cfg > 1
     return asked and spec.sees_sources and spec.reads_negatives and config.rlhf_rollout_cfg_scale <= 1
 
 

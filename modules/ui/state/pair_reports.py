@@ -33,7 +33,7 @@ def concept_pairs(concepts: Sequence[ConceptConfig]) -> list[tuple[str, ConceptC
     if not made:
         raise DataError(
             "there are no concepts with chosen and rejected images", "concepts",
-            "make pairs with the pair tool, then add its folders on the Data page",
+            "make pairs with the pair tool, then add its folders on the page Data & concepts",
         )  # fmt: skip
     return made
 

@@ -282,8 +282,11 @@ def test_a_server_that_needs_sources_is_told_before_the_first_image(
         run_here(path)
 
 
-def test_what_a_dgpo_reference_is_guided_by_has_to_be_there(tmp_path: Path) -> None:
-    given = {"rlhf_kl_beta": 0.1, "rlhf_kl_type": "V", "rlhf_dgpo_kl_cfg": 2.0}
+@pytest.mark.parametrize(
+    "uses", [{"rlhf_kl_beta": 0.1, "rlhf_kl_type": "V"}, {"rlhf_dgpo_use_ema_ref": False}], ids=["kl", "loss"]
+)
+def test_what_a_dgpo_reference_is_guided_by_has_to_be_there(tmp_path: Path, uses: dict[str, Any]) -> None:
+    given = {**uses, "rlhf_dgpo_kl_cfg": 2.0}
     path = write_edits(tmp_path, "DGPO", **given)
     with pytest.raises(UserError, match="reads the negative prompt with the source image"):
         collect_prompts(load_config(path))
