@@ -216,6 +216,11 @@ def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.flush()
 
 
+def has_memory_of_its_own(device: torch.device) -> bool:
+    """Return whether the memory that a run will take there can be predicted and compared with what is free."""
+    return device.type == "cuda"
+
+
 def train(
     config: TrainConfig,
     run: RunDirectory,
@@ -248,7 +253,7 @@ def train(
     callbacks = Callbacks(members)
     fault = None
     try:
-        if rank == 0 and processes.device.type == "cuda":
+        if rank == 0 and has_memory_of_its_own(processes.device):
             log_memory(config, callbacks)
         if profiled and rank == 0:
             return profile(config, run, callbacks, processes, profiled)

@@ -19,8 +19,8 @@ from modules.runner.commands import Command
 from modules.util.errors import UserError
 
 KINDS = (
-    "run_started", "phase", "step", "validation", "sample", "backup", "save", "command", "votes_wanted",
-    "votes_counted", "warning", "error", "run_finished",
+    "memory_plan", "run_started", "phase", "step", "validation", "sample", "backup", "save", "command",
+    "votes_wanted", "votes_counted", "warning", "error", "run_finished",
 )  # fmt: skip
 COMMAND_STATES = ("taken", "done", "failed")
 ERROR_CATEGORIES = ("user", "gpu_memory", "memory", "disk", "crash", "killed", "setup", "bug")

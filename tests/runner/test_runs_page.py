@@ -19,6 +19,7 @@ from modules.runner.events import (
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import STATES
 from modules.trainer.callbacks import EventLog
+from modules.trainer.memory.memory_plan import MemoryPlan, Phase
 from modules.util.TrainProgress import TrainProgress
 from tests.runner.support import PAGE, page_rows
 
@@ -37,6 +38,9 @@ def written(tmp_path) -> list[dict]:
     log.command(Command("1", "stop"), "done")
     log.votes_wanted("0123456789abcdef", "a prompt", tmp_path / "votes" / "1-0", 4, 1)
     log.votes_counted(0, "person", (1, 0), True)
+    plan = MemoryPlan((Phase("step", {"weights": 3}),), "SEQUENTIAL", (512, 768), ("without rewards",))
+    log.memory_plan({**plan.to_dict(), "free_bytes": 4})
+    log.memory_plan({"unknown": "the model is not on this machine"})
     log.warning("few pairs")
     log.error("m", "bug", "h", "t")
     log.finished("failed", progress)

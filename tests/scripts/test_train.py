@@ -182,6 +182,21 @@ atexit.register(lambda: open(os.environ["MODULES_AT_THE_END"], "w").write("\\n".
 """
 
 
+def test_a_run_on_a_card_begins_with_its_predicted_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a card, the CPU stands in for it."""
+    monkeypatch.setattr("scripts.train.has_memory_of_its_own", lambda device: True)
+    config = write_config(tmp_path, max_steps=1)
+    assert main(["--config-path", str(config)]) == 0
+    told = events(tmp_path / "run")
+    kinds = [event["kind"] for event in told]
+    assert kinds.index("memory_plan") < kinds.index("run_started") < kinds.index("run_finished")
+    plan = told[kinds.index("memory_plan")]
+    assert 0 < plan["total_bytes"] == max(phase["total"] for phase in plan["phases"].values())
+    assert told[-1]["status"] == "finished"
+
+
 def test_a_whole_run_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "modules.txt"
     (tmp_path / "sitecustomize.py").write_text(LISTS_MODULES, encoding="utf-8")
