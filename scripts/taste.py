@@ -42,7 +42,7 @@ from modules.project.taste_head import learn  # noqa: E402
 from modules.project.training import Method, train  # noqa: E402
 from modules.spec.registry import FAMILIES  # noqa: E402
 from modules.util.display import counted  # noqa: E402
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.errors import ConfigError, UserError  # noqa: E402
 from modules.util.files.user_path import user_path  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
 from modules.util.owned_files import shown  # noqa: E402
@@ -182,13 +182,22 @@ def run_generate(options: Options, progress: ProgressLine) -> Json:
 def run_pick(options: Options, progress: ProgressLine) -> Json | None:
     project = Project(options.dir)
     one = round_to_pick_from(project)
+    asked = {
+        "--mode": options.mode, "--pairs-per-group": options.pairs_per_group, "--threshold": options.threshold,
+    }  # fmt: skip
+    given = [name for name, value in asked.items() if value is not None]
+    if given and not options.headless:
+        raise ConfigError("only acts with --headless", given[0], "choose it on the start page of the pair tool")
     if not options.headless:
         from modules.ui.curation.windows import main as pair_tool
 
         pair_tool(["--pair-tool", str(one.candidates), "--pairs-folder", str(one.pairs)])
         return {"round": one.number, "pairs": one.pair_count, "next": next_step(project)}
     settings = SessionSettings(
-        CurationMode(options.mode), options.pairs_per_group, options.threshold, project.file.seed
+        CurationMode(options.mode or DEFAULT_MODE),
+        options.pairs_per_group or 1,
+        DEFAULT_THRESHOLD if options.threshold is None else options.threshold,
+        project.file.seed,
     )
     serve_picks(project, settings, sys.stdin.buffer, sys.stdout, progress)
     return None
@@ -400,12 +409,12 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--strength", type=float, metavar="S", help="strength of the adapter (1)")
     command = verb("pick", run_pick, "open the pair tool on the round's images")
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
-    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE,
-                         help=f"way of choosing ({DEFAULT_MODE})")  # fmt: skip
-    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N",
-                         help="pairs of a prompt before the next prompt (1)")  # fmt: skip
+    command.add_argument("--mode", choices=list(CurationMode),
+                         help=f"with --headless: way of choosing ({DEFAULT_MODE})")  # fmt: skip
+    command.add_argument("--pairs-per-group", type=positive, metavar="N",
+                         help="with --headless: pairs of a prompt before the next prompt (1)")  # fmt: skip
     command.add_argument(
-        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty at which a pair is saved"
+        "--threshold", type=float, help=f"with --headless: certainty at which a pair is saved ({DEFAULT_THRESHOLD})"
     )
     add_train(verb("train", run_train, "train an adapter on the round's picks, or resume it"))
     verb("learn", run_learn, "learn your taste from all answers, and measure how well your picks are predicted")

@@ -33,6 +33,8 @@ from modules.util.device_names import listed  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 if TYPE_CHECKING:
+    import torch
+
     from modules.trainer.callbacks import Callback
     from modules.trainer.distributed import Processes
 

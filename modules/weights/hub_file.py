@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
-from modules.weights.hub import hub_token
 
 ENDING = ".safetensors"
 _SEGMENT = r"[A-Za-z0-9][\w.-]*"
@@ -59,7 +59,8 @@ def find_file(name: str, field: str) -> Path:
 
     try:
         if not file:
-            names = [one for one in list_repo_files(repository, token=hub_token()) if one.endswith(ENDING)]
+            listed = list_repo_files(repository, token=SecretsConfig.hub_token())
+            names = [one for one in listed if one.endswith(ENDING)]
             if len(names) != 1:
                 raise UserError(
                     f"the repository {repository} holds {len(names)} files that end in {ENDING}",
@@ -69,7 +70,7 @@ def find_file(name: str, field: str) -> Path:
                     else "use another repository",
                 )
             file = names[0]
-        return Path(hf_hub_download(repository, file, token=hub_token()))
+        return Path(hf_hub_download(repository, file, token=SecretsConfig.hub_token()))
     except (LocalEntryNotFoundError, EntryNotFoundError, HfHubHTTPError, OSError) as error:
         if (there := local_file(name)) is not None:
             return there

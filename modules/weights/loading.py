@@ -16,6 +16,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.libraries import prepare_denoisers
 from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
@@ -23,7 +24,6 @@ from modules.util.files.model_index import NAMES, index_file, read_index
 from modules.util.files.user_path import user_path
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
-from modules.weights.hub import hub_token
 from modules.weights.other_kinds import NEEDLESS, refuse_other_folders
 from modules.weights.shards import (
     VARIANT_FIELD,
@@ -173,7 +173,7 @@ def _download(
         patterns += ["config.json", *PLAIN_WEIGHTS]
         # a complete model of its own brings its tokenizer
         patterns += HUB_PATTERNS if any(spec.part(part).apart for part in wanted) else ()
-    fetch = partial(snapshot_download, repository(name), token=hub_token(), **at_revision(name))
+    fetch = partial(snapshot_download, repository(name), token=SecretsConfig.hub_token(), **at_revision(name))
     try:
         place = Path(fetch(allow_patterns=patterns))
         # repositories often hold the same weights again in half precision; these are used only if all of
@@ -243,7 +243,7 @@ def _weights_on_hub(name: str, variant: str, folders: Sequence[str]) -> dict[str
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        paths = list_repo_files(repository(name), token=hub_token(), **at_revision(name))
+        paths = list_repo_files(repository(name), token=SecretsConfig.hub_token(), **at_revision(name))
     except (HfHubHTTPError, OSError) as error:
         raise UserError(
             f"the weights of the variant {variant!r} of {name!r} are not on this machine, and the hub cannot be "

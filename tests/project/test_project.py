@@ -106,6 +106,16 @@ class TestNew:
         for verb in ("generate", "pick", "train", "status", "next", "compare"):
             assert "not a project" in refused(capsys, verb, tmp_path)
 
+    @pytest.mark.parametrize("option", [("--mode", "GRID"), ("--pairs-per-group", "2"), ("--threshold", "0.9")])
+    def test_options_that_the_window_does_not_take(self, project, capsys, drawer, monkeypatch, option):
+        opened = []
+        monkeypatch.setattr("modules.ui.curation.windows.main", lambda arguments: opened.append(arguments))
+        told(capsys, "generate", project)
+        assert f"{option[0]}: only acts with --headless" in refused(capsys, "pick", project, *option)
+        assert not opened
+        told(capsys, "pick", project)
+        assert len(opened) == 1
+
     def test_another_computer(self, project, tmp_path, capsys, drawer):
         told(capsys, "generate", project)
         moved = tmp_path / "elsewhere" / "p"

@@ -18,7 +18,6 @@ from modules.reward.clip import ClipFeatures
 from modules.trainer.callbacks import Callback
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
-from modules.weights.hub import hub_token
 from modules.weights.loading import find_source
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config
@@ -60,7 +59,7 @@ def test_the_download_gets_the_token(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert find_source("owner/model", tiny_setup().spec) == tmp_path
-    assert asked == [wanted] and hub_token() == wanted
+    assert asked == [wanted] and SecretsConfig.hub_token() == wanted
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_damaged_file_is_told_without_the_token(content: str) -> None:
     secrets_path().parent.mkdir()
     secrets_path().write_text(content)
     with pytest.raises(UserError) as caught:
-        hub_token()
+        SecretsConfig.hub_token()
     assert "secrets" in str(caught.value) or "huggingface_token" in str(caught.value)
     assert TOKEN not in str(caught.value)
 

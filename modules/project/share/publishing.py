@@ -177,9 +177,13 @@ def upload(folder: Path, name: str, public: bool) -> dict[str, Any]:
             "--out",
             "publish without --upload first and look at the folder",
         )
-    token = SecretsConfig.load_if_there().huggingface_token
+    token = SecretsConfig.hub_token()
     if not token:
-        raise UserError("there is no Hugging Face token", "--upload", "enter one in the window: Account")
+        raise UserError(
+            "there is no Hugging Face token",
+            "--upload",
+            "enter one in the window (Tools page, Hugging Face\u2026), or set HF_TOKEN",
+        )
     api = HfApi(token=token)
     try:
         api.create_repo(name, private=not public, exist_ok=True)

@@ -16,6 +16,7 @@ from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned
 
 SECRETS_NAME = "secrets.json"
+TOKEN_VARIABLE = "HF_TOKEN"
 
 
 def secrets_path() -> Path:
@@ -48,6 +49,16 @@ class SecretsConfig(BaseConfig):
             return cls.from_dict(data)
         except UserError:
             raise UserError(f"the {cls.WHAT} {source} is damaged", hint="enter the token again") from None
+
+    @classmethod
+    def hub_token(cls) -> str | None:
+        """The token to log in to the hub with: from the environment, else the stored one; ``None`` leaves it to the
+        hub's library.
+
+        Raises:
+            UserError: the secrets file is damaged.
+        """
+        return os.environ.get(TOKEN_VARIABLE) or cls.load_if_there().huggingface_token or None
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write atomically to a file that nobody else can read at any moment."""

@@ -203,6 +203,7 @@ class TestUpload:
     def hub(self, monkeypatch, tmp_path):
         """What was sent to Hugging Face."""
         monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
         sent = []
 
         class Api:
@@ -222,7 +223,7 @@ class TestUpload:
         monkeypatch.setattr("huggingface_hub.HfApi", Api)
         return sent
 
-    def test_only_what_was_looked_at_and_only_when_asked(self, project, tmp_path, capsys, hub):
+    def test_only_what_was_looked_at_and_only_when_asked(self, project, tmp_path, capsys, hub, monkeypatch):
         out = tmp_path / "out"
         assert "not a published folder" in refused(
             capsys, "publish", project, "--out", out, *ABOUT, "--upload", "me/foxes"
@@ -242,6 +243,9 @@ class TestUpload:
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
         told(capsys, "publish", project, "--out", out, "--upload", "me/foxes", "--public")
         assert ("repo", "me/foxes", False) in hub
+        monkeypatch.setenv("HF_TOKEN", "hf_of_the_terminal")
+        told(capsys, "publish", project, "--out", out, "--upload", "me/foxes")
+        assert hub[-3] == ("token", "hf_of_the_terminal"), "as for downloads"
 
     def test_a_folder_with_something_else_in_it_stays_here(self, project, tmp_path, capsys, hub):
         out = tmp_path / "out"
