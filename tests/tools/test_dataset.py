@@ -53,7 +53,7 @@ def test_a_renamed_image_does_not_get_the_caption_or_mask_of_a_deleted_one(
     words = ("rename", folder, "--pattern", "pet_{number}", "--subfolders")
     assert call(*words) == 2
     said = capsys.readouterr()
-    assert f"{orphan} is in the way" in said.out and "--overwrite" in said.err
+    assert f"{orphan} already exists" in said.out and "--overwrite" in said.err
     assert contents(folder) == before
     assert call(*words, "--overwrite") == 0
     assert orphan not in contents(folder) and "pet_1.png" in contents(folder)

@@ -278,7 +278,7 @@ class OnlineSection(BaseConfig):
         title="Trained steps per image",
         group="Rollout",
         tip=(
-            "How many denoising steps of each image are trained. They are drawn anew in each epoch. The "
+            "How many denoising steps of each image are trained. Each epoch draws others. The "
             "other steps add no noise. 0: all steps that may be trained."
         ),
     )
