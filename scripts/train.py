@@ -101,17 +101,22 @@ def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
     from modules.dataLoader.preflight import preflight
     from modules.trainer.online.prompts import online_summary
     from modules.trainer.online.settings import acceleration_plan, nominal_total_steps
-    from modules.util.files.output_place import replaced_output
 
     lines = check_group(config, world_size)
-    replaced = replaced_output(config)
-    lines += [f"warning: {replaced}"] if replaced else []
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
         return lines + online_summary(config, world_size), nominal_total_steps(config, world_size)
     show = _progress if sys.stderr.isatty() else None
     found = preflight(config, show, world_size=world_size)
     return lines + found.lines(), found.total_steps
+
+
+def output(config: TrainConfig) -> list[str]:
+    """One line if a run on this computer replaces the result of an earlier one."""
+    from modules.util.files.output_place import replaced_output
+
+    replaced = replaced_output(config)
+    return [f"warning: {replaced}"] if replaced else []
 
 
 def check_group(config: TrainConfig, world_size: int) -> list[str]:
@@ -180,7 +185,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
     def data() -> None:
         nonlocal steps
         found, steps = look(config, world_size)
-        lines.extend(found)
+        lines.extend(found + output(config))
 
     parts: tuple[Callable[[], object], ...] = (data, lambda: see_model(config))
     for part in parts:
@@ -332,7 +337,7 @@ def main(argv: list[str] | None = None) -> int:
             return train_on_each(config.train_device, Path(__file__).resolve(), given)
         world_size = planned(config, world_size)
         if rank == 0:
-            lines = [f"warning: {note}" for note in notes] + check(config, world_size)
+            lines = [f"warning: {note}" for note in notes] + check(config, world_size) + output(config)
             for line in lines + previous_run(config, sys.argv[1:] if argv is None else argv, world_size):
                 print(line)
         if options.dry_run:

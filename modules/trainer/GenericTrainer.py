@@ -186,7 +186,8 @@ class GenericTrainer:
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
-        self._do_what_was_left()
+        with self._steps_kept():
+            self._do_what_was_left()
         self._pace.leave_out()
         for group in self._groups():
             if group is None:
@@ -203,7 +204,8 @@ class GenericTrainer:
             # an epoch may have no step at all, if concepts are repeated less than once per epoch
             self.progress.epoch = group.epoch
             self._advance(group, self._take_step(group))
-            self._do_what_is_due(group.last)
+            with self._steps_kept():
+                self._do_what_is_due(group.last)
         self._read_step()
         return FINISHED
 
@@ -238,7 +240,8 @@ class GenericTrainer:
         parts, config = self.parts, self.config
         self._check_moved()
         if self._counters.validated_at != self.progress.global_step:
-            self._validate()
+            with self._steps_kept():
+                self._validate()
         fault = output_fault(config)
         if config.backup_before_save or fault:
             self._backup()
@@ -635,6 +638,15 @@ class GenericTrainer:
         known = {path.name.partition("-backup-")[2] for path in list_backups(self.run_directory.backup_dir)}
         if self.progress.label() not in known:
             self._backup(must=False)
+
+    @contextmanager
+    def _steps_kept(self) -> Iterator[None]:
+        """If an image, a file or the disk fails in the block, write a backup before the error ends the run."""
+        try:
+            yield
+        except UserError:
+            self._rescue_backup()
+            raise
 
     @contextmanager
     def _others_waiting(self) -> Iterator[None]:

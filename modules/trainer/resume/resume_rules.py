@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from modules.util.config.section.ModelPartConfig import (
     TrainingAdapterConfig,
     TransformerConfig,
 )
+from modules.util.config.settings import is_visible, iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler
 from modules.util.enum.ConceptType import ConceptType
@@ -63,17 +65,13 @@ TRAINED_TYPES = {
     True: (ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED),
 }
 """Types of concepts that are trained on, in runs on single images and on pairs."""
-PAIR_SETTINGS = (
-    "type", "balancing", "balancing_strategy", "loss_weight", "image.enable_resolution_override",
-    "image.resolution_override",
-)  # fmt: skip
-"""Settings of a concept that matter for pairs, which are never augmented."""
 _CONTENTS = (
     *("name", "path", "source_path", "mask_path", "enabled", "include_subdirectories"),
     *("prompt_source", "caption_extension", "missing_caption", "prompt_path"),
     *("trigger_word", "caption_prefix", "caption_suffix"),
 )
 """Settings of a concept that choose its images and captions, which are compared by content instead."""
+_STRENGTH = re.compile(r"image\.random_(\w+)_max_\w+")
 
 PART_FREE = set().union(*(_free(part) for part in PARTS))
 """As ``FREE``, for the settings of a part."""
@@ -110,7 +108,7 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
         else:
             changed.append(f"{name}: {before[name]} in the backup, {value} now")
     if old.concepts is not None:
-        changed += _changed_concepts(config.trains_pairs, concepts, _trained_concepts(old))
+        changed += _changed_concepts(config, concepts, _trained_concepts(old))
     if changed:
         raise ConfigError(
             "the run cannot resume from its backup with other settings:\n"
@@ -145,18 +143,42 @@ def _is_augmented(concept: ConceptConfig) -> bool:
     )
 
 
-def _changed_concepts(pairs: bool, now: list[ConceptConfig], before: list[ConceptConfig]) -> list[str]:
+def _changed_concepts(
+    config: TrainConfig, now: list[ConceptConfig], before: list[ConceptConfig]
+) -> list[str]:
     """The settings of concepts that differ. Another number of concepts is found by comparing their images."""
     changed = []
     for one, old in zip(now, before, strict=True) if len(now) == len(before) else ():
-        values, olds = _flat(one.to_dict()), _flat(old.to_dict())
+        values, olds = _acting(config, one), _acting(config, old)
         changed += [
-            f"concept {one.name or Path(one.path).name!r}: {name}: {olds.get(name)} in the backup, {value} now"
+            f"concept {one.name or Path(one.path).name!r}: {name}: {olds[name]} in the backup, {value} now"
             for name, value in values.items()
-            if value != olds.get(name)
-            and (name in PAIR_SETTINGS if pairs else name.rpartition(".")[2] not in _CONTENTS)
+            # what acts in one of them only has a switch, which differs too
+            if name in olds and value != olds[name]
         ]
     return changed
+
+
+def _acting(config: TrainConfig, concept: ConceptConfig) -> dict[str, Any]:
+    """The settings of a concept that change the training, by name."""
+    values = _flat(concept.to_dict())
+    shown = {one.path for one in iter_settings(ConceptConfig) if is_visible(one.visible, values.get)}
+    if config.trains_pairs:
+        names = ["type", "image.enable_resolution_override", "image.resolution_override"]
+        chosen = concept.type is ConceptType.DPO_CHOSEN
+        names += ["balancing", "balancing_strategy"] * (chosen or config.takes_single_images)
+        names += ["loss_weight"] * (chosen and config.rlhf_supervised_mix > 0)
+        return {name: values[name] for name in names if name in shown}
+    idle = set() if _is_augmented(concept) else {"image_variations", "text_variations"}
+    for name in shown:
+        strength = _STRENGTH.fullmatch(name)
+        if strength and not any(values[f"image.enable_{how}_{strength[1]}"] for how in ("random", "fixed")):
+            idle.add(name)
+    return {
+        name: value
+        for name, value in values.items()
+        if name in shown - idle and name.rpartition(".")[2] not in _CONTENTS
+    }
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def _place_of(config: TrainConfig) -> OutputPlace:
 def replaced_output(config: TrainConfig) -> str:
     """A warning that a new run replaces the result of an earlier one; empty if it does not."""
     path = _place_of(config).path
-    if config.continue_last_backup or config.prevent_overwrites or not os.path.lexists(path):
+    kept = config.continue_last_backup or config.prevent_overwrites or config.only_cache
+    if kept or not os.path.lexists(path):
         return ""
     return (
         f"{FIELD}: {shown(path)} exists, and this run replaces it when it saves. To keep it, choose another name or "

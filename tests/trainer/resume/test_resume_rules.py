@@ -194,6 +194,40 @@ def test_augmentations_do_not_matter_for_pairs() -> None:
     assert refused(before, repeated) == ["concept 'CHOSEN': balancing: 1.0 in the backup, 2.0 now"]
 
 
+@pytest.mark.parametrize(
+    ("side", "changes", "more", "told"),
+    [
+        (0, {"loss_weight": 2.0}, {}, False),
+        (0, {"loss_weight": 2.0}, {"rlhf_supervised_mix": 0.5}, True),
+        (1, {"loss_weight": 2.0}, {"rlhf_supervised_mix": 0.5}, False),
+        (1, {"balancing": 2.0}, {}, False),
+        (1, {"balancing": 2.0}, {"rlhf_dpo_objective": "KTO"}, True),
+        (1, {"image": {"resolution_override": "640"}}, {}, False),
+    ],
+)
+def test_settings_of_pairs_that_have_no_effect_may_change(
+    side: int, changes: dict[str, Any], more: dict[str, Any], told: bool
+) -> None:
+    sides = [{"path": kind, "type": f"DPO_{kind}"} for kind in ("CHOSEN", "REJECTED")]
+    other = [{**one, **(changes if number == side else {})} for number, one in enumerate(sides)]
+    before, now = (concepts(*given, rlhf_enabled=True, **more) for given in (sides, other))
+    assert len(refused(before, now)) == told
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"image_variations": 4},
+        {"image": {"enable_crop_jitter": False, "random_rotate_max_angle": 30.0}},
+        {"image": {"enable_crop_jitter": False, "resolution_override": "640"}},
+        {"text": {"tag_dropout_probability": 0.5}},
+    ],
+)
+def test_settings_of_images_whose_switch_is_off_may_change(changes: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"path": "cats", "image": {"enable_crop_jitter": False}}
+    assert refused(concepts(plain), concepts({**plain, **changes})) == []
+
+
 def test_caching_may_change_where_every_visit_of_an_image_is_the_same() -> None:
     plain: dict[str, Any] = {"path": "cats", "image": {"enable_crop_jitter": False}}
     assert refused(concepts(plain), concepts(plain, latent_caching=False)) == []
