@@ -218,8 +218,8 @@ class PreferenceReward(Reward):
         source: current location of the feature model; empty for its location in training.
         batch_size: images per forward pass of the feature model.
         caution: number of standard deviations of its uncertainty to subtract, so that images unlike all
-            judged ones are not sought; 0 subtracts nothing. Only a head on the denoiser's features knows its
-            uncertainty.
+            judged ones are not sought; 0 subtracts nothing. Only heads on the features of the denoiser or
+            of pictures know their uncertainty.
         guard: penalty per standard deviation by which an image matches its prompt less well than nine of ten
             judged images; 0 for none. The model itself measures this (``prompt_fit``).
     """
@@ -255,7 +255,7 @@ class PreferenceReward(Reward):
             raise ConfigError(
                 f"{self.weights} does not estimate its uncertainty",
                 "caution",
-                "set it to 0, or train the head on the features of the denoiser",
+                "set it to 0, or train the head on the features of the denoiser or of pictures",
             )
         if self.guard and usual_fit is None:
             raise ConfigError(

@@ -68,7 +68,7 @@ def _length(number: int) -> Any:
     return setting(
         None,
         ge=1,
-        le=1024,
+        le=2048,
         widget="inherited",
         group=_READING,
         title=f"Tokens per prompt {number}",

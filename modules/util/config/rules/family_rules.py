@@ -87,7 +87,7 @@ def _training_adapters_need_another_adapter(c: TrainConfig) -> Iterator[Finding]
         return
     if c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            "works only when a LoRA is trained: removing it from fine-tuned weights would damage these weights",
+            "works only when an adapter is trained",
             "training_adapter.model_name",
             "set training_method to LORA, or remove the training adapter",
         )
@@ -95,7 +95,7 @@ def _training_adapters_need_another_adapter(c: TrainConfig) -> Iterator[Finding]
         yield UnsupportedError(
             f"cannot be combined with {c.rlhf_mode}, whose rollouts must use exactly the weights that are trained",
             "training_adapter.model_name",
-            "use NFT, DGPO or ONLINE_DPO, or train the undistilled base model without a training adapter",
+            "use NFT, DGPO, AWM or ONLINE_DPO, or train the undistilled base model without a training adapter",
         )
 
 

@@ -368,9 +368,9 @@ def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            "the weights of a GGUF file cannot be fine-tuned",
+            "only an adapter can be trained on the weights of a GGUF file",
             place,
-            "use the model in 16 bits, or train an adapter (LORA)",
+            "use the model in 16 bits, or set training_method to LORA",
         )
         return
     if part.weight_dtype.quantized:

@@ -254,7 +254,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
     sequence_length: int | None = setting(
         None,
         ge=1,
-        le=1024,
+        le=2048,
         visible=families_where(lambda spec: bool(spec.length_of)),
         cost="value",
         free=False,

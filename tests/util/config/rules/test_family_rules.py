@@ -119,3 +119,16 @@ def test_an_offset_by_noise_level_needs_noise_levels() -> None:
     assert errors(model_type="FLUX_DEV_1") == ["generalized_offset_noise"]
     assert errors(rescale_noise_scheduler_to_zero_terminal_snr=True) == ["generalized_offset_noise"]
     assert "generalized_offset_noise" in warned(TrainConfig.from_dict({"generalized_offset_noise": True}))
+
+
+@pytest.mark.parametrize("family", ["ERNIE", "IDEOGRAM_4", "QWEN", "FLUX_2", "HI_DREAM_FULL"])
+def test_a_prompt_may_have_as_many_tokens_as_its_family_reads(family: str) -> None:
+    spec = ModelType(family).spec
+    for tokens, faults in ((spec.most_tokens, 0), (spec.most_tokens + 1, 1)):
+        try:
+            made = TrainConfig.from_dict({"model_type": family, spec.length_of: {"sequence_length": tokens}})
+        except UserError:
+            found = 1
+        else:
+            found = sum("sequence_length" in (one.field or "") for one in find_problems(made).errors)
+        assert found == faults, tokens
