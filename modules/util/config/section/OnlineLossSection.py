@@ -23,7 +23,7 @@ _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown
 
 
 class OnlineLossSection(BaseConfig):
-    """How advantages become a loss in the online modes."""
+    """The loss of the online modes, and the limits on what it may change."""
 
     SECTION: ClassVar[str] = "RLHF"
 
