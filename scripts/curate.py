@@ -341,6 +341,17 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
         progress.end()
         print(f"error: {describe(error)}", file=sys.stderr)
         return USER_ERROR
+    except RuntimeError as error:
+        # the name tells it, because most commands do without torch
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        progress.end()
+        fault = UserError(
+            f"the graphics card has too little memory: {str(error).splitlines()[0]}",
+            hint="close other programs that use it, do less at once, or let the CPU do it",
+        )
+        print(f"error: {fault}", file=sys.stderr)
+        return USER_ERROR
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -118,6 +118,8 @@ class Segmenter:
                 ).logits  # fmt: skip
             small = said.reshape(1, 1, *said.shape[-2:]).sigmoid().float()
             return pixels_above(small, image, self._threshold)
+        except torch.OutOfMemoryError:
+            raise
         except UNREADABLE as error:
             fault = self._fault("cannot look at an image", error)
             raise UserError(fault.message, fault.field, fault.hint) from error

@@ -66,6 +66,8 @@ class Subject:
                 said_1Khw = self._model(pixel_values=pixels.to(self._device)).logits.float()
             subject_11hw = 1.0 - said_1Khw.softmax(dim=1)[:, self._background : self._background + 1]
             return pixels_above(subject_11hw, image, self._threshold)
+        except torch.OutOfMemoryError:
+            raise
         except UNREADABLE as error:
             fault = self._fault("cannot look at an image", error)
             raise UserError(fault.message, fault.field, fault.hint) from error

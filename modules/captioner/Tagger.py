@@ -78,6 +78,8 @@ class Tagger:
         """The tags of each image, separated by commas."""
         try:
             judged_BN = self._judge(images)
+        except torch.OutOfMemoryError:
+            raise
         except (*UNREADABLE, MemoryError) as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
             raise UserError(f"the tagger failed: {said}", "--model", "download it again") from error

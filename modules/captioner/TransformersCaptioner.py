@@ -52,6 +52,8 @@ class TransformersCaptioner:
         """One text for each image."""
         try:
             return self._answers(list(images))
+        except torch.OutOfMemoryError:
+            raise
         except UNREADABLE as error:
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(

@@ -330,6 +330,21 @@ def test_appending_twice_and_captions_that_are_not_utf8(tmp_path: Path, images: 
     assert not (images / "2_source.txt").exists() and not (images / "2_source.2.txt").exists()
 
 
+@pytest.mark.parametrize("moment", ["modeling_utils.PreTrainedModel.to", "generation.GenerationMixin.generate"])
+def test_a_card_that_is_too_small_is_what_is_told(
+    moment: str, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
+
+    monkeypatch.setattr(f"transformers.{moment}", full)
+    model = plain_model(tmp_path / "model")
+    assert call("describe", "--model", model, "--device", "cpu", images) == 2
+    said = capsys.readouterr().err
+    assert "error: the graphics card has too little memory: CUDA out of memory" in said
+    assert "Traceback" not in said and "cannot describe" not in said and "more" not in said
+
+
 @pytest.mark.parametrize("size", [(4, 3000), (3000, 4)])
 def test_long_and_deep_images_are_seen_as_they_are(tmp_path: Path, size: tuple[int, int]) -> None:
     tagger = onnx_tagger(tmp_path / "tagger")

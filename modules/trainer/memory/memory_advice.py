@@ -27,8 +27,8 @@ SOURCE_SIDES = (768, 512, 384, 256)
 
 
 def device_bytes(name: str) -> int | None:
-    """Free bytes of the CUDA device of a ``train_device``; ``None`` without one. Of several, the smallest
-    number, because each holds the whole model.
+    """Free bytes of the CUDA device of a ``train_device``; ``None`` if this machine does not have it. Of several, the
+    smallest number, because each holds the whole model.
     """
     names = listed(name)
     if len(names) > 1:
@@ -37,7 +37,10 @@ def device_bytes(name: str) -> int | None:
         return None
     if not torch.cuda.is_available():
         return None
-    free, _ = torch.cuda.mem_get_info(torch.device("cuda" if name == "auto" else name))
+    device = torch.device("cuda" if name == "auto" else name)
+    if (device.index or 0) >= torch.cuda.device_count():
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
     return free
 
 

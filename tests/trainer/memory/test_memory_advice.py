@@ -257,6 +257,31 @@ def test_without_a_device_there_is_nothing_to_compare_with() -> None:
     assert memory_advice.device_bytes("cpu") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "free"),
+    [
+        ("auto", 5),
+        ("cuda", 5),
+        ("cuda:0", 5),
+        ("cuda:1", None),
+        ("cuda:0,cuda:1", 5),
+        ("cuda:1,cuda:2", None),
+    ],
+)
+def test_a_card_that_is_not_here_has_no_memory(
+    name: str, free: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(device: torch.device) -> tuple[int, int]:
+        if (device.index or 0) > 0:
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        return 5, 8
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked)
+    assert memory_advice.device_bytes(name) == free
+
+
 def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
 
