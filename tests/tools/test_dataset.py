@@ -176,6 +176,22 @@ def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.C
     assert "cat 10_source.webp (cat 10.*)" in capsys.readouterr().err
 
 
+def test_a_source_of_a_source_stays_with_the_last_result(tmp_path: Path) -> None:
+    chain = ("a.png", "a-source.png", "a-source-source.png", "a-source-source_source.2.png")
+    for seed, name in enumerate(chain):
+        picture(seed).save(tmp_path / name)
+    before = contents(tmp_path)
+    assert call("rename", tmp_path, "--pattern", "x{number}") == 0
+    assert contents(tmp_path) == {f"x1{name[1:]}": before[name] for name in chain}
+    assert call("undo", tmp_path) == 0
+    picture(0).save(tmp_path / "A first.png")
+    before = contents(tmp_path)
+    assert call("duplicates", tmp_path, "--remove") == 0
+    assert contents(tmp_path).keys() == {"A first.png"}
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+
+
 def test_duplicates_leave_every_edit_its_source(tmp_path: Path) -> None:
     # one source with two edits, an edit that equals its source, and an edit that is there twice
     for name, seed in {

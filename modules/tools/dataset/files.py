@@ -184,10 +184,18 @@ def _images_of(names: list[str]) -> list[DataImage]:
 
 
 def sources_of_edits(images: Sequence[DataImage]) -> dict[str, str]:
-    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result."""
+    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result. If the
+    result is the source of another edit, that is the stem of the last result.
+    """
     stems = {image.stem for image in images}
-    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
-    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
+    matches = {stem: _SOURCE.fullmatch(stem) for stem in stems}
+    results = {stem: match[1] for stem, match in matches.items() if match and match[1] in stems}
+    found = {image.name: results[image.stem] for image in images if image.stem in results}
+    for name, result in found.items():
+        while result in results:
+            result = results[result]
+        found[name] = result
+    return found
 
 
 def shared_files(images: list[DataImage]) -> list[str]:
