@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import BROUGHT_ALONG, RunDirectory
 from modules.util.errors import UserError
 from modules.util.owned_files import TEMPORARY, Owned
 
@@ -15,6 +15,7 @@ TRASH = ".tastemaker-trash"
 OWN_NAMES = (
     "config.json", "events.jsonl", "commands", "log.txt", "samples", "rollouts", "backup", "backup-before-*", "best",
     "save", "strengths", "votes", "tensorboard", "launch.json", "process.json", "run.lock",
+    BROUGHT_ALONG,
 )  # fmt: skip
 """Contents of a run folder (docs/runs.md). A folder with anything else is not deleted."""
 
