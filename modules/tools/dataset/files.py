@@ -179,7 +179,9 @@ def _images_of(names: list[str]) -> list[DataImage]:
         images = [name for name in pictures if _stem(name) == stem]
         masks = tuple(name for name in pictures if name not in images)
         others = tuple(name for name in files if name not in pictures)
-        made += [DataImage(name, masks, (*others, *belonging.get(name, ()))) for name in images]
+        for name in images:
+            after = (other for other in belonging.get(name, ()) if not _is_image(other))
+            made.append(DataImage(name, masks, (*others, *after)))
     return made
 
 
