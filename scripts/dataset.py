@@ -65,7 +65,8 @@ def run_rewrite(options: Options, progress: ProgressLine) -> None:
             print(f"{one.old}: left as it is: {one.skip}" if one.skip else f"{one.old}: {one.what}")
     if not options.dry_run:
         todo = sum(not files[0].skip for files in plan)
-        rewriting.rewrite(options.folder, plan, wanted, options.overwrite, teller(progress, todo))
+        tell = teller(progress, todo)
+        rewriting.rewrite(options.folder, images, plan, wanted, options.overwrite, tell)
     done = sum(not one.skip for files in plan for one in files)
     say_done(options, counted(done, "file"), "written")
 

@@ -27,6 +27,8 @@ RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
 LOCK_PATIENCE = 2.0
 LAUNCHED_IN = "TASTEMAKER_LAUNCHED_IN"
 """Environment variable of a launched trainer: the path of its run."""
+BROUGHT_ALONG = ".tastemaker-brought-along"
+"""Empty file that marks ``config.json`` as a person's until the first run has written its own."""
 MIRROR = ".tastemaker-remote"
 """Subfolder of a run that mirrors a run on another computer."""
 
@@ -53,14 +55,14 @@ class RunDirectory:
         self.launch_path = self.path / "launch.json"
         self._lock_path = self.path / "run.lock"
         self._lock: IO[bytes] | None = None
-        self._brought_along = False
 
     def create(self) -> RunDirectory:
         """Create the folder. Raises ``UserError`` if that is impossible."""
         # settings in a folder that was none of a run so far are a person's
         new = not self.commands_dir.is_dir() and not self.events_path.exists()
-        self._brought_along = self._brought_along or (new and self.config_path.is_file())
         try:
+            if new and self.config_path.is_file():
+                self._owned().append(BROUGHT_ALONG, b"")
             self.commands_dir.mkdir(parents=True, exist_ok=True)
             owned, probe = self._owned(), f".tastemaker-{secrets.token_hex(8)}.tmp"
             owned.append(probe, b"")
@@ -76,9 +78,10 @@ class RunDirectory:
             UserError: the folder cannot be written.
         """
         try:
-            if self._brought_along and self._read(self.config_path, CONFIG_BYTES) != config:
-                self._put_aside()
-            self._brought_along = False
+            if (self.path / BROUGHT_ALONG).is_file():
+                if self.config_path.is_file() and self._read(self.config_path, CONFIG_BYTES) != config:
+                    self._put_aside()
+                self._owned().remove(BROUGHT_ALONG)
             write_json(self.config_path, config)
         except OSError as error:
             raise self._not_writable(error) from error

@@ -260,7 +260,8 @@ class Journal:
                     f"nothing of {names[-1]} can be undone any more:\n{list_offenders(lost)}",
                     hint=f"put the files back in {self.root}, then undo again; nothing was changed",
                 )
-            self._reverse(names[-1], moves, 0)
+            self.lost = lost
+            self._reverse(names[-1], todo)
             self._remove(names[-1], "made")
             return names[-1]
 
@@ -300,7 +301,8 @@ class Journal:
                 self._settled[name] = state
                 continue
             down_to = 0 if past.undoing else past.complete
-            self._reverse(name, past.moves, down_to)
+            todo, self.lost = self._check(past.moves, down_to)
+            self._reverse(name, todo)
             if down_to:
                 Job(self._owned, name).note({"end": True})
             else:
@@ -341,9 +343,8 @@ class Journal:
                 past.take(record)
         return past
 
-    def _reverse(self, name: str, moves: Sequence[Move], down_to: int) -> None:
-        """Undo the moves of a command, last first, until this many are left."""
-        todo, self.lost = self._check(moves, down_to)
+    def _reverse(self, name: str, todo: Sequence[tuple[int, Move]]) -> None:
+        """Undo moves of a command, as ``_check`` returned them."""
         job = Job(self._owned, name)
         for number, move in todo:
             # with this record, only this move can be in doubt after a kill

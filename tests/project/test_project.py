@@ -376,6 +376,12 @@ class TestTrain:
         mine.write_text("mine")
         assert "also holds notes.txt" in refused(capsys, "train", picked, "--again")
         assert mine.read_text() == "mine" and (picked / "round-1" / "adapter.safetensors").is_file()
+        former = mine.rename(mine.with_name("config.before-20260102-030405-abcd.json"))
+        assert f"{former.name} holds settings of yours" in refused(capsys, "train", picked, "--again")
+        assert former.read_text() == "mine"
+        former.rename(picked / former.name)
+        (mine.parent / ".DS_Store").write_bytes(b"x")
+        assert told(capsys, "train", picked, "--again")["steps"] == 1
 
     def test_with_too_few_answers_for_a_taste_the_former_training_stays(self, picked, capsys, trains, monkeypatch):
         trains("finish")

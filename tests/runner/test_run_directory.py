@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress
-from tests.changes import full_disk
+from tests.changes import full_disk, killed_at, recorded
 from tests.runner.support import ROOT, start_fake, wait_until
 
 
@@ -256,6 +258,41 @@ def test_settings_that_a_person_had_in_the_folder_are_kept_by_its_first_run(tmp_
     assert begin({"learning_rate": 0.1, "seed": 1}) == ['{"learning_rate": 0.1}']
     # from now on it is the file of the run
     assert begin({"learning_rate": 0.2}) == begin({"learning_rate": 0.3}) == ['{"learning_rate": 0.1}']
+
+
+@pytest.mark.parametrize("first", ["create", "lock"])
+def test_settings_of_a_person_are_kept_after_a_start_that_ended_before_it_wrote_its_own(tmp_path, first):
+    mine = tmp_path / "config.json"
+    mine.write_text('{"learning_rate": 0.1}')
+    run = RunDirectory(tmp_path)
+    getattr(run, first)()
+    run.unlock()
+    for seed in (1, 2):
+        RunDirectory(tmp_path).create().write_config({"seed": seed})
+        assert json.loads(mine.read_text()) == {"seed": seed}
+        kept = [path.read_text() for path in tmp_path.glob("config.before-*.json")]
+        assert kept == ['{"learning_rate": 0.1}']
+
+
+@pytest.mark.child
+def test_settings_of_a_person_are_kept_after_a_start_that_was_killed_at_any_moment(tmp_path):
+    def folder(name) -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"learning_rate": 0.1}')
+        return tmp_path / name
+
+    def begin(place, seed) -> None:
+        RunDirectory(place).create().write_config({"seed": seed})
+
+    with recorded() as changes:
+        begin(folder("counted"), 1)
+    for number in range(1, changes.begun + 1):
+        place = folder(f"killed at {number}")
+        assert killed_at(number, number % 2 == 0, partial(begin, place, 1))
+        begin(place, 2)
+        assert json.loads((place / "config.json").read_text()) == {"seed": 2}
+        kept = [json.loads(path.read_text()) for path in place.glob("config.before-*.json")]
+        assert kept == [{"learning_rate": 0.1}], number
 
 
 def test_settings_that_are_those_of_the_run_need_no_copy(tmp_path):

@@ -8,7 +8,14 @@ import pytest
 
 from modules.runner.run_list import list_runs, summary_of
 from modules.runner.RunDirectory import RunDirectory
-from modules.runner.trash import TRASH, delete_run, restore_run
+from modules.runner.trash import (
+    TRASH,
+    check_only_own,
+    delete_run,
+    empty_trash,
+    restore_run,
+    trashed_runs,
+)
 from modules.util.errors import UserError
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests.runner.test_pace import run_with, started, step
@@ -54,6 +61,36 @@ def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="thesis.txt"):
         delete_run(run.path)
     assert (run.path / "thesis.txt").is_file() and run.events_path.is_file()
+
+
+def test_files_that_desktops_write_are_in_nobodys_way(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    for name in (".DS_Store", "._events.jsonl", ".directory", "desktop.ini", "Thumbs.db"):
+        (run.path / name).write_bytes(b"x")
+    check_only_own(run.path)
+    delete_run(run.path)
+    other = made(tmp_path)
+    (other.path / "._notes").mkdir()
+    with pytest.raises(UserError, match="._notes"):
+        delete_run(other.path)
+
+
+def test_former_settings_of_a_person_go_to_the_trash_but_are_never_deleted(tmp_path: Path) -> None:
+    run, other = made(tmp_path), made(tmp_path, "other")
+    mine = run.path / "config.before-20260102-030405-abcd.json"
+    mine.write_text('{"learning_rate": 0.1}')
+    with pytest.raises(UserError, match=mine.name) as refused:
+        check_only_own(run.path)
+    assert refused.value.hint is not None and f"{mine.name} holds settings of yours" in refused.value.hint
+    trashed = delete_run(run.path)
+    restore_run(trashed, run.path)
+    trashed, gone = delete_run(run.path), delete_run(other.path)
+    with pytest.raises(UserError, match=mine.name):
+        empty_trash([trashed, gone])
+    assert (trashed / mine.name).is_file() and trashed_runs([tmp_path / "work"]) == [trashed]
+    (trashed / mine.name).rename(tmp_path / mine.name)
+    empty_trash([trashed])
+    assert trashed_runs([tmp_path / "work"]) == []
 
 
 def test_what_is_no_run_and_what_a_project_needs_stays(tmp_path: Path) -> None:

@@ -176,6 +176,55 @@ def test_sources_of_edits_stay_with_their_results(folder: Path, capsys: pytest.C
     assert "cat 10_source.webp (cat 10.*)" in capsys.readouterr().err
 
 
+def test_images_and_folders_named_after_a_converted_image_stay(tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "a.png")
+    picture(2).save(tmp_path / "a.png.jpg")
+    picture(3).save(tmp_path / "a.png.JPEG", "JPEG")
+    (tmp_path / "a.png.files").mkdir()
+    (tmp_path / "a.png.files" / "b.txt").write_text("mine")
+    (tmp_path / "a.png.xmp").write_text("stars")
+    before = contents(tmp_path)
+    assert call("rewrite", tmp_path, "--to", "jpeg") == 0
+    found = contents(tmp_path)
+    assert found.keys() == before.keys() - {"a.png", "a.png.xmp"} | {"a.jpg", "a.jpg.xmp"}
+    assert all(found[name] == before[name] for name in found.keys() & before.keys())
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+    (tmp_path / "a.png.xmp").unlink()
+    assert call("rename", tmp_path, "--pattern", "x{name}") == 0
+    assert {"xa.png", "xa.png.jpg", "xa.png.JPEG"} <= contents(tmp_path).keys()
+
+
+@pytest.mark.parametrize("link", ["b.xmp", "b.webp.xmp"])
+def test_links_to_files_named_after_a_converted_image_are_not_broken(
+    tmp_path: Path, link: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.png", "b.webp"):
+        picture(1).save(tmp_path / name)
+    (tmp_path / "a.png.xmp").write_text("stars")
+    (tmp_path / link).symlink_to("a.png.xmp")
+    before = contents(tmp_path)
+    assert call("rewrite", tmp_path, "--to", "webp") == 2
+    assert f"{link} -> a.png.xmp" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_a_source_of_a_source_stays_with_the_last_result(tmp_path: Path) -> None:
+    chain = ("a.png", "a-source.png", "a-source-source.png", "a-source-source_source.2.png")
+    for seed, name in enumerate(chain):
+        picture(seed).save(tmp_path / name)
+    before = contents(tmp_path)
+    assert call("rename", tmp_path, "--pattern", "x{number}") == 0
+    assert contents(tmp_path) == {f"x1{name[1:]}": before[name] for name in chain}
+    assert call("undo", tmp_path) == 0
+    picture(0).save(tmp_path / "A first.png")
+    before = contents(tmp_path)
+    assert call("duplicates", tmp_path, "--remove") == 0
+    assert contents(tmp_path).keys() == {"A first.png"}
+    assert call("undo", tmp_path) == 0
+    assert contents(tmp_path) == before
+
+
 def test_duplicates_leave_every_edit_its_source(tmp_path: Path) -> None:
     # one source with two edits, an edit that equals its source, and an edit that is there twice
     for name, seed in {

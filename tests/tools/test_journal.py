@@ -11,6 +11,7 @@ import pytest
 from modules.tools.Journal import FOLDER, Journal
 from modules.util.errors import UserError
 from modules.util.owned_files import Owned
+from modules.util.pairs.dpo_pair_files import file_sha256
 from scripts.dataset import main
 from tests.changes import full_disk, killed_at, recorded
 from tests.tools.pictures import contents, picture
@@ -148,6 +149,21 @@ def test_a_full_disk_changes_nothing(folder: Path) -> None:
         while Journal(folder).undo():
             pass
         assert contents(folder) == before
+
+
+def test_undo_reads_each_written_file_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contents(folder)
+    shrink(folder)
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return file_sha256(path)
+
+    monkeypatch.setattr("modules.tools.Journal.file_sha256", digest)
+    assert Journal(folder).undo() == "0001-rewrite"
+    assert sorted(read) == ["0.png", "1.png"]
+    assert contents(folder) == before
 
 
 def test_what_a_person_changed_since_is_not_replaced(folder: Path) -> None:

@@ -106,6 +106,20 @@ def test_a_list_of_concepts_that_a_person_made_or_changed_is_kept(exported, tmp_
     assert json.loads(concepts.read_text())[0]["balancing"] == 1.0
 
 
+@pytest.mark.parametrize("root", ["C:\\pairs", "/data/pairs"])
+def test_a_list_of_concepts_from_another_system_is_the_programs_own(exported, root):
+    out, manifest = exported
+    util.finalize_export(out, manifest, 20.0)
+    concepts = out / "concepts.json"
+    written = json.loads(concepts.read_text())
+    for concept in written:
+        parts = [root, *Path(concept["path"]).parts[-2:]]
+        concept["path"] = ("\\" if "\\" in root else "/").join(parts)
+    concepts.write_text(json.dumps(written))
+    util.finalize_export(out, manifest, 20.0)
+    assert not list(out.glob("concepts.before-*"))
+
+
 def test_a_crash_in_the_middle_of_finalising_is_mended_by_the_next_call(exported, monkeypatch):
     out, manifest = exported
     real, calls = util._move_pair_file, []

@@ -179,15 +179,25 @@ def _images_of(names: list[str]) -> list[DataImage]:
         images = [name for name in pictures if _stem(name) == stem]
         masks = tuple(name for name in pictures if name not in images)
         others = tuple(name for name in files if name not in pictures)
-        made += [DataImage(name, masks, (*others, *belonging.get(name, ()))) for name in images]
+        for name in images:
+            after = (other for other in belonging.get(name, ()) if not _is_image(other))
+            made.append(DataImage(name, masks, (*others, *after)))
     return made
 
 
 def sources_of_edits(images: Sequence[DataImage]) -> dict[str, str]:
-    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result."""
+    """The sources of edits, ``cat-source.png`` and ``cat-source.2.png``, each with the stem of its result. If the
+    result is the source of another edit, that is the stem of the last result.
+    """
     stems = {image.stem for image in images}
-    found = {image.name: _SOURCE.fullmatch(image.stem) for image in images}
-    return {name: match[1] for name, match in found.items() if match and match[1] in stems}
+    matches = {stem: _SOURCE.fullmatch(stem) for stem in stems}
+    results = {stem: match[1] for stem, match in matches.items() if match and match[1] in stems}
+    found = {image.name: results[image.stem] for image in images if image.stem in results}
+    for name, result in found.items():
+        while result in results:
+            result = results[result]
+        found[name] = result
+    return found
 
 
 def shared_files(images: list[DataImage]) -> list[str]:

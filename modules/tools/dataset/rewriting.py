@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -204,6 +204,7 @@ def _why_not(image: Image.Image, made: str, deep: bool) -> str:
 
 def rewrite(
     root: Path,
+    images: list[DataImage],
     plan: list[list[Rewrite]],
     wanted: Wanted,
     overwrite: bool,
@@ -212,6 +213,7 @@ def rewrite(
     """Apply a plan, image by image. Finished images stay after a kill. ``Journal.undo`` undoes it.
 
     Args:
+        images: all images of the folder.
         overwrite: whether files with the name of a converted one may be removed.
         progress: called with the number of images done and the name of the next.
 
@@ -219,11 +221,11 @@ def rewrite(
         UserError: names are taken, or links lead to files that get other names. Nothing was changed.
     """
     plan = [files for files in plan if not files[0].skip]
-    every = [one for files in plan for one in files if not one.skip]
-    check_links(root, [DataImage(one.old) for one in every], {one.old for one in every if one.new != one.old})
-    needed = [one.new for files in plan for one in files if one.new != one.old]
+    converted = {one.old: one.new for files in plan for one in files if one.new != one.old}
+    follow = _named_after(images, converted)
+    check_links(root, images, {*converted, *(name for names in follow.values() for name in names)})
+    needed = [*converted.values()]
     _check_twice(plan)
-    follow = _named_after(root, plan)
     needed += [target for names in follow.values() for target in names.values()]
     taken = [name for name in needed if os.path.lexists(root / name)]
     check_taken(sorted(set(taken)), overwrite)
@@ -240,21 +242,24 @@ def rewrite(
             job.replace(old, {one.new: partial(_write, root / one.old, one, wanted) for one in done})
 
 
-def _named_after(root: Path, plan: list[list[Rewrite]]) -> dict[str, dict[str, str]]:
+def _named_after(images: list[DataImage], converted: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Files that other programs name after the whole name of a converted image, ``a.png.xmp``, with their new names.
+
+    Args:
+        converted: old to new names of the converted images.
 
     Returns:
         Old to new names, by image.
     """
-    converted = {files[0].old: files[0].new for files in plan if files[0].new != files[0].old}
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for folder in {PurePosixPath(name).parent for name in converted}:
-        for path in sorted((root / folder).iterdir()):
-            name = (folder / path.name).as_posix()
-            image = name.rpartition(".")[0]
-            if image in converted and name not in converted:
-                found[image][name] = converted[image] + name[len(image) :]
-    return found
+    return {
+        image.name: {
+            name: converted[image.name] + name[len(image.name) :]
+            for name in image.others
+            if name.startswith(f"{image.name}.")
+        }
+        for image in images
+        if image.name in converted
+    }
 
 
 def _check_twice(plan: list[list[Rewrite]]) -> None:

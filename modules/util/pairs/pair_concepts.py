@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -77,4 +78,5 @@ def _is_made_here(base: Path, made: Sequence[Mapping[str, Any]]) -> bool:
 def _plain(concept: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A concept without what follows from the folder, and the end of its path."""
     rest = {name: value for name, value in concept.items() if name not in _FOLLOWS}
-    return rest, Path(concept["path"]).parts[-2:]
+    # a folder may have been moved here from another system
+    return rest, tuple(re.split(r"[/\\]+", concept["path"].rstrip("/\\"))[-2:])
