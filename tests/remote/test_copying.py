@@ -175,7 +175,7 @@ def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
     config = write_light(tmp_path / "job", remote)
     begin(config)
     assert main(["start", "--config-path", str(config)]) == 2
-    assert "waits for the training" in said(capsys)
+    assert "waits for the run" in said(capsys)
     assert records.known() == ["run-1"]  # what was refused leaves nothing here
     assert [path.name for path in (tmp_path / "job").glob("*run*")] == ["run-1"]
     assert main(["start", "--config-path", str(config), "--run", "run-1", "--alongside"]) == 2
