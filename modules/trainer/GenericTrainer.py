@@ -413,6 +413,11 @@ class GenericTrainer:
         wall |= self._tenth_ends() << BACKUP_BIT
         # time intervals are not due in all processes at once
         due = self.processes.agree(wall)
+        # where there is nothing to do, the numbers of the step need not be read now
+        if self.parts.validation is None:
+            due &= ~1
+        if not len(self.parts.sampler):
+            due &= ~(1 << SAMPLE_BIT)
         if not due:
             return
         # ends the run after an invalid step, before anything is counted

@@ -249,7 +249,7 @@ def test_layers_that_the_model_lacks_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "works only when a LoRA is trained"),
+        ({"training_method": "FINE_TUNE", "rlhf_enabled": False}, "works only when an adapter is trained"),
         ({"rlhf_enabled": True, "rlhf_mode": "GRPO"}, "rollouts must use exactly the weights that are trained"),
         ({"rlhf_enabled": True, "rlhf_mode": "GSPO"}, "rollouts must use exactly the weights that are trained"),
     ],

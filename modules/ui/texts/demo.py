@@ -3,7 +3,7 @@
 # the offer
 OFFER = (
     "New here? The demo project takes you to a trained adapter in a few minutes. A tiny model that comes with the "
-    "program makes images, you pick the ones you like, and Start trains on them."
+    "program makes images, you pick the ones you like, and the Start button trains on them."
 )
 ACCEPT, DECLINE = "Demo project\u2026", "Not now"
 WHERE_IT_IS = "The demo project is on the Tools page"

@@ -57,7 +57,7 @@ NO_EDITED = "Choose the folder with the edited images."
 READING_IMAGES = "Reading the images\u2026"
 PROPOSED = "From {images}: {facts}."
 EDITS_OF, SOURCE = "edits of {sources}", "source image"
-BY_PROGRAM, BY_WORKFLOW = "made by {program}", "made by {program} with its workflow"
+BY_PROGRAM, BY_WORKFLOW = "made by {program}", "made by {program}; the workflow in the images will be used"
 PROGRAMS = {
     "own": "the built-in sampler",
     "comfyui": "ComfyUI",

@@ -170,8 +170,9 @@ class ConceptTextConfig(BaseConfig):
         tip=(
             "concept: a text file with one prompt per line. A random line is used for each image and variation. "
             'metadata: a JSON file such as {"dog/1": {"caption": "a dog", "tags": "grass, ball"}}, or a .jsonl file '
-            'with lines such as {"image_path": "dog/1.png", "caption": "a dog"}. Names are relative to the folder, '
-            "with or without extension, or full paths. Tags follow the caption after the tag delimiter."
+            'with lines such as {"image_path": "dog/1.png", "caption": "a dog"}. Names are relative to the '
+            "concept's folder, with or without extension, or full paths. In the prompt, the tags come after the "
+            "caption, separated by the tag delimiter."
         ),
     )
     trigger_word: str = setting(
@@ -228,7 +229,7 @@ class ConceptTextConfig(BaseConfig):
     tag_dropout_special_tags_regex: bool = setting(
         False,
         visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
-        title="Regex special tags",
+        title="Special tags as regex",
         tip="Read the special tags as regular expressions.",
     )
     caps_randomize_enable: bool = setting(

@@ -61,7 +61,7 @@ def test_images_propose_a_project(form: tuple[Hands, StartView], tmp_path: Path)
     hands.wait(lambda: "From 5 images" in view.proposed.cget("text"), "a folder proposes nothing")
     by_comfyui(tmp_path / "comfy", 1)
     drop(view, [tmp_path / "comfy" / "0.png"])
-    hands.wait(lambda: "ComfyUI with its workflow" in view.proposed.cget("text"), "its workflow is not taken")
+    hands.wait(lambda: "ComfyUI; the workflow in the images" in view.proposed.cget("text"), "its workflow is not taken")
 
 
 def test_prompts_a_model_a_folder_and_a_workflow_fill_in_the_form(

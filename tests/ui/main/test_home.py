@@ -135,7 +135,7 @@ def test_from_an_empty_window_to_an_adapter_by_clicks(open_window: OpenWindow, t
     assert start.values["folder"].get() == str(tmp_path / "taste")
     click(start.create_button)
     board = board_of(hands)
-    assert not can_press(board, "pick") and "all images of a prompt" in text(board, "pick")
+    assert not can_press(board, "pick") and "all images of one prompt" in text(board, "pick")
     assert not can_press(board, "compare") and "Train this round first" in text(board, "compare")
     click(board.cards["generate"].button)
     wait_for_step(hands, board, "generate")

@@ -24,7 +24,7 @@ def test_images_fill_in_the_form(open_window: OpenWindow, tmp_path: Path) -> Non
     hands.focus(start.entries["folder"])
     hands.type(str(tmp_path / "p"))
     start.take_images(tmp_path / "others")
-    hands.wait(lambda: "ComfyUI with its workflow" in start.proposed.cget("text"), "nothing is proposed")
+    hands.wait(lambda: "ComfyUI; the workflow in the images" in start.proposed.cget("text"), "nothing is proposed")
     assert "Check the model type" in start.proposed.cget("text")
     start.take_images(tmp_path / "images")
     hands.wait(lambda: "A1111" in start.proposed.cget("text"), "nothing is proposed")

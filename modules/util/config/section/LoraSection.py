@@ -138,8 +138,8 @@ class LoraSection(BaseConfig):
         title="Layers",
         group="Layers",
         tip=(
-            "The layers of the denoiser that are trained: a preset of the model family, full for all "
-            "layers, or custom for your own filter."
+            "The layers of the denoiser that are trained. Choose a preset of the model family, \u201cfull\u201d (all "
+            "layers) or \u201ccustom\u201d (your own filter)."
         ),
     )
     layer_filter: str = setting(

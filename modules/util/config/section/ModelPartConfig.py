@@ -275,8 +275,8 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
         free=False,
         title="Train embeddings",
         tip=(
-            "Train the vectors that embeddings have in this text encoder. Off: the vectors keep their "
-            "initial values. No effect without embeddings."
+            "Train the embedding vectors that belong to this text encoder. Off: they keep their initial "
+            "values. No effect without embeddings."
         ),
     )
 

@@ -325,7 +325,10 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Loss weight strength",
         group="Loss",
-        tip="MIN_SNR_GAMMA: gamma, 5 is usual. P2: gamma, 1 is usual. SNR: the highest weight.",
+        tip=(
+            "Meaning of this number for each loss weight. MIN_SNR_GAMMA: gamma, usually 5. P2: gamma, usually 1. SNR: "
+            "the maximum weight."
+        ),
     )
     loss_scaler: Scaler = setting(
         Scaler.NONE,
