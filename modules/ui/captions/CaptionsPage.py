@@ -255,26 +255,30 @@ class CaptionsPage(ttk.Frame):
         """Ask what to do with a caption that another program has changed too. Without an answer the typed text stays
         unsaved, and the next save asks again.
         """
-        mine, before = self.list.drafts.get(name, ""), self.list.captions[name]
-        self.list.captions[name] = now
+        if self._is_asking():
+            return
+        mine = self.list.drafts.get(name, "")
 
         def write_mine() -> None:
+            self.list.captions[name] = now
             self.list.drafts[name] = mine
             self._save(name)
 
         def keep_theirs() -> None:
+            self.list.captions[name] = now
             self.list.drafts.pop(name, None)
             self._draw()
             self._count()
 
-        def ask_again() -> None:
-            self.list.captions[name] = before
-
         says = (now.fault or (now.text or "").strip() or words.NO_CAPTION)[:LONGEST_QUOTE]
         question = words.CHANGED_QUESTION.format(name=name, now=says, mine=mine[:LONGEST_QUOTE])
         ConfirmWindow(
-            self, self.theme, words.CHANGED_TITLE, question, words.WRITE_MINE, write_mine, keep_theirs, ask_again
+            self, self.theme, words.CHANGED_TITLE, question, words.WRITE_MINE, write_mine, keep_theirs
         )
+
+    def _is_asking(self) -> bool:
+        """Return whether a question is open. There is one at a time: what was not asked is asked at the next save."""
+        return any(isinstance(child, ConfirmWindow) for child in self.winfo_toplevel().winfo_children())
 
     def _fail(self, error: Exception) -> None:
         show_error(self, error)
@@ -297,8 +301,7 @@ class CaptionsPage(ttk.Frame):
                 then()
                 return
             stay()
-            if any(isinstance(child, ConfirmWindow) for child in self.winfo_toplevel().winfo_children()):
-                # one question at a time: what to do with a caption that changed comes first
+            if self._is_asking():
                 return
             captions = counted(len(self.list.drafts), words.CAPTION)
             question = words.UNSAVED_QUESTION.format(captions=captions)

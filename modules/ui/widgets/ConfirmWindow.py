@@ -19,16 +19,15 @@ class ConfirmWindow(tk.Toplevel):
         verb: text of the button that confirms.
         confirmed: called on confirmation.
         refused: called for N and its button, if this answer loses something too. No button has the focus then, so that
-            Enter loses nothing.
-        undecided: called if the window is closed without an answer.
+            Enter loses nothing. Closing the window does not count as an answer.
     """
 
     def __init__(
         self, parent: tk.Misc, theme: Theme, title: str, question: str, verb: str, confirmed: Callable[[], object],
-        refused: Callable[[], object] | None = None, undecided: Callable[[], object] | None = None,
+        refused: Callable[[], object] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(parent.winfo_toplevel())
-        self._confirmed, self._refused, self._undecided = confirmed, refused, undecided
+        self._confirmed, self._refused = confirmed, refused
         self._back = focused(parent) or parent.winfo_toplevel()
         self.withdraw()
         self.title(title)
@@ -45,8 +44,8 @@ class ConfirmWindow(tk.Toplevel):
             button.bind("<Return>", lambda event: event.widget.invoke())
         for key in ("<KeyPress-n>", "<KeyPress-N>"):
             self.bind(key, lambda _event: self.refuse())
-        self.bind("<Escape>", lambda _event: self.leave())
-        self.protocol("WM_DELETE_WINDOW", self.leave)
+        self.bind("<Escape>", lambda _event: self.keep())
+        self.protocol("WM_DELETE_WINDOW", self.keep)
         for key in ("<KeyPress-y>", "<KeyPress-Y>"):
             self.bind(key, lambda _event: self.confirm())
         self._place(parent.winfo_toplevel())
@@ -68,12 +67,6 @@ class ConfirmWindow(tk.Toplevel):
         self.keep()
         if self._refused is not None:
             self._refused()
-
-    def leave(self) -> None:
-        """Close without an answer."""
-        self.keep()
-        if self._undecided is not None:
-            self._undecided()
 
     def keep(self) -> None:
         """Close without confirming and restore the focus."""

@@ -272,6 +272,21 @@ def test_enter_and_escape_lose_neither_caption(sit, folder):
     assert captions(folder)[0] == "fox, snow, n0, me"
 
 
+def test_closing_asks_once_about_a_caption_that_was_not_saved_yet(sit, folder):
+    writer = sit()
+    writer.press("Return")
+    writer.write(", me")
+    (folder / "0.txt").write_text("from elsewhere")
+    writer.tool.close()
+    asked(writer)
+    writer.settle()
+    asked(writer)
+    assert captions(folder)[0] == "from elsewhere" and not writer.closed
+    assert answer(writer, "KeyPress-n")
+    assert not any(isinstance(one, ConfirmWindow) for one in writer.root.winfo_children())
+    assert captions(folder)[0] == "from elsewhere" and not writer.editor.list.drafts
+
+
 def test_what_cannot_be_saved_is_not_lost(sit, folder, monkeypatch):
     writer = sit()
     writer.press("Return")
