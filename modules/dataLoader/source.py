@@ -330,8 +330,6 @@ def _collect_pairs(config: TrainConfig, source: DataSource) -> None:
         for chosen, rejected in zipped:
             units = source.validation if validation else source.train
             assert units is not None
-            if not validation:
-                source.warnings += _idle_settings(config, chosen, rejected)
             used |= _add_pairs(config, source, units, chosen, rejected)
         if validation and not zipped:
             _hold_back(config, source)
@@ -341,26 +339,26 @@ def _collect_pairs(config: TrainConfig, source: DataSource) -> None:
         _check_certainties(source)
 
 
-def _idle_settings(config: TrainConfig, chosen: Any, rejected: Any) -> list[str]:
+def _idle_settings(
+    config: TrainConfig, chosen: Any, rejected: Any, names: tuple[str, str]
+) -> list[str]:
     """Warnings about numbers of two concepts that the loss of their pairs does not use."""
     made = []
-    for concept, why in (
-        (chosen, "" if config.rlhf_supervised_mix > 0 else "pairs are not weighted"),
-        (rejected, "pairs are not weighted"),
+    for concept, name, used in (
+        (chosen, names[0], config.rlhf_supervised_mix > 0),
+        (rejected, names[1], False),
     ):
-        if why and concept.loss_weight != 1:
-            made.append(f"loss_weight {concept.loss_weight:g} of concept {_name(concept)} has no effect: {why}")
+        if not used and concept.loss_weight != 1:
+            made.append(
+                f"loss_weight {concept.loss_weight:g} of concept {name!r} has no effect: pairs are not weighted"
+            )
     own, other = ((one.balancing, one.balancing_strategy) for one in (rejected, chosen))
     if not config.takes_single_images and rejected.balancing != 1 and own != other:
         made.append(
-            f"balancing {rejected.balancing:g} of concept {_name(rejected)} has no effect: that of the chosen concept, "
+            f"balancing {rejected.balancing:g} of concept {names[1]!r} has no effect: that of the chosen concept, "
             f"{chosen.balancing:g}, is of the pairs"
         )
     return made
-
-
-def _name(concept: Any) -> str:
-    return repr(concept.name.strip() or Path(concept.path).name)
 
 
 def _without_validation(config: TrainConfig) -> str:
@@ -375,6 +373,8 @@ def _add_pairs(
     right = next(i for i, c in enumerate(source.concepts) if c is rejected)
     ours, theirs = _find(config, source, left), _find(config, source, right, sources=False)
     names = (source.rules[left].name, source.rules[right].name)
+    if units is not source.validation:
+        source.warnings += _idle_settings(config, chosen, rejected, names)
     if rejected.source_path not in ("", chosen.source_path):
         source.faults.append(
             DataError(

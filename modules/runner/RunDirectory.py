@@ -80,16 +80,13 @@ class RunDirectory:
         try:
             if (self.path / BROUGHT_ALONG).is_file():
                 if self.config_path.is_file() and self._read(self.config_path, CONFIG_BYTES) != config:
-                    self._put_aside()
+                    aside = self._owned().put_aside(self.config_path.name)
+                    said = "%s holds the settings of the run from now on; the former file is %s"
+                    log.warning(said, self.config_path, aside)
                 self._owned().remove(BROUGHT_ALONG)
             write_json(self.config_path, config)
         except OSError as error:
             raise self._not_writable(error) from error
-
-    def _put_aside(self) -> None:
-        aside = f"config.before-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
-        self._owned().move(self.config_path.name, aside)
-        log.warning("%s holds the settings of the run from now on; the former file is %s", self.config_path, aside)
 
     def _owned(self) -> Owned:
         return Owned(self.path, local=True)

@@ -239,7 +239,7 @@ class GenericTrainer:
         """Choose the final weights and save them."""
         parts, config = self.parts, self.config
         self._check_moved()
-        if self._counters.validated_at != self.progress.global_step:
+        if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
             with self._steps_kept():
                 self._validate()
         fault = output_fault(config)
@@ -408,16 +408,12 @@ class GenericTrainer:
     def _do_what_is_due(self, epoch_ended: bool) -> None:
         wall = sum(
             interval.due(self.progress, epoch_ended) << bit
-            for bit, (interval, _) in enumerate(self._repeated())
+            for bit, (interval, _, possible) in enumerate(self._repeated())
+            if possible
         )
         wall |= self._tenth_ends() << BACKUP_BIT
         # time intervals are not due in all processes at once
         due = self.processes.agree(wall)
-        # where there is nothing to do, the numbers of the step need not be read now
-        if self.parts.validation is None:
-            due &= ~1
-        if not len(self.parts.sampler):
-            due &= ~(1 << SAMPLE_BIT)
         if not due:
             return
         # ends the run after an invalid step, before anything is counted
@@ -426,15 +422,16 @@ class GenericTrainer:
         self._counters.saves_due += due >> SAVE_BIT & 1
         self._do(due)
 
-    def _repeated(self) -> tuple[tuple[Interval, Callable[[], object]], ...]:
-        """Work that repeats in intervals, in its order at a step. A backup is last, because it contains the results of
-        the others.
+    def _repeated(self) -> tuple[tuple[Interval, Callable[[], object], bool], ...]:
+        """Work that repeats in intervals, and whether this run has any of it, in its order at a step. A backup is last,
+        because it contains the results of the others.
         """
+        parts = self.parts
         return (
-            (self._validation_interval, self._validate),
-            (self._sample_interval, self._sample_unless_skipped),
-            (self._save_interval, self._save_unless_skipped),
-            (self._backup_interval, partial(self._backup, must=False)),
+            (self._validation_interval, self._validate, parts.validation is not None),
+            (self._sample_interval, self._sample_unless_skipped, len(parts.sampler) > 0),
+            (self._save_interval, self._save_unless_skipped, True),
+            (self._backup_interval, partial(self._backup, must=False), True),
         )
 
     def _do(self, due: int) -> None:
@@ -446,7 +443,7 @@ class GenericTrainer:
         """
         counters = self._counters
         counters.due_at = self.progress.global_step
-        for bit, (interval, act) in enumerate(self._repeated()):
+        for bit, (interval, act, _) in enumerate(self._repeated()):
             counters.due = due >> bit << bit & ~(1 << BACKUP_BIT)
             if due >> bit & 1:
                 interval.restart()
@@ -457,7 +454,9 @@ class GenericTrainer:
         """Do what was due at the step of the backup and not done, unless it is not wanted any more."""
         counters = self._counters
         if counters.due_at == self.progress.global_step:
-            wanted = [interval.unit is not TimeUnit.NEVER for interval, _ in self._repeated()]
+            wanted = [
+                possible and interval.unit is not TimeUnit.NEVER for interval, _, possible in self._repeated()
+            ]
             self._do(sum(counters.due & one << bit for bit, one in enumerate(wanted)))
 
     def _sample_unless_skipped(self) -> None:
@@ -514,8 +513,7 @@ class GenericTrainer:
 
     def _validate(self) -> None:
         parts = self.parts
-        if parts.validation is None:
-            return
+        assert parts.validation is not None
         self._read_step()
         with parts.exported_weights():
             values = parts.validation.run()

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -278,6 +279,18 @@ class Owned:
                 raise self.refusal(target, "is there already", folder.path / fresh)
             source.rename(last, folder, fresh)
 
+    def put_aside(self, name: str) -> str:
+        """Give a file of a person in this folder a name that nothing here uses, and return it:
+        ``NAME.before-<time>-<letters>.EXTENSION``.
+
+        Raises:
+            UserError: the name is refused.
+        """
+        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        aside = f"{Path(name).stem}.before-{stamp}{Path(name).suffix}"
+        self.move(name, aside)
+        return aside
+
     def folder(self, name: Name) -> Path:
         """Create a folder and its parents if they are missing. Returns its path."""
         with self._parent(f"{os.fspath(name)}/x", make=True) as (folder, _):
@@ -378,6 +391,15 @@ class Owned:
                 folder.fsync()
 
     # --- whole folders ---
+
+    def is_vacant(self) -> bool:
+        """Remove what killed attempts at ``filled_at_once`` left here, and return whether the folder can be filled: it
+        is empty, or nothing is there.
+        """
+        for place in (self.root, self.root.parent):
+            if place.is_dir():
+                Owned(place, local=not self._strict).sweep(TEMPORARY)
+        return not os.path.lexists(self.root) or (self.root.is_dir() and not os.listdir(self.root))
 
     @contextmanager
     def filled_at_once(self, last: str) -> Iterator[Owned]:

@@ -22,7 +22,7 @@ from modules.curation.exchange.parquet_rows import MAX_IMAGE_BYTES
 from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair, copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import parse_json, read_json, write_text
-from modules.util.owned_files import TEMPORARY, Owned, fault_of_path, shown
+from modules.util.owned_files import Owned, fault_of_path, shown
 from modules.util.pairs.dpo_pair_files import SOURCE_FOLDER
 from modules.util.pairs.pair_sources import find_sources
 from modules.util.pairs.source_files import MOST_SOURCES
@@ -284,18 +284,16 @@ def _export_folder(
     row: Callable[[dict[str, str], list[str], str, str], dict[str, Any]],
 ) -> int:
     """Copy the finalised pairs to ``target`` and write one list per split; after a fault or a kill, nothing."""
-    for place in (target, target.parent):
-        if place.is_dir():
-            Owned(place, local=True).sweep(TEMPORARY)
-    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+    owned = Owned(target, local=True)
+    if not owned.is_vacant():
         raise UserError(f"{target} is not empty", hint="choose a new folder")
     pairs = scan_finalized_pairs(output_dir)
     _check_pairs(output_dir, pairs, len(set(folders.values())) == 1)
     lines: dict[str, list[str]] = {"train": [], "val": []}
     lists = {split: f"{folders[split]}/{listing or split}.jsonl".removeprefix("/") for split in lines}
-    with Owned(target, local=True).filled_at_once(last=lists["val"].partition("/")[0]) as owned:
+    with owned.filled_at_once(last=lists["val"].partition("/")[0]) as fresh:
         for pair in pairs:
-            folder = owned.root / folders[pair.split]
+            folder = fresh.root / folders[pair.split]
             names = {}
             for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
                 assert image is not None  # checked above
@@ -309,7 +307,7 @@ def _export_folder(
             lines[pair.split].append(json.dumps(made, ensure_ascii=False))
         for split, rows in lines.items():
             if rows:
-                write_text(owned.root / lists[split], "\n".join(rows) + "\n")
+                write_text(fresh.root / lists[split], "\n".join(rows) + "\n")
     return len(pairs)
 
 

@@ -19,7 +19,7 @@ from modules.util.rng import python_random
 VERSION = 1
 """Increased whenever the same ``Transform`` gives other pixels than before."""
 
-_AMOUNTS = {
+AMOUNTS = {
     name: (f"enable_fixed_{name}", f"enable_random_{name}", f"random_{name}_max_{unit}")
     for name, unit in (
         ("rotate", "angle"),
@@ -29,6 +29,7 @@ _AMOUNTS = {
         ("hue", "strength"),
     )
 }
+"""Names of settings of an augmentation: always applied, applied at random, and by how much."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -86,7 +87,7 @@ def decide_transform(
         return python_random(f"augment/{name}", seed, item, variation)
 
     def amount(name: str) -> float:
-        fixed, random, maximum = _AMOUNTS[name]
+        fixed, random, maximum = AMOUNTS[name]
         if getattr(augment, fixed):
             return float(getattr(augment, maximum))
         if getattr(augment, random):

@@ -35,7 +35,7 @@ from modules.project.training import Method
 from modules.spec.registry import FAMILIES
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import ConfigError, DataError, UserError
-from modules.util.owned_files import TEMPORARY, Owned, shown
+from modules.util.owned_files import Owned, shown
 
 COLUMNS = 6
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -57,10 +57,8 @@ def publish(
             written then.
     """
     _check(about)
-    for place in (out, out.parent):
-        if place.is_dir():
-            Owned(place, local=True).sweep(TEMPORARY)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    owned = Owned(out, local=True)
+    if not owned.is_vacant():
         raise DataError(f"{shown(out)} is not empty", "--out", "choose a new folder")
     inside = out.absolute().resolve()
     if inside.is_relative_to(project.folder.resolve()) and inside.name != "report":
@@ -83,14 +81,14 @@ def publish(
         base = prepare(project, Adapter("base"), COLUMNS, progress)
     picture = before_after([(base.images[question], ours.images[question]) for question in base.images])
     header = spec(about, facts, date.today().isoformat(), data_url(picture))
-    with Owned(out, local=True).filled_at_once(last=CARD) as owned:
-        with owned.write(ADAPTER) as temporary:
+    with owned.filled_at_once(last=CARD) as fresh:
+        with fresh.write(ADAPTER) as temporary:
             copy_with_metadata(one.adapter_path, temporary, header)
-        with owned.write(PICTURE) as temporary:
+        with fresh.write(PICTURE) as temporary:
             picture.save(temporary, "PNG")
-        with owned.write(RESULT) as temporary:
+        with fresh.write(RESULT) as temporary:
             temporary.write_text(_json(facts), encoding="utf-8")
-        with owned.write(CARD) as temporary:
+        with fresh.write(CARD) as temporary:
             temporary.write_text(card(about, facts), encoding="utf-8")
     return {"folder": os.fspath(out), "files": list(FILES), "adapter": one.name}
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.curation.intake.edit_sources import ENDINGS
 from modules.util.errors import DataError, list_offenders
 from modules.util.jsonio import read_bytes
 from modules.util.owned_files import shown
@@ -19,7 +20,7 @@ CAPTIONS = (".txt", ".caption")
 SWARM = ".swarm.json"
 """Ending of SwarmUI's files next to images, which hold stars."""
 MAX_CAPTION = 1 << 20
-_SOURCE = re.compile(r"(.+)[-_]source(?:\.[2-9])?", re.DOTALL)
+_SOURCE = re.compile(rf"(.+)(?:{'|'.join(map(re.escape, ENDINGS))})(?:\.[2-9])?", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from modules.tools.dataset.files import DataImage, check_links
 from modules.tools.dataset.renaming import check_taken
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.image_metadata.containers.png import XMP_KEY
 from modules.util.image_metadata.limits import MAX_PIXELS
 from modules.util.jsonio import read_bytes
 
@@ -28,7 +29,6 @@ SWAPPED = (5, 6, 7, 8)
 MAX_SIDE = 16384
 MAX_BYTES = 1 << 30
 STRIPPED = "without metadata"
-XMP_TEXT = "XML:com.adobe.xmp"
 MOST_IN_SEGMENT = 65502 - len(b"http://ns.adobe.com/xap/1.0/\0")
 """Bytes of an XMP packet that fit into one segment of a JPEG file."""
 START_OF_SCAN, END_OF_IMAGE, COMMENT = 0xDA, 0xD9, 0xFE
@@ -347,7 +347,7 @@ WITHOUT_METADATA = {"JPEG": _jpeg_without_metadata, "WEBP": _webp_without_metada
 
 def _packet(image: Image.Image) -> bytes:
     """The XMP packet of an image, which holds ratings, without its orientation once the pixels are turned."""
-    packet = image.info.get("xmp") or image.info.get(XMP_TEXT) or b""
+    packet = image.info.get("xmp") or image.info.get(XMP_KEY) or b""
     return packet.encode() if isinstance(packet, str) else packet if isinstance(packet, bytes) else b""
 
 
@@ -361,7 +361,7 @@ def _metadata(opened: Image.Image, made_format: str, packet: bytes) -> dict[str,
     exif = opened.getexif()
     exif.pop(ORIENTATION, None)
     texts = {str(key): value for key, value in opened.info.items() if isinstance(value, str)}
-    texts.pop(XMP_TEXT, None)
+    texts.pop(XMP_KEY, None)
     remark = opened.info.get("comment")
     remark = remark if isinstance(remark, bytes) else b""
     found: dict[str, Any] = {}
@@ -369,7 +369,7 @@ def _metadata(opened: Image.Image, made_format: str, packet: bytes) -> dict[str,
         if not texts and 0x9286 in exif.get_ifd(0x8769):
             texts = {"parameters": _comment(exif.get_ifd(0x8769)[0x9286])}
         texts |= {"Comment": remark.decode("utf-8", "replace")} if remark else {}
-        texts |= {XMP_TEXT: packet.decode("utf-8", "replace")} if packet else {}
+        texts |= {XMP_KEY: packet.decode("utf-8", "replace")} if packet else {}
         chunks = PngImagePlugin.PngInfo()
         for key, value in texts.items():
             chunks.add_itxt(key, value)

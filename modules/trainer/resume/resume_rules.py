@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from modules.pipeline.nodes.prompts import augments_text
+from modules.pipeline.nodes.transforms import AMOUNTS
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.remote.RemoteConfig import RemoteConfig
@@ -71,7 +72,6 @@ _CONTENTS = (
     *("trigger_word", "caption_prefix", "caption_suffix"),
 )
 """Settings of a concept that choose its images and captions, which are compared by content instead."""
-_STRENGTH = re.compile(r"image\.random_(\w+)_max_\w+")
 
 PART_FREE = set().union(*(_free(part) for part in PARTS))
 """As ``FREE``, for the settings of a part."""
@@ -133,14 +133,9 @@ def _is_augmented(concept: ConceptConfig) -> bool:
     """Return whether the visits of an image or of its caption differ at random."""
     if concept.type not in TRAINED_TYPES[False]:
         return False
-    image, text = concept.image, concept.text
+    image = concept.image
     random = [name for name in type(image).model_fields if name.startswith("enable_random_")]
-    return (
-        any(getattr(image, name) for name in ("enable_crop_jitter", *random))
-        or text.enable_tag_shuffling
-        or text.tag_dropout_enable
-        or text.caps_randomize_enable
-    )
+    return any(getattr(image, name) for name in ("enable_crop_jitter", *random)) or augments_text(concept.text)
 
 
 def _changed_concepts(
@@ -170,10 +165,12 @@ def _acting(config: TrainConfig, concept: ConceptConfig) -> dict[str, Any]:
         names += ["loss_weight"] * (chosen and config.rlhf_supervised_mix > 0)
         return {name: values[name] for name in names if name in shown}
     idle = set() if _is_augmented(concept) else {"image_variations", "text_variations"}
-    for name in shown:
-        strength = _STRENGTH.fullmatch(name)
-        if strength and not any(values[f"image.enable_{how}_{strength[1]}"] for how in ("random", "fixed")):
-            idle.add(name)
+    image = concept.image
+    idle |= {
+        f"image.{amount}"
+        for fixed, random, amount in AMOUNTS.values()
+        if not getattr(image, fixed) and not getattr(image, random)
+    }
     return {
         name: value
         for name, value in values.items()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,7 @@ def write_concepts(base: Path, counts: Mapping[str, int], edits: bool) -> None:
     """
     made = _concepts(base, counts, edits)
     if (base / CONCEPTS_NAME).is_file() and not _is_made_here(base, made):
-        aside = f"concepts.before-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
-        Owned(base, local=True).move(CONCEPTS_NAME, aside)
+        aside = Owned(base, local=True).put_aside(CONCEPTS_NAME)
         log.warning("%s was not as this program writes it; it is kept as %s", base / CONCEPTS_NAME, aside)
     write_json(base / CONCEPTS_NAME, made)
 

@@ -17,7 +17,7 @@ _KEY_BYTES = 81
 _INTERNATIONAL_BYTES = 1024
 _MAX_KEYS = 256
 _PROFILES = ("Raw profile type exif", "Raw profile type APP1")
-_XMP_KEY = "XML:com.adobe.xmp"
+XMP_KEY = "XML:com.adobe.xmp"
 
 
 class PngFields(Fields):
@@ -101,7 +101,7 @@ class PngFields(Fields):
         if not text:
             return
         place = (length - text, offset + text, DEFLATED if start[end + 1] else RAW)
-        if key == _XMP_KEY:
+        if key == XMP_KEY:
             if len(self.xmp_places) < MAX_SAME_KEY:
                 self.xmp_places.append(place)
         else:
