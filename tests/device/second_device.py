@@ -89,10 +89,14 @@ class SecondDevice(types.ModuleType):
         return False
 
 
-def register(library: Path) -> SecondDevice:
-    """Make ``torch.device("second")`` mean something in this process."""
+def register(library: Path, kind: type[SecondDevice] = SecondDevice) -> SecondDevice:
+    """Make ``torch.device("second")`` mean something in this process.
+
+    Args:
+        kind: what ``torch.second`` is.
+    """
     torch.utils.rename_privateuse1_backend(NAME)
-    device = SecondDevice(library)
+    device = kind(library)
     torch._register_device_module(NAME, device)
     torch.utils.generate_methods_for_privateuse1_backend()
     return device

@@ -92,9 +92,9 @@ def library() -> Path:
     return folder
 
 
-def _run(*tests: str, **environment: str) -> None:
+def _run(*tests: str, plugin: str = "tests.device.plugin", **environment: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.device.plugin", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
         capture_output=True,
@@ -105,15 +105,19 @@ def _run(*tests: str, **environment: str) -> None:
     assert " passed" in done.stdout
 
 
-def _run_there(library: Path, *tests: str) -> None:
+def _run_there(library: Path, *tests: str, plugin: str = "tests.device.plugin") -> None:
     # bitsandbytes compiles its kernels for a device that it does not know, one for each shape
     eager = {"TORCHDYNAMO_DISABLE": "1"}
-    _run(*tests, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library), **eager)
+    _run(*tests, plugin=plugin, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library), **eager)
 
 
 @pytest.mark.parametrize("share", SHARES)
 def test_on_a_device_made_for_tests(share: str, library: Path) -> None:
     _run_there(library, *SHARES[share])
+
+
+def test_where_it_is_taken_for_a_card(library: Path) -> None:
+    _run_there(library, "tests/device/card_on_the_device.py", plugin="tests.device.card")
 
 
 @pytest.mark.slow
