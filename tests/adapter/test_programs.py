@@ -17,7 +17,7 @@ from modules.adapter.formats import COMFY, DIFFUSERS, KOHYA, LAYOUTS, save_adapt
 from modules.adapter.PeftAdapter import AdapterHandle
 from tests.adapter.families import naming_families, trained_family
 from tests.source_tree import ROOT
-from tests.tiny import pipeline_class, tiny_folder, tiny_setup
+from tests.tiny import pipeline_class, pipeline_parts, tiny_folder, tiny_setup
 from tests.usual import usual
 
 FAMILIES = {
@@ -73,9 +73,10 @@ def table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
 
 
 def answers(cell: str) -> dict[str, str]:
-    """Layout -> "all" or "part"; layouts that are not named are not read."""
-    names = re.findall(r"`(\w+)`( in part)?", cell)
-    return {f"{name}_LORA": "part" if part else "all" for name, part in names}
+    """Layout -> "all", "part" or "blocks"; layouts that are not named are not read."""
+    meaning = {"": "all", " in part": "part", " with blocks only": "blocks"}
+    names = re.findall(r"`(\w+)`( in part| with blocks only)?", cell)
+    return {f"{name}_LORA": meaning[how] for name, how in names}
 
 
 def test_the_table_has_every_family() -> None:
@@ -83,19 +84,28 @@ def test_the_table_has_every_family() -> None:
 
 
 @pytest.mark.parametrize("key", usual(naming_families(), "FLUX_2", "QWEN"))
-def test_diffusers_reads_what_the_table_says(key: str, tmp_path: Path) -> None:
-    handle = trained_family(key, parts=(tiny_setup(key).spec.denoiser,))
+def test_diffusers_reads_what_the_table_says(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tiny_setup(key).spec
+    handle = trained_family(key, parts=(spec.denoiser,))
     said = table()[key][0]
     for layout in LAYOUTS:
         if (key, layout) not in OF_PUBLISHED_SIZE:
             path = save_adapter(handle, tmp_path / f"{layout}.safetensors", layout)
-            assert read_by_diffusers(key, handle, path) == said.get(layout, "none"), layout
+            wanted = said.get(layout, "none").replace("blocks", "none")
+            assert read_by_diffusers(key, handle, path, monkeypatch) == wanted, layout
+    for layout in (name for name, how in said.items() if how == "blocks"):
+        inside = trained_family(key, parts=(spec.denoiser,), patterns=spec.layer_presets["blocks"])
+        path = save_adapter(inside, tmp_path / f"{layout}_blocks.safetensors", layout)
+        assert read_by_diffusers(key, inside, path, monkeypatch) == "all", layout
 
 
-def read_by_diffusers(key: str, handle: AdapterHandle, path: Path) -> str:
+def read_by_diffusers(key: str, handle: AdapterHandle, path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether its pipeline has the same change of all, some or none of the layers."""
-    spec = tiny_setup(key).spec
-    pipeline = pipeline_class(key).from_pretrained(str(tiny_folder(key)))
+    spec, folder = tiny_setup(key).spec, tiny_folder(key)
+    parts = pipeline_parts(key, folder, monkeypatch)
+    pipeline = pipeline_class(key).from_pretrained(str(folder), **dict.fromkeys(parts))
     # what stands for a pipeline keeps the pipeline itself
     pipeline = getattr(pipeline, "made", pipeline)
     try:
