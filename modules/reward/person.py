@@ -148,7 +148,7 @@ class PersonReward(Reward):
         shown, self._shown = self._shown, {}
         groups = batch.group_ids()
         for group in groups:
-            index = batch.members(group)
+            index = _members(batch, group)
             epoch = int(str(batch.metadata[index[0]]["id"]).partition("/")[0])
             self._shown[group] = shown.get(group) or Shown(
                 epoch, group, batch.prompts[index[0]], batch.images_BCHW[index],
@@ -159,7 +159,7 @@ class PersonReward(Reward):
         asked = [one for one in groups if self._is_for_person(self._shown[one])]
         answers = desk.wait(asked)
         for group in groups:
-            index = batch.members(group)
+            index = _members(batch, group)
             levels = answers.get(group)
             if group not in answers:
                 found_B[index] = self._by_head(self._shown[group])
@@ -215,6 +215,13 @@ class PersonReward(Reward):
             torch.tensor(better), torch.tensor(worse), torch.ones(len(better), dtype=torch.float64)
         )
         return fit_taste(torch.cat(rows), self._features.parts, answers, prompts)
+
+
+def _members(batch: RewardBatch, group: int) -> list[int]:
+    """Indices of the images of a group in the order in which they are shown, which is that of their ids. Processes may
+    have made them in another one.
+    """
+    return sorted(batch.members(group), key=lambda one: str(batch.metadata[one]["id"]))
 
 
 def centred_ranks(levels: Sequence[int]) -> Tensor:

@@ -122,6 +122,21 @@ def test_votes_train(tmp_path: Path, mode: str) -> None:
     assert not same_weights(tmp_path / "out.safetensors", tmp_path / "other" / "out.safetensors")
 
 
+def test_votes_are_for_the_images_that_were_shown_in_whatever_order_they_were_made(tmp_path: Path) -> None:
+    with voter(run_of(tmp_path)):
+        run_here(person(tmp_path, epochs=1, rlhf_rollout_steps=2, rlhf_sampler="DISTRIBUTED_K_REPEAT"))
+    (index,) = run_of(tmp_path).rglob("images.json")
+    kept = json.loads(index.read_text(encoding="utf-8"))["images"]
+    assert [one["id"] for one in kept] != sorted(one["id"] for one in kept)
+    for group in {one["group"] for one in kept}:
+        own = [one for one in kept if one["group"] == group]
+        light = {one["id"]: float(np.asarray(Image.open(index.parent / one["file"])).mean()) for one in own}
+        reward = {one["id"]: one["reward"] for one in own}
+        # the darkest is disliked, the brightest liked most
+        assert min(reward, key=reward.__getitem__) == min(light, key=light.__getitem__)
+        assert max(reward, key=reward.__getitem__) == max(light, key=light.__getitem__)
+
+
 def test_what_is_liked_alike_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     heard = Votes()
 
