@@ -471,7 +471,10 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Advantage limit",
         group="Advantage",
-        tip="Advantages are clipped to the range from minus this value to this value.",
+        tip=(
+            "Advantages are clipped to the range from minus this value to this value. No effect in ONLINE_DPO, which "
+            "needs only the order of a prompt's images."
+        ),
     )
     rlhf_skip_zero_advantage: bool = setting(
         False,
