@@ -338,6 +338,29 @@ def test_several_processes_and_other_uses_are_refused(tmp_path: Path) -> None:
         check_online(config, 2)
 
 
+def test_votes_are_not_for_images_that_a_run_wrote_before_it_failed_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, new = torch.full((2, 3, 16, 16), 0.9), torch.full((2, 3, 16, 16), 0.1)
+    VoteDesk(tmp_path, Listening(), lambda: False).show(Shown(0, 1, "a cat", former))
+    book = VoteBook(tmp_path)
+    book.refresh()
+    book.give(book.open_questions()[0].key, Vote((0,), done=True))
+
+    def full(*_: Any) -> None:
+        raise UserError("the disk is full")
+
+    # a new run in the same folder
+    with monkeypatch.context() as patch, pytest.raises(UserError):
+        patch.setattr(VoteBook, "ask", full)
+        VoteDesk(tmp_path, Listening(), lambda: False).show(Shown(0, 1, "a cat", new))
+    heard = Votes()
+    VoteDesk(tmp_path, heard, lambda: False).show(Shown(0, 1, "a cat", new))
+    book.refresh()
+    assert [one.key for one in book.open_questions()] == [key for key, _, _ in heard.wanted]
+    assert len(heard.wanted) == 1
+
+
 def test_votes_on_images_that_were_replaced_are_not_learned_from(tmp_path: Path) -> None:
     def shown(bright: float) -> Shown:
         images_KCHW = torch.full((2, 3, 16, 16), bright)
