@@ -92,6 +92,11 @@ class PersonReward(Reward):
         self._rows: dict[str, Tensor] = {}
         self._head: tuple[int, TasteHead | None] = (-1, None)
         self._shown: dict[int, Shown] = {}
+        self._unanswered: frozenset[int] = frozenset()
+
+    def unjudged(self) -> frozenset[int]:
+        """Groups that nobody voted on in time."""
+        return self._unanswered
 
     def ask_through(self, desk: Desk, share: float, features: FeatureOptions | None) -> None:
         """Set the desk through which the person is asked.
@@ -158,6 +163,7 @@ class PersonReward(Reward):
                 desk.show(self._shown[group])
         asked = [one for one in groups if self._is_for_person(self._shown[one])]
         answers = desk.wait(asked)
+        self._unanswered = frozenset(group for group, levels in answers.items() if levels is None)
         for group in groups:
             index = _members(batch, group)
             levels = answers.get(group)
