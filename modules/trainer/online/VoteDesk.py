@@ -60,13 +60,15 @@ class VoteDesk:
         self._keys: dict[int, str] = {}
 
     def show(self, shown: Shown) -> None:
-        """Write the images and ask about them. In a resumed run, they keep their earlier votes."""
+        """Write the images and ask about them. In a resumed run, they keep their earlier votes. A question that nobody
+        answered in time is asked again.
+        """
         place = f"{shown.epoch}-{shown.group}"
         files = [encode_image(one, ".png", shown.prompt) for one in shown.images_KCHW]
         sources = [encode_image(one.float() / 255, ".png", "") for one in shown.sources]
         before = self._book.at(place)
         if before is not None and before.prompt == shown.prompt and self._are_same(before, files, sources):
-            key, known = before.key, before.answered
+            key, known = before.key, before.vote.done
             # a question from before sources were shown stays one without
             names = shown.source_names if before.sources else []
         else:

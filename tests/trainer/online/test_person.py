@@ -338,6 +338,22 @@ def test_several_processes_and_other_uses_are_refused(tmp_path: Path) -> None:
         check_online(config, 2)
 
 
+def test_what_nobody_answered_in_time_is_asked_again_when_the_run_is_started_again(tmp_path: Path) -> None:
+    shown = Shown(0, 1, "a cat", torch.rand(2, 3, 16, 16))
+    desk = VoteDesk(tmp_path, Votes(), lambda: False, timeout=0.05)
+    desk.show(shown)
+    assert desk.wait([1]) == {1: None}
+    heard = Votes()
+    again = VoteDesk(tmp_path, heard, lambda: False)
+    again.show(shown)
+    assert len(heard.wanted) == 1
+    book = VoteBook(tmp_path)
+    book.refresh()
+    assert [one.key for one in book.open_questions()] == [key for key, _, _ in heard.wanted]
+    book.give(heard.wanted[0][0], Vote((0,), done=True))
+    assert again.wait([1]) == {1: (1, 0)}
+
+
 def test_votes_are_not_for_images_that_a_run_wrote_before_it_failed_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
