@@ -234,6 +234,12 @@ class Reward(ABC):
     def _score(self, batch: RewardBatch) -> Tensor:
         """(B,) of any float type on any device."""
 
+    def unjudged(self) -> frozenset[int]:
+        """Groups of the last scored batch that were not judged. Nothing is learned from them, whatever other rewards
+        say.
+        """
+        return frozenset()
+
     def check_fields(self, batch: RewardBatch) -> None:
         """Refuse a batch that lacks what this reward needs (``ConfigError``, because no image will ever have it)."""
         for one in self.required_fields:

@@ -77,11 +77,13 @@ class Scores:
         raw_RN: float32, rows in the order of the set's names; 0 if an image has no score.
         kept_N: bool; false for every image of a group that a reward failed on.
         dropped: the skipped groups, with the reason.
+        unjudged: groups that a reward did not judge (``Reward.unjudged``).
     """
 
     raw_RN: Tensor
     kept_N: Tensor
     dropped: dict[int, str] = field(default_factory=dict)
+    unjudged: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -170,21 +172,24 @@ class RewardSet:
         """
         raw_RN = torch.zeros(len(self.terms), len(batch))
         dropped: dict[int, str] = {}
+        unjudged: set[int] = set()
         for row, term in enumerate(self.terms):
             if self.on_error == "fail":
-                raw_RN[row] = term.reward.score(batch)
+                raw_RN[row] = _scored(term.reward, batch, unjudged)
             else:
-                raw_RN[row] = self._score_what_can_be(term.reward, batch, dropped)
+                raw_RN[row] = self._score_what_can_be(term.reward, batch, dropped, unjudged)
         kept_N = torch.tensor([group not in dropped for group in batch.groups.tolist()], dtype=torch.bool)
         for group, reason in dropped.items():
             log.warning("group %d is skipped: %s", group, reason)
-        return Scores(raw_RN * kept_N, kept_N, dropped)
+        return Scores(raw_RN * kept_N, kept_N, dropped, frozenset(unjudged))
 
-    def _score_what_can_be(self, reward: Reward, batch: RewardBatch, dropped: dict[int, str]) -> Tensor:
+    def _score_what_can_be(
+        self, reward: Reward, batch: RewardBatch, dropped: dict[int, str], unjudged: set[int]
+    ) -> Tensor:
         # only what a reward reports about images; exhausted memory, a broken device or a bug must end the
         # run
         try:
-            return reward.score(batch)
+            return _scored(reward, batch, unjudged)
         except RewardUnavailable:
             raise
         except RewardError as error:
@@ -193,7 +198,7 @@ class RewardSet:
         for group in batch.group_ids():
             index = batch.members(group)
             try:
-                score_N[index] = reward.score(batch.select(index))
+                score_N[index] = _scored(reward, batch.select(index), unjudged)
             except RewardUnavailable:
                 raise
             except RewardError as error:
@@ -276,6 +281,13 @@ class RewardSet:
                 "restore the previous file, or start a new run",
             )
         self._scale.load_state_dict(state, self.names)
+
+
+def _scored(reward: Reward, batch: RewardBatch, unjudged: set[int]) -> Tensor:
+    """Score a batch, and add the groups that the reward did not judge."""
+    score_N = reward.score(batch)
+    unjudged |= reward.unjudged()
+    return score_N
 
 
 def _digest_of(reward: Reward) -> dict[str, str]:

@@ -92,6 +92,11 @@ class PersonReward(Reward):
         self._rows: dict[str, Tensor] = {}
         self._head: tuple[int, TasteHead | None] = (-1, None)
         self._shown: dict[int, Shown] = {}
+        self._unanswered: frozenset[int] = frozenset()
+
+    def unjudged(self) -> frozenset[int]:
+        """Groups that nobody voted on in time."""
+        return self._unanswered
 
     def ask_through(self, desk: Desk, share: float, features: FeatureOptions | None) -> None:
         """Set the desk through which the person is asked.
@@ -148,7 +153,7 @@ class PersonReward(Reward):
         shown, self._shown = self._shown, {}
         groups = batch.group_ids()
         for group in groups:
-            index = batch.members(group)
+            index = _members(batch, group)
             epoch = int(str(batch.metadata[index[0]]["id"]).partition("/")[0])
             self._shown[group] = shown.get(group) or Shown(
                 epoch, group, batch.prompts[index[0]], batch.images_BCHW[index],
@@ -158,8 +163,9 @@ class PersonReward(Reward):
                 desk.show(self._shown[group])
         asked = [one for one in groups if self._is_for_person(self._shown[one])]
         answers = desk.wait(asked)
+        self._unanswered = frozenset(group for group, levels in answers.items() if levels is None)
         for group in groups:
-            index = batch.members(group)
+            index = _members(batch, group)
             levels = answers.get(group)
             if group not in answers:
                 found_B[index] = self._by_head(self._shown[group])
@@ -215,6 +221,13 @@ class PersonReward(Reward):
             torch.tensor(better), torch.tensor(worse), torch.ones(len(better), dtype=torch.float64)
         )
         return fit_taste(torch.cat(rows), self._features.parts, answers, prompts)
+
+
+def _members(batch: RewardBatch, group: int) -> list[int]:
+    """Indices of the images of a group in the order in which they are shown, which is that of their ids. Processes may
+    have made them in another one.
+    """
+    return sorted(batch.members(group), key=lambda one: str(batch.metadata[one]["id"]))
 
 
 def centred_ranks(levels: Sequence[int]) -> Tensor:

@@ -324,5 +324,14 @@ def log_prob(
     if form == GAUSSIAN:
         std = transition.std
         value = value / (2.0 * std**2) - (math.log(std) + 0.5 * math.log(2.0 * math.pi))
+    return _reduced(value, reduction)
+
+
+def mean_gap(mean_BChw: torch.Tensor, other_BChw: torch.Tensor, reduction: str = MEAN) -> torch.Tensor:
+    """Squared distance of the means of two transitions, (B,), reduced as their log-probabilities are."""
+    return _reduced((mean_BChw - other_BChw).square(), reduction)
+
+
+def _reduced(value: torch.Tensor, reduction: str) -> torch.Tensor:
     flat_BD = value.flatten(1)
     return flat_BD.mean(dim=1) if reduction == MEAN else flat_BD.sum(dim=1)

@@ -27,6 +27,7 @@ from modules.rollout.transitions import (
     Position,
     Transition,
     log_prob,
+    mean_gap,
     sample,
     step,
 )
@@ -199,6 +200,20 @@ def test_temperatures_that_differ_show_in_the_ratio(rollout: float, trained: flo
     scale = rollout / trained
     wanted_B = z.square().flatten(1).mean(1) / 2.0 * (1.0 - scale**2) + math.log(scale)
     torch.testing.assert_close(ratio_B, wanted_B, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
+def test_regulated_ratios_are_the_noise_times_the_change_of_the_mean(reduction: str) -> None:
+    """log-ratio = k (logp_new - logp_old) + gap / (2 k) = mean or sum of z (mu_new - mu_old), which is 0 on average."""
+    generator = torch.Generator().manual_seed(1)
+    mean, change, z = torch.randn(3, 2, 4, 3, 3, generator=generator, dtype=torch.float64)
+    old, new = Transition(mean, 0.3), Transition(mean + 0.1 * change, 0.3)
+    drawn = sample(old, z, torch.float64)
+    difference_B = log_prob(drawn, new, reduction) - log_prob(drawn, old, reduction)
+    found_B = old.std * difference_B + mean_gap(new.mean, old.mean, reduction) / (2.0 * old.std)
+    wanted_BD = (z * 0.1 * change).flatten(1)
+    wanted_B = wanted_BD.mean(1) if reduction == "MEAN" else wanted_BD.sum(1)
+    torch.testing.assert_close(found_B, wanted_B, rtol=1e-10, atol=1e-10)
 
 
 def test_temperature_narrows_the_images_and_the_noise_level_does_not() -> None:

@@ -34,7 +34,8 @@ class StepTerms:
         group_B: int64 group ids; ``prompt_mean`` needs them.
         ref_kl_BT: KL to the reference of each step (``transition_kl``), with gradient.
         image_steps_B: unmasked steps of each image, if T is not all of them (one step at a time).
-        mean_gap_BT: mean over the latent of (mu_new - mu_old)^2, with gradient; GRPO-Guard.
+        mean_gap_BT: (mu_new - mu_old)^2, its mean or sum over the latent as for the log-probabilities, with gradient;
+            GRPO-Guard.
         guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard deviation of the
             transition; GRPO-Guard.
     """

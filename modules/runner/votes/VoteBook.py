@@ -234,7 +234,8 @@ class VoteBook:
         before = self.questions.pop(key, None)
         made = Question(key, place, prompt, images, tuple(sources))
         if before is not None and before.place == place and before.images == images:
-            made.vote, made.dropped = before.vote, before.dropped
+            # a trainer waits for an answer again, if nobody gave one in time before
+            made.vote = before.vote
         self.questions[key] = made
 
 

@@ -60,18 +60,20 @@ class VoteDesk:
         self._keys: dict[int, str] = {}
 
     def show(self, shown: Shown) -> None:
-        """Write the images and ask about them. In a resumed run, they keep their earlier votes."""
+        """Write the images and ask about them. In a resumed run, they keep their earlier votes. A question that nobody
+        answered in time is asked again.
+        """
         place = f"{shown.epoch}-{shown.group}"
         files = [encode_image(one, ".png", shown.prompt) for one in shown.images_KCHW]
         sources = [encode_image(one.float() / 255, ".png", "") for one in shown.sources]
         before = self._book.at(place)
         if before is not None and before.prompt == shown.prompt and self._are_same(before, files, sources):
-            key, known = before.key, before.answered
+            key, known = before.key, before.vote.done
             # a question from before sources were shown stays one without
             names = shown.source_names if before.sources else []
         else:
             known, names = False, shown.source_names
-            key = hashlib.blake2b(b"".join([*files, *sources]) + place.encode(), digest_size=8).hexdigest()
+            key = _key_of([*files, *sources], place)
             for number, data in enumerate(files):
                 write_bytes(self._book.folder / place / f"{number}.png", data)
             for number, data in enumerate(sources):
@@ -95,7 +97,11 @@ class VoteDesk:
         paths = [self._book.image(before, number) for number in range(len(files))]
         paths += [self._book.source(before, number) for number in range(len(sources))]
         try:
-            old = [_pixels(path.read_bytes()) for path in paths]
+            kept = [path.read_bytes() for path in paths]
+            if _key_of(kept, before.place) != before.key:
+                # a trainer replaced them and ended before it asked about the new ones
+                return False
+            old = [_pixels(data) for data in kept]
         except (OSError, ValueError):
             return False
         new = [_pixels(data) for data in (*files, *sources)]
@@ -168,6 +174,11 @@ class VoteDesk:
                 f"all images of prompt {group} were rated the same: nothing is learned from them. Mark "
                 "which are better or worse"
             )
+
+
+def _key_of(files: Sequence[bytes], place: str) -> str:
+    """The key of a question about the images in these files, its sources last."""
+    return hashlib.blake2b(b"".join(files) + place.encode(), digest_size=8).hexdigest()
 
 
 def _pixels(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -90,10 +90,10 @@ class Judge:
         scores, ids = self._scores(rollouts, rgb_NCHW, list(edited) or [None] * len(rollouts))
         if check is not None:
             check()
-        rows = self._processes.gather((ids, scores.raw_RN, scores.kept_N, scores.dropped))
+        rows = self._processes.gather((ids, scores.raw_RN, scores.kept_N, scores.dropped, sorted(scores.unjudged)))
         found = {
             one: (raw_RN[:, i], bool(kept_N[i]))
-            for names, raw_RN, kept_N, _ in rows
+            for names, raw_RN, kept_N, *_ in rows
             for i, one in enumerate(names)
         }
         everybody = self._processes.gather((list(rollouts.ids), rollouts.group_N.tolist()))
@@ -105,8 +105,11 @@ class Judge:
             raise RuntimeError("two processes made the same image")
         group_A = torch.tensor([group for group, _ in order], dtype=torch.int64)
         raw_RA = torch.stack([found[one][0] for one in names], 1)
-        kept_A = torch.tensor([found[one][1] for one in names])
-        dropped = {group: why for *_, dropped in rows for group, why in dropped.items()}
+        unjudged = {group for *_, groups in rows for group in groups}
+        kept_A = torch.tensor([found[one][1] and group not in unjudged for group, one in order])
+        if unjudged and not kept_A.any():
+            return _nothing(len(rollouts), len(set(group_A.tolist())))
+        dropped = {group: why for *_, dropped, _ in rows for group, why in dropped.items()}
         made = self.rewards.combine(raw_RA, kept_A, group_A, dropped)
         judged, all_equal = self._compare(rollouts, names, group_A, made)
         ids = [one for one, kept in zip(names, made.kept_N.tolist(), strict=True) if kept]
@@ -215,6 +218,12 @@ class Judge:
         images = [entry[3] for entry in picked]
         stacked_NCHW = torch.stack(images) if images else rgb_NCHW[:0]
         return ids, prompts, group_N, stacked_NCHW, [entry[4] for entry in picked]
+
+
+def _nothing(images: int, groups: int) -> Judged:
+    """The result for images that nobody judged: they are not trained on."""
+    facts = {"rl/dropped_groups": float(groups), "rl/images": 0.0}
+    return Judged(torch.zeros(images), torch.zeros(images), torch.zeros(images, dtype=torch.bool), facts)
 
 
 def _sendable(edited: Sequence[RolloutSource | None]) -> tuple[list[Any], list[int]]:

@@ -50,7 +50,7 @@ class ReviewFolder:
         except UserError as error:
             problems.append(str(error))
         try:
-            forget_old(self._folder, self._epochs)
+            forget_old(self._folder, self._epochs, epoch)
         except UserError as error:
             if not self._told_of_old:
                 problems.append(str(error))
@@ -127,15 +127,24 @@ def _keep_sources(target: Path, stem: str, source: RolloutSource) -> list[dict[s
     return made
 
 
-def forget_old(folder: Path, keep: int) -> None:
+def forget_old(folder: Path, keep: int, epoch: int | None = None) -> None:
     """Remove the folders of all but the last ``keep`` epochs.
+
+    Args:
+        epoch: the current one. Folders with a higher number were made by an earlier run, or before it was resumed from
+            an earlier backup, so they are the oldest. ``None`` for the highest.
 
     Raises:
         UserError: some of them cannot be removed; the others are.
     """
+
+    def age(path: Path) -> tuple[bool, int]:
+        number = int(path.name.removeprefix(EPOCH))
+        return epoch is None or number <= epoch, number
+
     found = [path for path in folder.glob(f"{EPOCH}*") if path.name.removeprefix(EPOCH).isdigit()]
     problems: list[str] = []
-    for path in sorted(found, key=lambda one: int(one.name.removeprefix(EPOCH)))[:-keep]:
+    for path in sorted(found, key=age)[:-keep]:
         try:
             _remove(folder, path.name)
         except OSError as error:

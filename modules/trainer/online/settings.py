@@ -179,11 +179,13 @@ def taste_features(config: TrainConfig) -> FeatureOptions | None:
 
 
 def advantage_options(config: TrainConfig) -> AdvantageOptions:
-    """Return how rewards become advantages."""
+    """Return how rewards become advantages. Where they only put images in an order, they are not clipped, because
+    clipped ones are equal.
+    """
     return AdvantageOptions(
         scale=_SCALES[config.rlhf_advantage_scale],  # type: ignore[arg-type]
         eps=config.rlhf_advantage_eps,
-        clip=config.rlhf_advantage_clip,
+        clip=None if config.rlhf_mode.spec.shows("pair_loss") else config.rlhf_advantage_clip,
         combine=config.rlhf_reward_combination.lower(),  # type: ignore[arg-type]
         ranked=config.rlhf_advantage_ranked,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,12 @@ from modules.model.Model import Model
 from modules.reward.base import RewardBatch, RewardError, RewardUnavailable
 from modules.reward.builtin import ImageStatistic
 from modules.reward.combine import RewardSet
+from modules.reward.person import Judged, PersonReward, Shown
+from modules.trainer.distributed import Processes
 from modules.trainer.online import judge as online_rewards
+from modules.trainer.online.judge import Judge, member_id
 from modules.trainer.resume.checkpoint import list_backups
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
@@ -72,6 +77,52 @@ def test_what_was_learnt_before_a_reward_failed_is_kept(tmp_path: Path, monkeypa
     assert "-backup-2-1-0" in backup.name
     run_here(config, "continue_last_backup=true")
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "cut" / "out.safetensors")
+
+
+class Made(SimpleNamespace):
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Desk:
+    """Gets votes on some groups only."""
+
+    def __init__(self, *answered: int) -> None:
+        self.answered = answered
+
+    def show(self, shown: Shown) -> None:
+        pass
+
+    def wait(self, groups: Sequence[int]) -> dict[int, tuple[int, ...] | None]:
+        return {group: (1, 0) if group in self.answered else None for group in groups}
+
+    def earlier(self, epoch: int) -> list[Judged]:
+        return []
+
+    def voted(self, group: int, levels: Sequence[int] | None, teaches: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("answered", "advantages"), [((0,), [1, -1, 0, 0]), ((), [0, 0, 0, 0])])
+def test_prompts_without_votes_are_left_out_whatever_other_rewards_say(
+    answered: tuple[int, ...], advantages: list[float]
+) -> None:
+    config = TrainConfig.from_dict(
+        {"rlhf_enabled": True, "rlhf_mode": "GRPO", "rlhf_group_size": 2, "rlhf_reward": "person, brightness"}
+    )
+    model: Any = None
+    judge = Judge(config, model, Processes(0, 1, 0, torch.device("cpu")))
+    person = judge.rewards.terms[0].reward
+    assert isinstance(person, PersonReward)
+    person.ask_through(Desk(*answered), 1.0, None)
+    ids = [member_id(0, group, member) for group in (0, 1) for member in (0, 1)]
+    made: Any = Made(ids=ids, prompts=["a", "a", "b", "b"], group_N=torch.tensor([0, 0, 1, 1]))
+    light_N = torch.tensor([0.5, 0.5, 0.1, 0.9])
+    judged = judge.judge(made, light_N[:, None, None, None].expand(4, 3, 8, 8).contiguous())
+    assert judged.kept_N.tolist() == [0 in answered, 0 in answered, False, False]
+    # over the standard deviation of the judged ones alone
+    assert judged.adv_N.tolist() == pytest.approx(advantages, abs=1e-3)
+    assert judged.facts["rl/dropped_groups"] == 2 - len(answered)
 
 
 def test_exhausted_memory_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

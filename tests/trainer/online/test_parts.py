@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from modules.accelerator.plan import build_plan
+from modules.objective.advantages import group_advantages
 from modules.objective.policy_gradient import PolicyOut
+from modules.objective.policy_gradient.online_dpo import rank_pairs
 from modules.trainer.distributed import Processes
 from modules.trainer.online.acceleration import hooks_of
 from modules.trainer.online.OldPolicy import OldPolicy, decay_at
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
 from modules.trainer.online.prompts import OnlinePrompt, digest_of
+from modules.trainer.online.settings import advantage_options
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError
 from modules.util.prompts_file import read_prompts_file
 
@@ -42,6 +46,15 @@ def test_prompts_file(tmp_path: Path) -> None:
     edits = [OnlinePrompt("ab", ("x.png",)), OnlinePrompt("c", ("y.png",))]
     one, other = (digest_of(edits, {"x.png": "1", "y.png": name}) for name in ("2", "3"))
     assert len({plain, one, other}) == 3
+
+
+def test_pairs_are_of_the_best_and_the_worst_image_however_far_apart_rewards_are() -> None:
+    config = TrainConfig.from_dict({"rlhf_mode": "ONLINE_DPO", "rlhf_advantage_scale": "NONE"})
+    group_K = torch.zeros(4, dtype=torch.int64)
+    # thousands of bytes, as some rewards count: all are further from the mean than the limit of advantages
+    made = group_advantages(torch.tensor([80.0, 60.0, 110.0, 40.0]), group_K, advantage_options(config))
+    pairs = rank_pairs(made.adv_N, group_K)
+    assert (pairs.chosen_P.tolist(), pairs.rejected_P.tolist()) == ([2], [3])
 
 
 def test_old_policy_is_the_trained_one_at_first_and_lags_later() -> None:

@@ -122,6 +122,21 @@ def test_votes_train(tmp_path: Path, mode: str) -> None:
     assert not same_weights(tmp_path / "out.safetensors", tmp_path / "other" / "out.safetensors")
 
 
+def test_votes_are_for_the_images_that_were_shown_in_whatever_order_they_were_made(tmp_path: Path) -> None:
+    with voter(run_of(tmp_path)):
+        run_here(person(tmp_path, epochs=1, rlhf_rollout_steps=2, rlhf_sampler="DISTRIBUTED_K_REPEAT"))
+    (index,) = run_of(tmp_path).rglob("images.json")
+    kept = json.loads(index.read_text(encoding="utf-8"))["images"]
+    assert [one["id"] for one in kept] != sorted(one["id"] for one in kept)
+    for group in {one["group"] for one in kept}:
+        own = [one for one in kept if one["group"] == group]
+        light = {one["id"]: float(np.asarray(Image.open(index.parent / one["file"])).mean()) for one in own}
+        reward = {one["id"]: one["reward"] for one in own}
+        # the darkest is disliked, the brightest liked most
+        assert min(reward, key=reward.__getitem__) == min(light, key=light.__getitem__)
+        assert max(reward, key=reward.__getitem__) == max(light, key=light.__getitem__)
+
+
 def test_what_is_liked_alike_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     heard = Votes()
 
@@ -321,6 +336,45 @@ def test_several_processes_and_other_uses_are_refused(tmp_path: Path) -> None:
     config = load_config(person(tmp_path))
     with pytest.raises(UserError, match="the votes of a person need a single process, not 2"):
         check_online(config, 2)
+
+
+def test_what_nobody_answered_in_time_is_asked_again_when_the_run_is_started_again(tmp_path: Path) -> None:
+    shown = Shown(0, 1, "a cat", torch.rand(2, 3, 16, 16))
+    desk = VoteDesk(tmp_path, Votes(), lambda: False, timeout=0.05)
+    desk.show(shown)
+    assert desk.wait([1]) == {1: None}
+    heard = Votes()
+    again = VoteDesk(tmp_path, heard, lambda: False)
+    again.show(shown)
+    assert len(heard.wanted) == 1
+    book = VoteBook(tmp_path)
+    book.refresh()
+    assert [one.key for one in book.open_questions()] == [key for key, _, _ in heard.wanted]
+    book.give(heard.wanted[0][0], Vote((0,), done=True))
+    assert again.wait([1]) == {1: (1, 0)}
+
+
+def test_votes_are_not_for_images_that_a_run_wrote_before_it_failed_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, new = torch.full((2, 3, 16, 16), 0.9), torch.full((2, 3, 16, 16), 0.1)
+    VoteDesk(tmp_path, Listening(), lambda: False).show(Shown(0, 1, "a cat", former))
+    book = VoteBook(tmp_path)
+    book.refresh()
+    book.give(book.open_questions()[0].key, Vote((0,), done=True))
+
+    def full(*_: Any) -> None:
+        raise UserError("the disk is full")
+
+    # a new run in the same folder
+    with monkeypatch.context() as patch, pytest.raises(UserError):
+        patch.setattr(VoteBook, "ask", full)
+        VoteDesk(tmp_path, Listening(), lambda: False).show(Shown(0, 1, "a cat", new))
+    heard = Votes()
+    VoteDesk(tmp_path, heard, lambda: False).show(Shown(0, 1, "a cat", new))
+    book.refresh()
+    assert [one.key for one in book.open_questions()] == [key for key, _, _ in heard.wanted]
+    assert len(heard.wanted) == 1
 
 
 def test_votes_on_images_that_were_replaced_are_not_learned_from(tmp_path: Path) -> None:

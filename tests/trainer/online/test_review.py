@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from modules.trainer.online.review import forget_old
+from modules.trainer.online.review import ReviewFolder, forget_old
 from modules.util.errors import UserError
 from tests.guard import Guard
 
@@ -25,6 +28,18 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     forget_old(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10", "epoch-2"]
     assert len(list((tmp_path / "epoch-2").iterdir())) == 4
+
+
+def test_epochs_of_an_earlier_run_are_older_than_those_of_a_new_one(tmp_path: Path) -> None:
+    for number in (7, 8, 9):
+        epoch(tmp_path, number)
+    kept = ReviewFolder(tmp_path, 1, 3)
+    batch: Any = SimpleNamespace(rollouts=SimpleNamespace(settings=None))
+    left = []
+    for number in range(3):
+        assert kept.keep(number, torch.zeros(0, 3, 8, 8), batch, []) == []
+        left.append(sorted(int(path.name.removeprefix("epoch-")) for path in tmp_path.iterdir()))
+    assert left == [[0, 8, 9], [0, 1, 9], [0, 1, 2]]
 
 
 def test_what_images_edit_goes_with_them(tmp_path: Path) -> None:

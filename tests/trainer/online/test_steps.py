@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.util.errors import ConfigError, DataError, UnsupportedError
+from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import SGD, Listening, write_online
 from tests.usual import usual
@@ -128,6 +129,22 @@ def test_first_ratio_is_exactly_one_and_its_check_sees_what_is_not(
     heard = Listening()
     run_here(write_online(tmp_path / "four", rlhf_rollout_batch_size=8, epochs=1), callback=heard)
     assert heard.warnings == [], "a quarter of the clip range is allowed where batches differ"
+
+
+def test_a_guided_reference_is_guided_as_the_images_of_its_family_are(tmp_path: Path) -> None:
+    """LUMINA_2 scales every row of a guided prediction back to its length without guidance, so that it stays near."""
+    distance = {}
+    for cfg in (20.0, 80.0):
+        heard = Listening(stop_at=1)
+        changes = {
+            "model_type": "LUMINA_2", "base_model_name": str(tiny_folder("LUMINA_2")),
+            "layer_filter_preset": "attn-only", "rlhf_rollout_steps": 2, "rlhf_num_train_timesteps": 1,
+            "rlhf_group_size": 2, "batch_size": 2, "rlhf_kl_beta": 0.1, "rlhf_kl_type": "V", "rlhf_dgpo_kl_cfg": cfg,
+        }  # fmt: skip
+        run_here(write_online(tmp_path / f"{cfg:g}", "DGPO", **changes), callback=heard)
+        # the policy is the reference without guidance
+        distance[cfg] = heard.metrics[0]["rl/kl_div"]
+    assert 0 < distance[80.0] < 4 * distance[20.0]
 
 
 def test_images_kept_for_review(tmp_path: Path) -> None:

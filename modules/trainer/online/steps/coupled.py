@@ -22,6 +22,7 @@ from modules.objective.policy_gradient import (
 )
 from modules.rollout.generate import StepOutput, step_log_prob
 from modules.rollout.Rollouts import RolloutSettings
+from modules.rollout.transitions import mean_gap
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.batch import OnlineBatch, OnlineGroup
 from modules.trainer.online.OldPolicy import OldPolicy
@@ -145,7 +146,7 @@ class CoupledStep:
         gap = None
         if batch.means_BSChw is not None:
             old_BChw = batch.means_BSChw[:, batch.rollouts.column(step)].to(out.mean_BChw)
-            gap = (out.mean_BChw - old_BChw).square().flatten(1).mean(1)
+            gap = mean_gap(out.mean_BChw, old_BChw, settings.reduction)
         return TrainedStep(out.logp_B, kl, gap, out.std)
 
     def _asked(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> StepOutput:

@@ -79,7 +79,7 @@ class NoisedBatch:
             if cfg <= 1.0 or not self._step.loader.model.spec.reads_negatives:
                 return wanted
             unwanted = self._ask(self._negative()).predicted
-        return unwanted + cfg * (wanted - unwanted)
+        return self._step.loader.setup.guide(wanted, unwanted, cfg)
 
     def _negative(self) -> Conditioning:
         """The negative prompt for each image, with what that edits."""

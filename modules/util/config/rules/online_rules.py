@@ -15,6 +15,7 @@ from modules.util.enum.choices import (
     GroupStrategy,
     GspoWeighting,
     KlType,
+    LogProbForm,
     LogProbReduction,
     LossAggregation,
     RewardCombination,
@@ -387,6 +388,16 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
                 "be clipped",
                 name,
             )
+
+
+@rule(*_MODE, "rlhf_grpo_guard", "rlhf_logprob_form")
+def _regulated_ratios_are_of_densities(c: TrainConfig) -> Iterator[Finding]:
+    if _acts(c, "regulated_ratio") and c.rlhf_grpo_guard and c.rlhf_logprob_form is LogProbForm.SQUARED_ERROR:
+        yield UnsupportedError(
+            f"brings ratios of Gaussian densities to one scale, and those of {c.rlhf_logprob_form} are on another",
+            "rlhf_grpo_guard",
+            "switch it off, or set rlhf_logprob_form to GAUSSIAN",
+        )
 
 
 @rule(*_MODE, "acceleration")

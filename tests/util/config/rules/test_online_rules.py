@@ -100,6 +100,11 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
         ),
         ({**GRPO, "rlhf_rollout_noise_level": 0}, "rlhf_rollout_noise_level", ConfigError),
         (
+            {**GRPO, "rlhf_grpo_guard": True, "rlhf_logprob_form": "SQUARED_ERROR"},
+            "rlhf_grpo_guard",
+            UnsupportedError,
+        ),
+        (
             {
                 **GRPO,
                 "model_type": "FLUX_DEV_1",
