@@ -195,7 +195,8 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
     """Split pairs into train and validation so that no prompt is on both sides.
 
     Pairs that share any alternative of their captions stay together. The groups held back depend only on the
-    seed and the prompts. With two groups or more, at least one is held back and one remains.
+    seed and the prompts. With two groups or more, at least one is held back and one remains. Up to 50 %, at least half
+    of the pairs remain, however unequal the groups are.
 
     Raises:
         DataError: all pairs share one prompt.
@@ -210,6 +211,9 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
         )
     target = len(pairs) * percentage / 100
     order = sorted(groups, key=lambda name: (digest64("validation-split", seed, name), name))
+    if len(groups[order[0]]) > max(target, len(pairs) / 2):
+        # no other group is as large
+        order.append(order.pop(0))
     held: set[int] = set()
     for name in order[:-1]:
         if held and len(held) + len(groups[name]) / 2 > target:
