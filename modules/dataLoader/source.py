@@ -202,9 +202,10 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
     """
     found = source.found[index]
     if found is None:
-        found = collect_items(source.concepts[index], index, source.rules[index].name)
-        if source.rules[index].is_dpo:
-            _one_prompt_each(found, source.rules[index].name, str(source.concepts[index].text.prompt_source))
+        rules = source.rules[index]
+        found = collect_items(source.concepts[index], index, rules.name, joined=rules.is_dpo)
+        if rules.is_dpo:
+            _check_one_prompt_each(found, rules.name)
         if sources:
             attach_sources(config, source.concepts[index], source.rules[index].name, found)
         source.found[index] = found
@@ -213,24 +214,16 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
     return found.items
 
 
-def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
-    """Join the lines of each caption, because a pair has the single prompt its images were made from, no
-    alternatives.
-    """
-    several = [item for item in found.items if len(item.prompts) > 1]
-    if several and prompt_source == "concept":
+def _check_one_prompt_each(found: Found, name: str) -> None:
+    """Add a fault if a pair would have alternatives: it has the single prompt its images were made from."""
+    several = next((len(item.prompts) for item in found.items if len(item.prompts) > 1), 0)
+    if several:
         found.faults.append(
             DataError(
-                f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file, but a pair "
-                "has one",
+                f"concept {name!r} has {several} prompts in its prompt file, but a pair has one",
                 hint="leave one line in the file, or put a caption file next to each image",
             )
         )
-    elif several:
-        found.items = [
-            replace(item, prompts=(" ".join(item.prompts),)) if len(item.prompts) > 1 else item
-            for item in found.items
-        ]
 
 
 def leave_out_identical(

@@ -168,3 +168,15 @@ def test_one_fault_is_itself_and_several_are_one_error() -> None:
         raise_faults([one, two])
     assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, UserErrors)
     assert caught.value.errors == (one, two)
+
+
+def test_a_caption_of_several_lines_is_completed_once_for_a_pair(tmp_path):
+    words = {"caption_prefix": "photo of", "caption_suffix": "at night", "trigger_word": "sks"}
+    for side in ("chosen", "rejected"):
+        write_image(tmp_path / side / "1.png", seed=len(side), caption="a cat\non a mat")
+    concepts = [
+        concept(tmp_path / side, f"DPO_{side.upper()}", text=words) for side in ("chosen", "rejected")
+    ]
+    made = config(tmp_path, concepts, rlhf_enabled=True)
+    (pair,) = collect_source(made, made.load_concepts()).train.entries
+    assert pair.chosen.prompts == ("photo of sks a cat on a mat at night",)
