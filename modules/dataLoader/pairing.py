@@ -4,6 +4,7 @@ single images are wanted too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -164,6 +165,30 @@ def _caption_faults(pairs: Sequence[Pair], chosen_name: str, rejected_name: str)
 
 def _short(prompt: str, limit: int = 60) -> str:
     return repr(prompt if len(prompt) <= limit else prompt[: limit - 3] + "...")
+
+
+def name_faults(units: Sequence[Pair | Item]) -> list[DataError]:
+    """Images or pairs of different concepts that would have one id, so that one would get the mask or the reference
+    scores of the other. The same file in two concepts is not a fault.
+    """
+    known: dict[str, str] = {}
+    doubled = []
+    for unit in units:
+        path = unit.chosen.path if isinstance(unit, Pair) else unit.path
+        first = known.setdefault(unit.id, path)
+        if first != path and os.path.realpath(first) != os.path.realpath(path):
+            doubled.append(f"{unit.id}: {first} and {path}")
+    if not doubled:
+        return []
+    what = counted(len(doubled), "name belongs", "names belong")
+    return [
+        DataError(
+            f"{what} to two images, because a concept is named like a subfolder of another one:\n"
+            f"{list_offenders(doubled)}",
+            field="concepts",
+            hint="rename one of the two concepts",
+        )
+    ]
 
 
 def crop_faults(

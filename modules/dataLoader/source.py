@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, split_by_prompt
+from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, name_faults, split_by_prompt
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
@@ -186,6 +186,7 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
     source.found = [None] * len(enabled)
     (_collect_pairs if dpo else _collect_images)(config, source)
     held_back = [] if source.validation is None else source.validation.entries
+    source.faults += name_faults(source.train.entries + held_back)
     found = collect_masks(config, source.train.entries + held_back, source.concepts)
     shown = collect_conditions(config, source.items())
     source.masks, source.conditions = found.masks, shown.masks

@@ -180,3 +180,28 @@ def test_a_caption_of_several_lines_is_completed_once_for_a_pair(tmp_path):
     made = config(tmp_path, concepts, rlhf_enabled=True)
     (pair,) = collect_source(made, made.load_concepts()).train.entries
     assert pair.chosen.prompts == ("photo of sks a cat on a mat at night",)
+
+
+def test_images_of_two_concepts_that_would_have_one_name_are_a_fault(tmp_path):
+    write_image(tmp_path / "X" / "anna" / "01.png", seed=1)
+    write_image(tmp_path / "Y" / "01.png", seed=2)
+    outer = concept(tmp_path / "X", name="people", include_subdirectories=True)
+    made = config(tmp_path, [outer, concept(tmp_path / "Y", name="people/anna")])
+    (fault,) = collect_source(made, made.load_concepts()).faults
+    assert "people/anna/01.png" in str(fault) and "rename" in str(fault)
+    # the same image in two concepts is no mistake
+    made = config(tmp_path, [outer, concept(tmp_path / "X" / "anna", name="people/anna")])
+    assert not collect_source(made, made.load_concepts()).faults
+
+
+def test_pairs_of_two_concepts_that_would_have_one_name_are_a_fault(tmp_path):
+    for place in ("X/chosen/anna/01.png", "X/rejected/anna/01.png", "Y/chosen/01.jpg", "Y/rejected/01.jpg"):
+        write_image(tmp_path / place, seed=len(place))
+    concepts = [
+        concept(tmp_path / folder / side, f"DPO_{side.upper()}", name=f"{name}{side}", include_subdirectories=True)
+        for folder, name in (("X", ""), ("Y", "")) for side in ("chosen", "rejected")
+    ]  # fmt: skip
+    concepts[2].name = "chosen/anna"
+    made = config(tmp_path, concepts, rlhf_enabled=True)
+    (fault,) = collect_source(made, made.load_concepts()).faults
+    assert "chosen/anna/01" in str(fault)
