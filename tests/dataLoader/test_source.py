@@ -205,3 +205,12 @@ def test_pairs_of_two_concepts_that_would_have_one_name_are_a_fault(tmp_path):
     made = config(tmp_path, concepts, rlhf_enabled=True)
     (fault,) = collect_source(made, made.load_concepts()).faults
     assert "chosen/anna/01" in str(fault)
+
+
+def test_a_very_small_number_of_repeats_uses_some_images(tmp_path):
+    for number in range(4):
+        write_image(tmp_path / "X" / f"{number}.png", seed=number)
+    made = config(tmp_path, [concept(tmp_path / "X", balancing=0.0004)])
+    source = collect_source(made, made.load_concepts())
+    assert not source.faults and len(source.train) == 4
+    assert float(source.rules[0].rate) == pytest.approx(0.0004)
