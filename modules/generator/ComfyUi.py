@@ -66,14 +66,12 @@ class ComfyUi(Remote):
             except (KeyError, TypeError, IndexError) as error:
                 raise UserError(f"ComfyUI does not say what {name} of {node} can be") from error
 
-        system = self.client.get_json("system_stats").get("system", {})
-        return Description(
-            self.WHAT,
-            str(system.get("comfyui_version", "")),
-            choices("CheckpointLoaderSimple", "ckpt_name"),
-            tuple(map(str, self.client.get_json("models/loras"))),
-            choices("KSampler", "sampler_name"),
-        )
+        system, loras = self.client.get_json("system_stats"), self.client.get_json("models/loras")
+        with self.understood("a version and a list of adapters"):
+            version = str(system.get("system", {}).get("comfyui_version", ""))
+            adapters = tuple(map(str, loras))
+        models = choices("CheckpointLoaderSimple", "ckpt_name")
+        return Description(self.WHAT, version, models, adapters, choices("KSampler", "sampler_name"))
 
     def refresh_adapters(self) -> None:
         """Do nothing: ComfyUI reads its list from the folder on every request."""
@@ -161,11 +159,15 @@ class ComfyUi(Remote):
             answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
         except Refused as error:
             raise UserError(f"ComfyUI refused the workflow: {faults_of(error.said)}", "workflow") from error
-        self._running = str(answer["prompt_id"])
+        with self.understood("an answer to a workflow"):
+            self._running = str(answer["prompt_id"])
         while True:
             waits = self._is_queued()
-            entry = self.client.get_json(f"history/{self._running}").get(self._running)
-            if entry is not None and entry.get("status", {}).get("status_str") in ("success", "error"):
+            history = self.client.get_json(f"history/{quote(self._running, safe='')}")
+            with self.understood("a history"):
+                entry = history.get(self._running)
+                ended = entry is not None and entry.get("status", {}).get("status_str") in ("success", "error")
+            if ended:
                 self._running = ""
                 return dict(entry)
             # the queue before the history: what has left the one is in the other, unless the server forgot
@@ -187,20 +189,23 @@ class ComfyUi(Remote):
 
     def _is_queued(self) -> bool:
         queue = self.client.get_json("queue")
-        waiting = [*queue.get("queue_running", []), *queue.get("queue_pending", [])]
-        return any(entry[1] == self._running for entry in waiting)
+        with self.understood("a queue"):
+            waiting = [*queue.get("queue_running", []), *queue.get("queue_pending", [])]
+            return any(entry[1] == self._running for entry in waiting)
 
     def _fetch(self, entry: Mapping[str, Any]) -> bytes:
-        if entry["status"]["status_str"] == "error":
-            raise UserError(
-                f"ComfyUI could not make an image: {message_of(entry)}", hint="look at its window"
-            )
-        images = [image for node in entry.get("outputs", {}).values() for image in node.get("images", [])]
-        saved = [image for image in images if image.get("type") == "output"] or images
-        if not saved:
+        with self.understood("a history"):
+            fault = message_of(entry) if entry["status"]["status_str"] == "error" else ""
+            images = [
+                image for node in entry.get("outputs", {}).values() for image in node.get("images", [])
+            ]
+            saved = [image for image in images if image.get("type") == "output"] or images
+            places = [{name: str(one.get(name, "")) for name in ("filename", "subfolder", "type")} for one in saved]
+        if fault:
+            raise UserError(f"ComfyUI could not make an image: {fault}", hint="look at its window")
+        if not places:
             raise UserError("the workflow saved no image", "workflow", "it needs a node that saves images")
-        place = {name: str(saved[0].get(name, "")) for name in ("filename", "subfolder", "type")}
-        return self.client.get("view", place)
+        return self.client.get("view", places[0])
 
     def cancel(self) -> None:
         if self._running:

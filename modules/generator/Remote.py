@@ -7,7 +7,8 @@ import hashlib
 import struct
 from abc import abstractmethod
 from collections.abc import Generator as Stream
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,6 +55,25 @@ class Remote(Generator):
     @property
     def called(self) -> str:
         return self.WHAT
+
+    @contextmanager
+    def understood(self, what: str) -> Iterator[None]:
+        """Surrounds the reading of an answer, which may be that of any program.
+
+        Args:
+            what: what is read, for the message.
+
+        Raises:
+            UserError: the answer has other types or names than this program's.
+        """
+        try:
+            yield
+        except (AttributeError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{self.WHAT} at {self.client.url} sent {what} that cannot be understood",
+                "--url",
+                f"check that {self.WHAT} is the program at this address",
+            ) from error
 
     def check(self, requests: Sequence[ImageRequest]) -> None:
         if any(request.sources for request in requests):

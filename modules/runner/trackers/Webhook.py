@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
 
 import requests
 
 from modules.runner.trackers.Tracker import Event, Tracker, step_of
 from modules.util.errors import ConfigError, UserError
+from modules.util.web.HttpClient import host_of
 
 SECONDS = 10.0
 JSON = {"Content-Type": "application/json"}
@@ -25,7 +25,7 @@ class Webhook(Tracker):
     """
 
     def __init__(self, url: str, name: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not host_of(url):
             raise ConfigError(f"{url!r} is not an address", "--url", "for example https://example.org/hook")
         self._url, self._name = url, name
         self._step, self._error = 0, ""
