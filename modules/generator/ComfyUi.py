@@ -158,7 +158,9 @@ class ComfyUi(Remote):
         try:
             answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
         except Refused as error:
-            raise UserError(f"ComfyUI refused the workflow: {faults_of(error.said)}", "workflow") from error
+            with self.understood("a refusal"):
+                faults = faults_of(error.said)
+            raise UserError(f"ComfyUI refused the workflow: {faults}", "workflow") from error
         with self.understood("an answer to a workflow"):
             self._running = str(answer["prompt_id"])
         while True:

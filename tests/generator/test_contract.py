@@ -339,10 +339,15 @@ class TestComfyUi:
     @pytest.mark.parametrize(
         "message",
         [b"", b"\0\0\0\1", b"\0\0\0\1\0\0\0\2<html>", b"\0\0\0\4\xff\xff\xff\xff{}", "", "[]", "{", '{"data": 3}',
-         '{"type": "progress", "data": {"prompt_id": 4}}'],
+         '{"type": "progress", "data": {"prompt_id": 4}}', "[" * 100_000],
     )  # fmt: skip
     def test_messages_that_are_none(self, message):
         assert read_news(message) is None
+
+    @pytest.mark.parametrize("value", ["NaN", "1e999", '"2"', "null"])
+    def test_a_step_that_is_no_number_is_unknown(self, value):
+        said = read_news(f'{{"type": "progress", "data": {{"prompt_id": "a", "value": {value}, "max": 4}}}}')
+        assert said is not None and (said.step, said.steps) == (None, 4)
 
 
 def test_programs_describe_themselves(server, running):

@@ -30,12 +30,13 @@ class Strange(Server):
 
     MAKES = "/nothing"
     answer: Any = None
+    status = 200
 
     def get(self, path: str, query: dict[str, str]) -> Answer:
         return 200, self.answer
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
-        return 200, self.answer
+        return self.status, self.answer
 
 
 def begin(generator: Generator) -> None:
@@ -58,6 +59,19 @@ def test_an_answer_of_another_kind_is_one_message(
         for server.answer in ANSWERS:
             with pytest.raises(UserError):
                 act(make_generator(kind.KEY, {**kind.SETTINGS, "url": url}))
+
+
+@pytest.mark.parametrize(
+    "said", [{"node_errors": [1]}, {"node_errors": {"3": None}}, {"node_errors": {"3": {"errors": 1}}}]
+)
+def test_a_refusal_of_another_kind_is_one_message(
+    said: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = Strange(tmp_path)
+    server.status, server.answer = 400, said
+    with server.running() as url, pytest.raises(UserError):
+        make(make_generator("comfyui", {"checkpoint": "a", "url": url}))
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://192.168..5:7860", f"http://{'a' * 70}.local", "http://h:x"])

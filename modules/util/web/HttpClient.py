@@ -208,7 +208,7 @@ class Refused(UserError):
     def __init__(self, client: HttpClient, status: int, data: bytes) -> None:
         try:
             self.said: Any = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.said = data[:300].decode("utf-8", "replace")
         said = "".join(sign if sign.isprintable() else " " for sign in str(self.said)[:600])
         super().__init__(f"{client.what} refused (status {status}): {said}")
