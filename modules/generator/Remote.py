@@ -114,7 +114,8 @@ class Remote(Generator):
             )
         target = folder / f"{stem}.safetensors"
         if not target.is_file():
-            Owned(folder, local=True).take(file, target.name)
+            # files of the hub's cache are links
+            Owned(folder, local=True).take(file.resolve(), target.name)
         self.refresh_adapters()
         found = _named(stem, self.describe().adapters)
         if not found:

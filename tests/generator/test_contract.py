@@ -92,6 +92,15 @@ def test_an_adapter_is_handed_over_once(server, running, tmp_path):
     assert server.refreshed == (0 if server.KEY == "comfyui" else 1)
 
 
+def test_an_adapter_that_is_a_link_is_handed_over(server, running, tmp_path):
+    (tmp_path / "blob").write_bytes(b"adapter")
+    adapter = tmp_path / "linked.safetensors"
+    adapter.symlink_to(tmp_path / "blob")
+    list(make_generator(server.KEY, running).generate([replace(REQUESTS[0], adapter=adapter)]))
+    (file,) = server.loras.glob("*.safetensors")
+    assert file.read_bytes() == b"adapter" and not file.is_symlink() and adapter.is_symlink()
+
+
 def test_what_is_missing_is_said_before_the_first_image(server, running, tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"weights")
     for settings, request, message in (
