@@ -79,3 +79,11 @@ def test_an_address_with_a_slip_is_a_message(url: str) -> None:
     with pytest.raises(UserError, match="address|unknown") as raised:
         make_generator("a1111", {"url": url})
     assert raised.value.field == "--url"
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+def test_a_password_in_the_address_is_refused_and_not_repeated(kind: type[Server]) -> None:
+    with pytest.raises(UserError, match="password") as raised:
+        make_generator(kind.KEY, {**kind.SETTINGS, "url": "http://me:hush-hush@127.0.0.1:1"})
+    assert raised.value.field == "--url" and "hush-hush" not in str(raised.value)
+    assert "generators.json" in str(raised.value)

@@ -50,6 +50,12 @@ class HttpClient:
         host = host_of(self.url)
         if not host:
             raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
+        if "@" in urlsplit(self.url).netloc:
+            # addresses are stored with projects and shown in messages
+            raise ConfigError(
+                f"the address of {what} must not hold a user name or password", "--url",
+                f"write them into {settings_folder() / LOGINS}; see docs/taste.md and docs/tools.md",
+            )  # fmt: skip
         if not remote:
             self._check_near(host)
         import requests  # only where there is a server: every start of the window would pay for it
