@@ -435,6 +435,14 @@ def test_logins_come_from_the_settings_folder(tmp_path, monkeypatch):
     assert http.HttpClient("A1111", "http://127.0.0.1:2")._session.auth is None
 
 
+def test_a_login_is_found_with_or_without_a_slash_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path))
+    for written in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+        (tmp_path / "generators.json").write_text(json.dumps({written: {"token": "abc"}}))
+        for url in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+            assert http.HttpClient("A1111", url).headers() == {"Authorization": "Bearer abc"}
+
+
 def test_a_project_with_a_program(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
     server = A1111Server(tmp_path)

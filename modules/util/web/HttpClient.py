@@ -88,7 +88,8 @@ class HttpClient:
         if not path.is_file():
             return
         data = read_json(path, "file of logins")
-        login = data.get(self.url, {}) if isinstance(data, Mapping) else {}
+        logins = data.items() if isinstance(data, Mapping) else ()
+        login = {url.rstrip("/"): one for url, one in logins}.get(self.url, {})
         try:
             texts = {name: str(login[name]) for name in ("user", "password", "token") if name in login}
             cookies = {str(k): str(v) for k, v in login.get("cookies", {}).items()}
