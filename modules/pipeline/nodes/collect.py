@@ -191,17 +191,18 @@ class Captions:
             found = (split_suffix(relative.rpartition("/")[2])[0].strip(),)
         elif self._listed is not None:
             entry = self._listed.of(relative, split_suffix(relative)[0])
-            found = None if entry is None else entry.prompts(self._settings.tag_delimiter, self._joined)
+            found = None if entry is None else entry.prompts(self._settings.tag_delimiter)
         elif self._source == "sample":
             try:
                 found = read_lines(split_suffix(path)[0] + str(self._settings.caption_extension))
-                found = (" ".join(found),) if self._joined else found
             except FileNotFoundError:
                 found = None
         if found is None and self._settings.missing_caption:
             return (self._settings.missing_caption,)
         if found is None:
             self._missing.append(relative)
+        elif self._joined and self._source != "concept":
+            found = (" ".join(found),)
         return found
 
     def report(self, found: Found) -> None:

@@ -35,17 +35,13 @@ class Entry:
     caption: str
     tags: str
 
-    def prompts(self, separator: str, joined: bool = False) -> tuple[str, ...]:
+    def prompts(self, separator: str) -> tuple[str, ...]:
         """The lines of the caption, each followed by the separator and the tags, as kohya joins them.
 
         Without a caption, the tags alone.
-
-        Args:
-            joined: whether the lines are one prompt.
         """
         tags = separator.join(_lines(self.tags))
         lines = _lines(self.caption)
-        lines = [" ".join(lines)] if joined and lines else lines
         return tuple(f"{line}{separator}{tags}" if tags else line for line in lines) or (tags,)
 
 
