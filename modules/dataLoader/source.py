@@ -300,6 +300,7 @@ def _collect_images(config: TrainConfig, source: DataSource) -> None:
             )
         for index in validation:
             source.validation.add(source.rules[index], _find(config, source, index))
+        _note_trained_images(source)
     _note_unused(source, {*train, *validation}, "this run trains on single images")
 
 
@@ -481,6 +482,17 @@ def _note_leaks(source: DataSource) -> None:
         source.warnings.append(
             f"{counted(len(leaks), 'prompt')} of the validation pairs {'is' if len(leaks) == 1 else 'are'} trained on "
             f"too, so validation will look better than it is:\n{list_offenders(leaks)}"
+        )
+
+
+def _note_trained_images(source: DataSource) -> None:
+    held_back = [] if source.validation is None else source.validation.entries
+    trained = {os.path.normpath(item.path) for item in source.train.entries}
+    leaks = [item.id for item in held_back if os.path.normpath(item.path) in trained]
+    if leaks:
+        source.warnings.append(
+            f"{counted(len(leaks), 'validation image')} {'is' if len(leaks) == 1 else 'are'} trained on too, so "
+            f"validation will look better than it is:\n{list_offenders(leaks)}"
         )
 
 

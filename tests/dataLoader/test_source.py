@@ -214,3 +214,15 @@ def test_a_very_small_number_of_repeats_uses_some_images(tmp_path):
     source = collect_source(made, made.load_concepts())
     assert not source.faults and len(source.train) == 4
     assert float(source.rules[0].rate) == pytest.approx(0.0004)
+
+
+def test_validation_images_that_are_trained_on_too_are_told(tmp_path):
+    for number in range(3):
+        write_image(tmp_path / "X" / f"{number}.png", seed=number)
+    write_image(tmp_path / "Y" / "0.png", seed=9)
+    both = [concept(tmp_path / "X"), concept(tmp_path / "X" / ".." / "X", "VALIDATION", name="held")]
+    made = config(tmp_path, both, validation=True)
+    (said,) = collect_source(made, made.load_concepts()).warnings
+    assert "3 validation images are trained on too" in said and "held/0.png" in said
+    made = config(tmp_path, [both[0], concept(tmp_path / "Y", "VALIDATION")], validation=True)
+    assert not collect_source(made, made.load_concepts()).warnings
