@@ -8,7 +8,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Generator as Stream
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,7 +139,9 @@ class Remote(Generator):
             try:
                 data = self.make(request, adapter)
             except KeyboardInterrupt:
-                self.cancel()
+                # a program that is gone makes no image any more
+                with suppress(UserError):
+                    self.cancel()
                 raise
             yield MadeImage(number, self._checked(request, data))
 

@@ -87,3 +87,25 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(kind: type[Server
         make_generator(kind.KEY, {**kind.SETTINGS, "url": "http://me:hush-hush@127.0.0.1:1"})
     assert raised.value.field == "--url" and "hush-hush" not in str(raised.value)
     assert "generators.json" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+def test_a_stop_stays_a_stop_if_the_program_is_gone_by_then(
+    kind: type[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = kind(tmp_path)
+    with server.running() as url:
+        generator = make_generator(kind.KEY, {**kind.SETTINGS, "url": url})
+
+        def stop(request: ImageRequest, adapter: str) -> bytes:
+            raise KeyboardInterrupt
+
+        def gone() -> None:
+            raise UserError("it cannot be reached")
+
+        monkeypatch.setattr(generator, "make", stop)
+        monkeypatch.setattr(generator, "cancel", gone)
+        with pytest.raises(KeyboardInterrupt):
+            begin(generator)
