@@ -198,9 +198,9 @@ class ComfyUi(Remote):
     def _fetch(self, entry: Mapping[str, Any]) -> bytes:
         with self.understood("a history"):
             fault = message_of(entry) if entry["status"]["status_str"] == "error" else ""
-            images = [
-                image for node in entry.get("outputs", {}).values() for image in node.get("images", [])
-            ]
+            # of several images the one that most of the workflow leads to, not what an earlier pass has made
+            nodes = sorted(entry.get("outputs", {}).items(), key=lambda one: -self._depth(one[0]))
+            images = [image for _, node in nodes for image in node.get("images", [])]
             saved = [image for image in images if image.get("type") == "output"] or images
             places = [{name: str(one.get(name, "")) for name in ("filename", "subfolder", "type")} for one in saved]
         if fault:
@@ -208,6 +208,10 @@ class ComfyUi(Remote):
         if not places:
             raise UserError("the workflow saved no image", "workflow", "it needs a node that saves images")
         return self.client.get("view", places[0])
+
+    def _depth(self, node: str) -> int:
+        """Number of nodes that lead to a node; 0 for one that the workflow does not list."""
+        return len(_above(self._graph, node)) if node in self._graph else 0
 
     def cancel(self) -> None:
         if self._running:

@@ -8,6 +8,7 @@ import pytest
 
 from modules.generator.ComfyUi import ComfyUi, Graph, plain_graph
 from modules.generator.Generator import ImageRequest
+from tests.generator.servers import ComfyServer, png, seed_of
 
 FOX = ImageRequest("a red fox, sitting", 5, "blurry")
 PLAIN_FOX = ImageRequest("a red fox, sitting", 5)
@@ -91,3 +92,23 @@ def test_a_prompt_that_is_told_is_not_replaced_by_the_negative_side():
     graph = workflow()
     assert filled(graph, PLAIN_FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
     assert filled(graph, FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
+
+
+class SavesBoth(ComfyServer):
+    """Saves what each pass has made, the first one first."""
+
+    def _finish(self, key: str, seed: int, fault: str) -> None:
+        super()._finish(key, seed, fault)
+        self.images["first.png"] = png(1)
+        first = {"images": [{"filename": "first.png", "subfolder": "", "type": "output"}]}
+        self.history[key]["outputs"] = {"90": first, **self.history[key]["outputs"]}
+
+
+def test_of_several_saved_images_the_last_pass_counts(tmp_path):
+    graph = second_pass(workflow())
+    graph["89"] = {"class_type": "VAEDecode", "inputs": {"samples": ["3", 0], "vae": ["4", 2]}}
+    graph["90"] = {"class_type": "SaveImage", "inputs": {"filename_prefix": "first", "images": ["89", 0]}}
+    server = SavesBoth(tmp_path)
+    with server.running() as url:
+        (made,) = ComfyUi({"url": url, "workflow": graph}).generate([PLAIN_FOX])
+    assert seed_of(made.data) == 5
