@@ -297,8 +297,10 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
             if field_of in inputs
         }
         found |= _texts_of(graph, key)
-    for key, node in graph.items():
-        inputs = node["inputs"]
+    above = _above(graph, found["seed"][0]) if "seed" in found else set()
+    # those that lead to the sampler last, so that they count
+    for key in sorted(graph, key=lambda one: one in above):
+        inputs = graph[key]["inputs"]
         if {"width", "height", "batch_size"} <= inputs.keys():
             found |= {"width": (key, "width"), "height": (key, "height")}
         if "ckpt_name" in inputs:

@@ -75,6 +75,16 @@ def test_a_second_model_with_the_same_example_is_given_the_same_prompt():
     assert [made[key]["inputs"]["text"] for key in ("7", "32")] == ["blurry"] * 2
 
 
+def test_model_and_size_are_those_of_the_first_sampler():
+    graph = second_pass(workflow(), model=["33", 0])
+    graph["33"] = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "refiner.safetensors"}}
+    graph["34"] = {"class_type": "EmptyLatentImage", "inputs": {"width": 8, "height": 8, "batch_size": 1}}
+    settings = {"url": "http://127.0.0.1:1", "workflow": graph, "checkpoint": "mine.safetensors"}
+    made = ComfyUi(settings).filled(ImageRequest("a red fox", 5, width=64, height=48), "")
+    assert [made[key]["inputs"]["ckpt_name"] for key in ("4", "33")] == ["mine.safetensors", "refiner.safetensors"]
+    assert [made[key]["inputs"]["width"] for key in ("5", "34")] == [64, 8]
+
+
 def test_a_second_pass_with_a_text_of_its_own_keeps_it():
     graph = second_pass(workflow(), positive=["31", 0])
     graph["31"] = {"class_type": "CLIPTextEncode", "inputs": {"text": "a detailed face", "clip": ["4", 1]}}
