@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from PIL import Image
 
 from modules.util.errors import UserError
+
+THOUGHTS = re.compile(r".*</think>", re.DOTALL)
+"""Of a model that thinks first. Where the question ends with the opening mark, the answer has only the closing one."""
 
 
 class Captioner(Protocol):
@@ -21,3 +25,11 @@ class Captioner(Protocol):
             UserError: no image can be described.
         """
         ...
+
+
+def without_thoughts(answer: str) -> str | UserError:
+    """The answer of a model that may think before it answers, or why there is none."""
+    said = THOUGHTS.sub("", answer).strip()
+    if said.startswith("<think>"):
+        return UserError("the answer is nothing but thoughts", hint="a larger --length, or another model")
+    return said

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import threading
 from collections.abc import Sequence
 from functools import partial
 
 from PIL import Image
 
+from modules.captioner.Captioner import without_thoughts
 from modules.util.errors import ConfigError, UserError
 from modules.util.web.HttpClient import HttpClient
 
@@ -18,7 +18,6 @@ WHAT = "the caption server"
 LONGEST_SIDE = 1024
 MOST_CHARACTERS = 20_000
 WATCH_SECONDS = 0.2
-THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 class ServerCaptioner:
@@ -63,7 +62,7 @@ class ServerCaptioner:
                 one.join(WATCH_SECONDS)
         return found
 
-    def _ask(self, image: Image.Image) -> str:
+    def _ask(self, image: Image.Image) -> str | UserError:
         content = [
             {"type": "text", "text": self._prompt},
             {"type": "image_url", "image_url": {"url": data_url(image)}},
@@ -89,7 +88,7 @@ class ServerCaptioner:
             raise UserError(
                 "the answer is too long", hint="a larger --length, or a question for a short answer"
             )
-        return THOUGHTS.sub("", text).strip()
+        return without_thoughts(text)
 
 
 def data_url(image: Image.Image) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from modules.captioner.Captioner import without_thoughts
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -48,8 +49,8 @@ class TransformersCaptioner:
             ) from error
         self._model = model.requires_grad_(False).eval().to(device)
 
-    def describe(self, images: Sequence[Image.Image]) -> list[str]:
-        """One text for each image."""
+    def describe(self, images: Sequence[Image.Image]) -> list[str | UserError]:
+        """One text for each image, or why there is none."""
         try:
             return self._answers(list(images))
         except torch.OutOfMemoryError:
@@ -61,7 +62,7 @@ class TransformersCaptioner:
                 "some models need a question, others none, and some a file chat_template.jinja next to them",
             ) from error  # fmt: skip
 
-    def _answers(self, images: list[Image.Image]) -> list[str]:
+    def _answers(self, images: list[Image.Image]) -> list[str | UserError]:
         inputs = self._inputs(images).to(self._device, self._model.dtype)
         with torch.no_grad():
             tokens_BT = self._model.generate(**inputs, max_new_tokens=self._most_tokens, do_sample=False)
@@ -72,7 +73,7 @@ class TransformersCaptioner:
         texts: list[str] = self._processor.batch_decode(
             tokens_BT[:, given if again else 0 :], skip_special_tokens=True
         )
-        return [text.strip() for text in texts]
+        return [without_thoughts(text) for text in texts]
 
     def _inputs(self, images: list[Image.Image]) -> Any:
         if getattr(self._processor, "chat_template", None):

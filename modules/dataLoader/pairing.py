@@ -4,6 +4,7 @@ single images are wanted too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -166,6 +167,30 @@ def _short(prompt: str, limit: int = 60) -> str:
     return repr(prompt if len(prompt) <= limit else prompt[: limit - 3] + "...")
 
 
+def name_faults(units: Sequence[Pair | Item]) -> list[DataError]:
+    """Images or pairs of different concepts that would have one id, so that one would get the mask or the reference
+    scores of the other. The same file in two concepts is not a fault.
+    """
+    known: dict[str, str] = {}
+    doubled = []
+    for unit in units:
+        path = unit.chosen.path if isinstance(unit, Pair) else unit.path
+        first = known.setdefault(unit.id, path)
+        if first != path and os.path.realpath(first) != os.path.realpath(path):
+            doubled.append(f"{unit.id}: {first} and {path}")
+    if not doubled:
+        return []
+    what = counted(len(doubled), "name belongs", "names belong")
+    return [
+        DataError(
+            f"{what} to two images, because a concept is named like a subfolder of another one:\n"
+            f"{list_offenders(doubled)}",
+            field="concepts",
+            hint="rename one of the two concepts",
+        )
+    ]
+
+
 def crop_faults(
     pairs: Sequence[Pair], crops: Callable[[Pair], Sequence[tuple[tuple[int, int], tuple[int, int]]]]
 ) -> list[DataError]:
@@ -195,7 +220,8 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
     """Split pairs into train and validation so that no prompt is on both sides.
 
     Pairs that share any alternative of their captions stay together. The groups held back depend only on the
-    seed and the prompts. With two groups or more, at least one is held back and one remains.
+    seed and the prompts. With two groups or more, at least one is held back and one remains. Up to 50 %, at least half
+    of the pairs remain, however unequal the groups are.
 
     Raises:
         DataError: all pairs share one prompt.
@@ -210,6 +236,9 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
         )
     target = len(pairs) * percentage / 100
     order = sorted(groups, key=lambda name: (digest64("validation-split", seed, name), name))
+    if len(groups[order[0]]) > max(target, len(pairs) / 2):
+        # no other group is as large
+        order.append(order.pop(0))
     held: set[int] = set()
     for name in order[:-1]:
         if held and len(held) + len(groups[name]) / 2 > target:

@@ -217,6 +217,15 @@ def _check_sides_differ(
             result.faults.append(
                 DataError("every pair has the same image on both sides", field="concepts", hint="add others")
             )
+        elif source.validation is not None and not source.validation.entries:
+            result.faults.append(
+                DataError(
+                    f"nothing is left to validate on: both sides of every validation pair are the same image:\n"
+                    f"{list_offenders(same_bytes)}",
+                    field="rlhf_dpo_validation",
+                    hint="remove these pairs, or switch validation off",
+                )
+            )
 
 
 def _check_likes(source: DataSource, files: FileIndex, result: PreflightReport) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, split_by_prompt
+from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, name_faults, split_by_prompt
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
@@ -186,6 +186,7 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
     source.found = [None] * len(enabled)
     (_collect_pairs if dpo else _collect_images)(config, source)
     held_back = [] if source.validation is None else source.validation.entries
+    source.faults += name_faults(source.train.entries + held_back)
     found = collect_masks(config, source.train.entries + held_back, source.concepts)
     shown = collect_conditions(config, source.items())
     source.masks, source.conditions = found.masks, shown.masks
@@ -202,9 +203,10 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
     """
     found = source.found[index]
     if found is None:
-        found = collect_items(source.concepts[index], index, source.rules[index].name)
-        if source.rules[index].is_dpo:
-            _one_prompt_each(found, source.rules[index].name, str(source.concepts[index].text.prompt_source))
+        rules = source.rules[index]
+        found = collect_items(source.concepts[index], index, rules.name, joined=rules.is_dpo)
+        if rules.is_dpo:
+            _check_one_prompt_each(found, rules.name)
         if sources:
             attach_sources(config, source.concepts[index], source.rules[index].name, found)
         source.found[index] = found
@@ -213,24 +215,16 @@ def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = T
     return found.items
 
 
-def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
-    """Join the lines of each caption, because a pair has the single prompt its images were made from, no
-    alternatives.
-    """
-    several = [item for item in found.items if len(item.prompts) > 1]
-    if several and prompt_source == "concept":
+def _check_one_prompt_each(found: Found, name: str) -> None:
+    """Add a fault if a pair would have alternatives: it has the single prompt its images were made from."""
+    several = next((len(item.prompts) for item in found.items if len(item.prompts) > 1), 0)
+    if several:
         found.faults.append(
             DataError(
-                f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file, but a pair "
-                "has one",
+                f"concept {name!r} has {several} prompts in its prompt file, but a pair has one",
                 hint="leave one line in the file, or put a caption file next to each image",
             )
         )
-    elif several:
-        found.items = [
-            replace(item, prompts=(" ".join(item.prompts),)) if len(item.prompts) > 1 else item
-            for item in found.items
-        ]
 
 
 def leave_out_identical(
@@ -306,6 +300,7 @@ def _collect_images(config: TrainConfig, source: DataSource) -> None:
             )
         for index in validation:
             source.validation.add(source.rules[index], _find(config, source, index))
+        _note_trained_images(source)
     _note_unused(source, {*train, *validation}, "this run trains on single images")
 
 
@@ -487,6 +482,17 @@ def _note_leaks(source: DataSource) -> None:
         source.warnings.append(
             f"{counted(len(leaks), 'prompt')} of the validation pairs {'is' if len(leaks) == 1 else 'are'} trained on "
             f"too, so validation will look better than it is:\n{list_offenders(leaks)}"
+        )
+
+
+def _note_trained_images(source: DataSource) -> None:
+    held_back = [] if source.validation is None else source.validation.entries
+    trained = {os.path.normpath(item.path) for item in source.train.entries}
+    leaks = [item.id for item in held_back if os.path.normpath(item.path) in trained]
+    if leaks:
+        source.warnings.append(
+            f"{counted(len(leaks), 'validation image')} {'is' if len(leaks) == 1 else 'are'} trained on too, so "
+            f"validation will look better than it is:\n{list_offenders(leaks)}"
         )
 
 

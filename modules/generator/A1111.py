@@ -22,16 +22,17 @@ class A1111(Remote):
 
     def describe(self) -> Description:
         models = self.client.get_json("sdapi/v1/sd-models")
-        names = [str(one[key]) for one in models for key in ("title", "model_name") if one.get(key)]
         loras = self.client.get_json("sdapi/v1/loras")
         samplers = self.client.get_json("sdapi/v1/samplers")
-        return Description(
-            self.WHAT,
-            "",
-            tuple(names),
-            tuple(str(one["name"]) for one in loras),
-            tuple(str(one["name"]) for one in samplers),
-        )
+        with self.understood("lists of models, adapters and samplers"):
+            names = [str(one[key]) for one in models for key in ("title", "model_name") if one.get(key)]
+            return Description(
+                self.WHAT,
+                "",
+                tuple(names),
+                tuple(str(one["name"]) for one in loras),
+                tuple(str(one["name"]) for one in samplers),
+            )
 
     def refresh_adapters(self) -> None:
         self.client.post("sdapi/v1/refresh-loras", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ def read_news(message: str | bytes) -> News | None:
         return News(preview=preview) if preview else None
     try:
         said = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     data = said.get("data") if isinstance(said, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(data.get("prompt_id"), str):
@@ -121,7 +122,9 @@ def read_news(message: str | bytes) -> News | None:
 
 
 def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return int(value)
 
 
 def _preview(message: bytes) -> bytes:

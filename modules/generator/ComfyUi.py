@@ -49,7 +49,9 @@ class ComfyUi(Remote):
         super().__init__(settings)
         own = settings.get("workflow")
         self._graph: Graph = copy.deepcopy(own) if own else plain_graph(self.checkpoint)
-        self._slots = find_slots(self._graph, settings.get("slots", {}))
+        told = settings.get("slots", {})
+        self._slots = find_slots(self._graph, told)
+        self._further = further_places(self._graph, self._slots, told)
         self._pictures = find_pictures(self._graph, self._slots)
         self._uploaded: dict[Path, str] = {}
         self._client_id = f"tastemaker-{uuid.uuid4().hex}"
@@ -64,14 +66,12 @@ class ComfyUi(Remote):
             except (KeyError, TypeError, IndexError) as error:
                 raise UserError(f"ComfyUI does not say what {name} of {node} can be") from error
 
-        system = self.client.get_json("system_stats").get("system", {})
-        return Description(
-            self.WHAT,
-            str(system.get("comfyui_version", "")),
-            choices("CheckpointLoaderSimple", "ckpt_name"),
-            tuple(map(str, self.client.get_json("models/loras"))),
-            choices("KSampler", "sampler_name"),
-        )
+        system, loras = self.client.get_json("system_stats"), self.client.get_json("models/loras")
+        with self.understood("a version and a list of adapters"):
+            version = str(system.get("system", {}).get("comfyui_version", ""))
+            adapters = tuple(map(str, loras))
+        models = choices("CheckpointLoaderSimple", "ckpt_name")
+        return Description(self.WHAT, version, models, adapters, choices("KSampler", "sampler_name"))
 
     def refresh_adapters(self) -> None:
         """Do nothing: ComfyUI reads its list from the folder on every request."""
@@ -117,14 +117,16 @@ class ComfyUi(Remote):
         """Fill in the graph of one image."""
         graph = copy.deepcopy(self._graph)
         values = {
-            "prompt": request.prompt, "negative": request.negative, "seed": request.seed, "width": request.width,
+            "prompt": request.prompt, "seed": request.seed, "width": request.width,
+            # without a wish, a workflow keeps the negative prompt that it has
+            "negative": request.negative or None,
             "height": request.height, "steps": request.steps, "cfg": request.cfg, "sampler": request.sampler,
             "checkpoint": self.checkpoint or None,
         }  # fmt: skip
         for name, value in values.items():
             if name in self._slots and value is not None:
-                node, field = self._slots[name]
-                graph[node]["inputs"][field] = value
+                for node, field in (self._slots[name], *self._further.get(name, ())):
+                    graph[node]["inputs"][field] = value
         if adapter:
             add_lora(graph, adapter, request.strength)
         return graph
@@ -156,12 +158,18 @@ class ComfyUi(Remote):
         try:
             answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
         except Refused as error:
-            raise UserError(f"ComfyUI refused the workflow: {faults_of(error.said)}", "workflow") from error
-        self._running = str(answer["prompt_id"])
+            with self.understood("a refusal"):
+                faults = faults_of(error.said)
+            raise UserError(f"ComfyUI refused the workflow: {faults}", "workflow") from error
+        with self.understood("an answer to a workflow"):
+            self._running = str(answer["prompt_id"])
         while True:
             waits = self._is_queued()
-            entry = self.client.get_json(f"history/{self._running}").get(self._running)
-            if entry is not None and entry.get("status", {}).get("status_str") in ("success", "error"):
+            history = self.client.get_json(f"history/{quote(self._running, safe='')}")
+            with self.understood("a history"):
+                entry = history.get(self._running)
+                ended = entry is not None and entry.get("status", {}).get("status_str") in ("success", "error")
+            if ended:
                 self._running = ""
                 return dict(entry)
             # the queue before the history: what has left the one is in the other, unless the server forgot
@@ -183,20 +191,27 @@ class ComfyUi(Remote):
 
     def _is_queued(self) -> bool:
         queue = self.client.get_json("queue")
-        waiting = [*queue.get("queue_running", []), *queue.get("queue_pending", [])]
-        return any(entry[1] == self._running for entry in waiting)
+        with self.understood("a queue"):
+            waiting = [*queue.get("queue_running", []), *queue.get("queue_pending", [])]
+            return any(entry[1] == self._running for entry in waiting)
 
     def _fetch(self, entry: Mapping[str, Any]) -> bytes:
-        if entry["status"]["status_str"] == "error":
-            raise UserError(
-                f"ComfyUI could not make an image: {message_of(entry)}", hint="look at its window"
-            )
-        images = [image for node in entry.get("outputs", {}).values() for image in node.get("images", [])]
-        saved = [image for image in images if image.get("type") == "output"] or images
-        if not saved:
+        with self.understood("a history"):
+            fault = message_of(entry) if entry["status"]["status_str"] == "error" else ""
+            # of several images the one that most of the workflow leads to, not what an earlier pass has made
+            nodes = sorted(entry.get("outputs", {}).items(), key=lambda one: -self._depth(one[0]))
+            images = [image for _, node in nodes for image in node.get("images", [])]
+            saved = [image for image in images if image.get("type") == "output"] or images
+            places = [{name: str(one.get(name, "")) for name in ("filename", "subfolder", "type")} for one in saved]
+        if fault:
+            raise UserError(f"ComfyUI could not make an image: {fault}", hint="look at its window")
+        if not places:
             raise UserError("the workflow saved no image", "workflow", "it needs a node that saves images")
-        place = {name: str(saved[0].get(name, "")) for name in ("filename", "subfolder", "type")}
-        return self.client.get("view", place)
+        return self.client.get("view", places[0])
+
+    def _depth(self, node: str) -> int:
+        """Number of nodes that lead to a node; 0 for one that the workflow does not list."""
+        return len(_above(self._graph, node)) if node in self._graph else 0
 
     def cancel(self) -> None:
         if self._running:
@@ -258,7 +273,8 @@ def plain_graph(checkpoint: str) -> Graph:
 
 
 def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Find the places of prompt, seed and the rest in a graph: (node, input) by name.
+    """Find the places of prompt, seed and the rest in a graph: (node, input) by name. Of several samplers, those of
+    the one that makes the image count, not those of the ones that refine it.
 
     Args:
         told: ``{"seed": "3.seed"}``; these take precedence.
@@ -273,19 +289,18 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
             "the workflow is not in API format", "--workflow", "export it with Export (API) in ComfyUI"
         )
     found: dict[str, tuple[str, str]] = {}
-    for key, node in graph.items():
-        inputs = node["inputs"]
-        for field in ("seed", "noise_seed"):
-            if isinstance(inputs.get(field), int) and "positive" in inputs:
-                found |= {"seed": (key, field)} | {
-                    name: (key, field_of)
-                    for name, field_of in (("steps", "steps"), ("cfg", "cfg"), ("sampler", "sampler_name"))
-                    if field_of in inputs
-                }
-                for side, name in (("positive", "prompt"), ("negative", "negative")):
-                    text = _text_above(graph, inputs.get(side))
-                    if text is not None:
-                        found[name] = text
+    for key, field in _samplers(graph):
+        inputs = graph[key]["inputs"]
+        found |= {"seed": (key, field)} | {
+            name: (key, field_of)
+            for name, field_of in (("steps", "steps"), ("cfg", "cfg"), ("sampler", "sampler_name"))
+            if field_of in inputs
+        }
+        found |= _texts_of(graph, key)
+    above = _above(graph, found["seed"][0]) if "seed" in found else set()
+    # those that lead to the sampler last, so that they count
+    for key in sorted(graph, key=lambda one: one in above):
+        inputs = graph[key]["inputs"]
         if {"width", "height", "batch_size"} <= inputs.keys():
             found |= {"width": (key, "width"), "height": (key, "height")}
         if "ckpt_name" in inputs:
@@ -297,12 +312,72 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
                 f"the workflow has no input {place!r}", f"--slot {name}", "for example seed=3.seed"
             )
         found[name] = (node_key, field)
+    if "negative" not in told and found.get("negative") == found.get("prompt"):
+        found.pop("negative", None)
     for name in ("prompt", "seed"):
         if name not in found:
             raise ConfigError(
                 f"no place for the {name} is found in the workflow", "--slot", f"add --slot {name}=NODE.INPUT"
             )
     return found
+
+
+def further_places(
+    graph: Graph, slots: Mapping[str, tuple[str, str]], told: Mapping[str, str]
+) -> dict[str, list[tuple[str, str]]]:
+    """Places that are filled like those of ``slots``, by name: the seed of every sampler, and the texts of further
+    samplers where they are those of the first one.
+
+    Args:
+        told: names whose place a person named. They have no further places.
+    """
+    made: dict[str, list[tuple[str, str]]] = {}
+    for key, field in _samplers(graph):
+        for name, place in {"seed": (key, field), **_texts_of(graph, key)}.items():
+            own = None if name in told else slots.get(name)
+            if own is None or place in (own, *made.get(name, ())):
+                continue
+            if name == "seed" or _value(graph, place) == _value(graph, own):
+                made.setdefault(name, []).append(place)
+    return made
+
+
+def _value(graph: Graph, place: tuple[str, str]) -> Any:
+    node, field = place
+    return graph[node]["inputs"][field]
+
+
+def _samplers(graph: Graph) -> list[tuple[str, str]]:
+    """Node and seed input of every sampler; one that refines the image of another comes before that one."""
+    found = {
+        key: field
+        for key, node in graph.items()
+        for field in ("seed", "noise_seed")
+        if isinstance(node["inputs"].get(field), int) and "positive" in node["inputs"]
+    }
+    if len(found) > 1:
+        return sorted(found.items(), key=lambda one: -len(_above(graph, one[0]) & found.keys()))
+    return list(found.items())
+
+
+def _above(graph: Graph, key: str) -> set[str]:
+    """The nodes that a node depends on."""
+    waiting, seen = [key], set[str]()
+    while waiting:
+        for value in graph[waiting.pop()]["inputs"].values():
+            above = str(value[0]) if isinstance(value, list) and value else ""
+            if above in graph and above not in seen:
+                seen.add(above)
+                waiting.append(above)
+    return seen
+
+
+def _texts_of(graph: Graph, key: str) -> dict[str, tuple[str, str]]:
+    """The places of a sampler's texts. A negative side that is made from the prompt has none of its own."""
+    inputs = graph[key]["inputs"]
+    prompt, negative = (_text_above(graph, inputs.get(side), side) for side in ("positive", "negative"))
+    made = {} if prompt is None else {"prompt": prompt}
+    return made if negative is None or negative == prompt else {**made, "negative": negative}
 
 
 def find_pictures(
@@ -345,8 +420,8 @@ def find_pictures(
     )
 
 
-def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:
-    """Follow a link back to an input that holds text."""
+def _text_above(graph: Graph, link: object, side: str) -> tuple[str, str] | None:
+    """Follow a link back to an input that holds text; through nodes with inputs for both sides, on its own side."""
     waiting, seen = [link], set()
     while waiting:
         one = waiting.pop(0)
@@ -358,7 +433,7 @@ def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:
         for field in ("text", "prompt", "value", "string"):
             if isinstance(inputs.get(field), str):
                 return key, field
-        waiting += list(inputs.values())
+        waiting += [inputs[side]] if isinstance(inputs.get(side), list) else list(inputs.values())
     return None
 
 

@@ -7,7 +7,8 @@ import hashlib
 import struct
 from abc import abstractmethod
 from collections.abc import Generator as Stream
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,6 +56,25 @@ class Remote(Generator):
     def called(self) -> str:
         return self.WHAT
 
+    @contextmanager
+    def understood(self, what: str) -> Iterator[None]:
+        """Surrounds the reading of an answer, which may be that of any program.
+
+        Args:
+            what: what is read, for the message.
+
+        Raises:
+            UserError: the answer has other types or names than this program's.
+        """
+        try:
+            yield
+        except (AttributeError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{self.WHAT} at {self.client.url} sent {what} that cannot be understood",
+                "--url",
+                f"check that {self.WHAT} is the program at this address",
+            ) from error
+
     def check(self, requests: Sequence[ImageRequest]) -> None:
         if any(request.sources for request in requests):
             self.refuse_sources()
@@ -94,7 +114,8 @@ class Remote(Generator):
             )
         target = folder / f"{stem}.safetensors"
         if not target.is_file():
-            Owned(folder, local=True).take(file, target.name)
+            # files of the hub's cache are links
+            Owned(folder, local=True).take(file.resolve(), target.name)
         self.refresh_adapters()
         found = _named(stem, self.describe().adapters)
         if not found:
@@ -118,7 +139,9 @@ class Remote(Generator):
             try:
                 data = self.make(request, adapter)
             except KeyboardInterrupt:
-                self.cancel()
+                # a program that is gone makes no image any more
+                with suppress(UserError):
+                    self.cancel()
                 raise
             yield MadeImage(number, self._checked(request, data))
 

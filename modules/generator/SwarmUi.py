@@ -31,8 +31,9 @@ class SwarmUi(Remote):
         for last in (False, True):
             if not self._session:
                 answer = self.client.post("API/GetNewSession", {}) or {}
-                self._session = str(answer.get("session_id", ""))
-                self._version = str(answer.get("version", ""))
+                with self.understood("a session"):
+                    self._session = str(answer.get("session_id", ""))
+                    self._version = str(answer.get("version", ""))
             said = self.client.post(f"API/{name}", {**body, "session_id": self._session})
             if not isinstance(said, Mapping):
                 raise UserError(f"SwarmUI answered {name} with something other than an object")
@@ -53,9 +54,9 @@ class SwarmUi(Remote):
             "allowRemote": True,
             "sortReverse": False,
         }
-        return tuple(
-            str(one["name"]).removesuffix(".safetensors") for one in self._call("ListModels", body)["files"]
-        )
+        answer = self._call("ListModels", body)
+        with self.understood("a list of models"):
+            return tuple(str(one["name"]).removesuffix(".safetensors") for one in answer["files"])
 
     def describe(self) -> Description:
         models, adapters = self._list("Stable-Diffusion"), self._list("LoRA")
@@ -79,7 +80,8 @@ class SwarmUi(Remote):
         images = self._call("GenerateText2Image", body).get("images") or []
         if not images:
             raise UserError("SwarmUI made no image and gave no reason", hint="look at its log")
-        place = str(images[0])
+        with self.understood("a list of images"):
+            place = str(images[0])
         if place.startswith("data:"):
             try:
                 return base64.b64decode(place.partition(",")[2], validate=True)

@@ -21,6 +21,8 @@ from modules.util.rng import digest64
 
 DPO_TYPES = frozenset({"DPO_CHOSEN", "DPO_REJECTED", "DPO_CHOSEN_VAL", "DPO_REJECTED_VAL"})
 VALIDATION_TYPES = frozenset({"VALIDATION", "DPO_CHOSEN_VAL", "DPO_REJECTED_VAL"})
+_FINEST = 1_000_000
+"""Maximum denominator of a number of repeats."""
 
 
 @dataclass(frozen=True)
@@ -175,4 +177,6 @@ def _balancing(concept: Any, name: str) -> tuple[Fraction, int | None]:
                 f"a number of samples is a whole number, not {value}", field=f"concept {name}: balancing"
             )
         return Fraction(1), int(value)
-    return Fraction(value).limit_denominator(1000), None
+    rate = Fraction(value).limit_denominator(1000)
+    # a small rate must not become 0, which leaves the concept out
+    return rate if rate or not value else Fraction(value).limit_denominator(_FINEST), None

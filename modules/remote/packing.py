@@ -12,7 +12,10 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import UserError, UserErrors
+from modules.util.display import counted
+from modules.util.enum.choices import PromptSource
+from modules.util.errors import UserError, UserErrors, list_offenders
+from modules.util.files.caption_list import is_absolute, names_below, read_entries
 from modules.util.files.hub_names import HUB_NAME
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import shown
@@ -57,6 +60,7 @@ class Place:
         name: its name in the owner.
         value: its value.
         widget: its widget, which tells the kind of file.
+        used: whether the run uses it: not if it belongs to a concept or a sample that is switched off.
     """
 
     path: str
@@ -64,6 +68,7 @@ class Place:
     name: str
     value: str
     widget: str
+    used: bool = True
 
     def set(self, value: str) -> None:
         if isinstance(self.owner, dict):
@@ -72,9 +77,13 @@ class Place:
             setattr(self.owner, self.name, value)
 
 
-def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
+def places_of_files(config: BaseConfig, prefix: str = "", used: bool = True) -> Iterator[Place]:
     """All settings that name files, including those in lists, and parameters whose value is an existing local
     file.
+
+    Args:
+        prefix: begins the names of the settings.
+        used: whether the run uses the object.
     """
     for name, field in type(config).model_fields.items():
         value, path = getattr(config, name), f"{prefix}{name}"
@@ -83,17 +92,18 @@ def places_of_files(config: BaseConfig, prefix: str = "") -> Iterator[Place]:
         if isinstance(value, RemoteConfig):
             continue
         if isinstance(value, BaseConfig):
-            yield from places_of_files(value, f"{path}.")
+            yield from places_of_files(value, f"{path}.", used)
         elif isinstance(value, list):
             for number, one in enumerate(value):
                 if isinstance(one, BaseConfig):
-                    yield from places_of_files(one, f"{path}[{number}].")
+                    on = used and getattr(one, "enabled", True)
+                    yield from places_of_files(one, f"{path}[{number}].", on)
         elif isinstance(value, dict):
             for key, one in value.items():
                 if isinstance(one, str) and ("/" in one or os.sep in one) and _is_there(one):
-                    yield Place(f"{path}.{key}", value, key, one, "model")
+                    yield Place(f"{path}.{key}", value, key, one, "model", used)
         elif isinstance(value, str) and value.strip() and widget in PATHS:
-            yield Place(path, config, name, value, widget)
+            yield Place(path, config, name, value, widget, used)
 
 
 def _is_there(text: str) -> bool:
@@ -121,16 +131,16 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
     files: dict[str, Path] = {}
     faults: list[UserError] = []
     given = dict(there)
+    faults += _bound_to_this_computer(made, there)
     for number, place in enumerate(list(places_of_files(made))):
         if place.path in given:
             place.set(given.pop(place.path))
-        elif place.name not in NOT_READ:
+        elif place.used and place.name not in NOT_READ:
             try:
                 _take(place, root / "inputs" / run, f"{number}", files)
             except UserError as error:
                 faults.append(error)
     faults += [UserError("is not a setting of this run that names a file", name) for name in given]
-    faults += _bound_to_this_computer(made)
     if faults:
         raise faults[0] if len(faults) == 1 else UserErrors(faults)
     made.workspace_dir = str(root / "runs" / run)
@@ -141,8 +151,8 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
     return Parcel(made, files)
 
 
-def _bound_to_this_computer(config: TrainConfig) -> list[UserError]:
-    return [
+def _bound_to_this_computer(config: TrainConfig, there: Mapping[str, str]) -> list[UserError]:
+    faults = [
         UserError(
             f"the reward {one.reward} works only on this computer",
             f"rlhf_rewards[{number}].reward",
@@ -150,6 +160,34 @@ def _bound_to_this_computer(config: TrainConfig) -> list[UserError]:
         )
         for number, one in enumerate(config.rlhf_rewards if config.trains_online else [])
         if one.reward in LOOPBACK
+    ]
+    for number, concept in enumerate(config.load_concepts()):
+        setting = f"concepts[{number}].text.prompt_path"
+        if concept.enabled and concept.text.prompt_source == PromptSource.METADATA and setting not in there:
+            faults += _full_paths(concept, setting)
+    return faults
+
+
+def _full_paths(concept: ConceptConfig, setting: str) -> list[UserError]:
+    """A fault if a file of captions names images with paths that exist only on this computer."""
+    try:
+        listed = read_entries(concept.text.prompt_path)
+    except UserError:
+        return []  # reported by the check of the run
+    full = [
+        shown(entry.name)
+        for entry, name in names_below(listed, concept.path)
+        if name is not None and is_absolute(entry.name)
+    ]
+    if not full:
+        return []
+    return [
+        UserError(
+            f"{shown(concept.text.prompt_path)} gives {counted(len(full), 'image')} a full path, which the other "
+            f"computer does not have:\n{list_offenders(full)}",
+            setting,
+            "write names relative to the folder of the concept, or use --there",
+        )
     ]
 
 

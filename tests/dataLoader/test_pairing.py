@@ -129,6 +129,15 @@ def test_the_share_is_about_right_and_depends_on_the_seed() -> None:
     assert len({frozenset(ids) for ids in held.values()}) == 4
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_prompt_with_most_of_the_pairs_stays_in_train(seed: int) -> None:
+    train, held = split_by_prompt(pairs_of([("often",)] * 30 + [("once",)]), 10, seed)
+    assert (len(train), len(held)) == (30, 1)
+    few = [(f"prompt {n}",) for n in range(10)]
+    train, held = split_by_prompt(pairs_of([("often",)] * 30 + few), 10, seed)
+    assert len(train) > 30 and 1 <= len(held) <= 4
+
+
 def test_with_single_images_what_has_no_partner_is_a_like_or_a_dislike() -> None:
     chosen = [item("a"), item("b"), item("c", "a cat")]
     rejected = [item("b", side="bad"), item("c", "a dog", side="bad"), item("d", side="bad")]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from modules.dataLoader.preflight import inspect_data
+from modules.dataLoader.source import collect_source
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DPOConfidence
 from modules.util.enum.DPOObjective import DPOObjective
@@ -198,3 +199,13 @@ def test_numbers_of_concepts_that_pairs_do_not_use_are_told(tmp_path: Path) -> N
     assert told() == [weights[1]]
     rejected.balancing, made.rlhf_dpo_objective = 5.0, DPOObjective.KTO
     assert told() == [weights[1]]
+
+
+def test_validation_whose_pairs_are_all_left_out_is_a_fault(tmp_path: Path) -> None:
+    made = dpo_config(tmp_path, 6, rlhf_dpo_validation=True, rlhf_dpo_validation_percentage=10.0)
+    held = collect_source(made, made.load_concepts()).validation
+    assert held is not None and held.entries
+    for pair in held.entries:
+        shutil.copy(pair.chosen.path, pair.rejected.path)
+    said = faults(made)
+    assert "validation" in said and held.entries[0].id in said

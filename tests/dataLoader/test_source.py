@@ -168,3 +168,61 @@ def test_one_fault_is_itself_and_several_are_one_error() -> None:
         raise_faults([one, two])
     assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, UserErrors)
     assert caught.value.errors == (one, two)
+
+
+def test_a_caption_of_several_lines_is_completed_once_for_a_pair(tmp_path):
+    words = {"caption_prefix": "photo of", "caption_suffix": "at night", "trigger_word": "sks"}
+    for side in ("chosen", "rejected"):
+        write_image(tmp_path / side / "1.png", seed=len(side), caption="a cat\non a mat")
+    concepts = [
+        concept(tmp_path / side, f"DPO_{side.upper()}", text=words) for side in ("chosen", "rejected")
+    ]
+    made = config(tmp_path, concepts, rlhf_enabled=True)
+    (pair,) = collect_source(made, made.load_concepts()).train.entries
+    assert pair.chosen.prompts == ("photo of sks a cat on a mat at night",)
+
+
+def test_images_of_two_concepts_that_would_have_one_name_are_a_fault(tmp_path):
+    write_image(tmp_path / "X" / "anna" / "01.png", seed=1)
+    write_image(tmp_path / "Y" / "01.png", seed=2)
+    outer = concept(tmp_path / "X", name="people", include_subdirectories=True)
+    made = config(tmp_path, [outer, concept(tmp_path / "Y", name="people/anna")])
+    (fault,) = collect_source(made, made.load_concepts()).faults
+    assert "people/anna/01.png" in str(fault) and "rename" in str(fault)
+    # the same image in two concepts is no mistake
+    made = config(tmp_path, [outer, concept(tmp_path / "X" / "anna", name="people/anna")])
+    assert not collect_source(made, made.load_concepts()).faults
+
+
+def test_pairs_of_two_concepts_that_would_have_one_name_are_a_fault(tmp_path):
+    for place in ("X/chosen/anna/01.png", "X/rejected/anna/01.png", "Y/chosen/01.jpg", "Y/rejected/01.jpg"):
+        write_image(tmp_path / place, seed=len(place))
+    concepts = [
+        concept(tmp_path / folder / side, f"DPO_{side.upper()}", name=f"{name}{side}", include_subdirectories=True)
+        for folder, name in (("X", ""), ("Y", "")) for side in ("chosen", "rejected")
+    ]  # fmt: skip
+    concepts[2].name = "chosen/anna"
+    made = config(tmp_path, concepts, rlhf_enabled=True)
+    (fault,) = collect_source(made, made.load_concepts()).faults
+    assert "chosen/anna/01" in str(fault)
+
+
+def test_a_very_small_number_of_repeats_uses_some_images(tmp_path):
+    for number in range(4):
+        write_image(tmp_path / "X" / f"{number}.png", seed=number)
+    made = config(tmp_path, [concept(tmp_path / "X", balancing=0.0004)])
+    source = collect_source(made, made.load_concepts())
+    assert not source.faults and len(source.train) == 4
+    assert float(source.rules[0].rate) == pytest.approx(0.0004)
+
+
+def test_validation_images_that_are_trained_on_too_are_told(tmp_path):
+    for number in range(3):
+        write_image(tmp_path / "X" / f"{number}.png", seed=number)
+    write_image(tmp_path / "Y" / "0.png", seed=9)
+    both = [concept(tmp_path / "X"), concept(tmp_path / "X" / ".." / "X", "VALIDATION", name="held")]
+    made = config(tmp_path, both, validation=True)
+    (said,) = collect_source(made, made.load_concepts()).warnings
+    assert "3 validation images are trained on too" in said and "held/0.png" in said
+    made = config(tmp_path, [both[0], concept(tmp_path / "Y", "VALIDATION")], validation=True)
+    assert not collect_source(made, made.load_concepts()).warnings

@@ -92,6 +92,15 @@ def test_an_adapter_is_handed_over_once(server, running, tmp_path):
     assert server.refreshed == (0 if server.KEY == "comfyui" else 1)
 
 
+def test_an_adapter_that_is_a_link_is_handed_over(server, running, tmp_path):
+    (tmp_path / "blob").write_bytes(b"adapter")
+    adapter = tmp_path / "linked.safetensors"
+    adapter.symlink_to(tmp_path / "blob")
+    list(make_generator(server.KEY, running).generate([replace(REQUESTS[0], adapter=adapter)]))
+    (file,) = server.loras.glob("*.safetensors")
+    assert file.read_bytes() == b"adapter" and not file.is_symlink() and adapter.is_symlink()
+
+
 def test_what_is_missing_is_said_before_the_first_image(server, running, tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"weights")
     for settings, request, message in (
@@ -339,10 +348,15 @@ class TestComfyUi:
     @pytest.mark.parametrize(
         "message",
         [b"", b"\0\0\0\1", b"\0\0\0\1\0\0\0\2<html>", b"\0\0\0\4\xff\xff\xff\xff{}", "", "[]", "{", '{"data": 3}',
-         '{"type": "progress", "data": {"prompt_id": 4}}'],
+         '{"type": "progress", "data": {"prompt_id": 4}}', "[" * 100_000],
     )  # fmt: skip
     def test_messages_that_are_none(self, message):
         assert read_news(message) is None
+
+    @pytest.mark.parametrize("value", ["NaN", "1e999", '"2"', "null"])
+    def test_a_step_that_is_no_number_is_unknown(self, value):
+        said = read_news(f'{{"type": "progress", "data": {{"prompt_id": "a", "value": {value}, "max": 4}}}}')
+        assert said is not None and (said.step, said.steps) == (None, 4)
 
 
 def test_programs_describe_themselves(server, running):
@@ -419,6 +433,14 @@ def test_logins_come_from_the_settings_folder(tmp_path, monkeypatch):
     client = http.HttpClient("A1111", "http://127.0.0.1:1")
     assert client._session.auth == ("me", "secret") and client._session.cookies["swarm_token"] == "t"
     assert http.HttpClient("A1111", "http://127.0.0.1:2")._session.auth is None
+
+
+def test_a_login_is_found_with_or_without_a_slash_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path))
+    for written in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+        (tmp_path / "generators.json").write_text(json.dumps({written: {"token": "abc"}}))
+        for url in ("http://127.0.0.1:1", "http://127.0.0.1:1/"):
+            assert http.HttpClient("A1111", url).headers() == {"Authorization": "Bearer abc"}
 
 
 def test_a_project_with_a_program(tmp_path: Path, monkeypatch, capsys):

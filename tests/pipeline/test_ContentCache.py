@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from modules.pipeline.cache import ContentCache as module
+from modules.pipeline.cache.CacheShard import CacheShard
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.util.errors import DataError
 
@@ -291,6 +292,44 @@ def test_small_shards_are_joined(tmp_path: Path) -> None:
         assert all(same(reader.get(key(number)), entry(number)) for number in range(40))
     other.rescan()
     assert all(same(other.get(key(number)), entry(number)) for number in range(40))
+
+
+def test_two_processes_may_join_shards_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, 40, 2)
+    first, second, third = (ContentCache(tmp_path) for _ in range(3))
+    first.compact()
+    second.compact()  # all of its shards are gone
+    assert len(second) == 40 and len(shards(tmp_path)) == 1
+    filled(tmp_path, 80, 2)
+    first, second, third = (ContentCache(tmp_path) for _ in range(3))
+    opened: list[Path] = []
+
+    def opening(path: Path, entries: Any) -> CacheShard:
+        opened.append(path)
+        if len(opened) == 3:
+            first.compact()
+        return CacheShard(path, entries)
+
+    monkeypatch.setattr(module, "CacheShard", opening)
+    third.compact()  # they disappear while it reads them
+    for reader in (third, ContentCache(tmp_path)):
+        assert all(same(reader.get(key(number)), entry(number)) for number in range(80))
+
+
+def test_a_damaged_shard_is_not_joined_with_others(tmp_path: Path) -> None:
+    filled(tmp_path, 40, 2)
+    cache = ContentCache(tmp_path)
+    damaged = shards(tmp_path)[0]
+    before, data = damaged.stat(), bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    # as by a disk that has lost a bit
+    os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DataError, match="damaged"):
+        cache.compact()
+    left = ContentCache(tmp_path)
+    assert len(left) == 38
+    assert all(same(left.get(key(number)), entry(number)) for number in range(40) if key(number) in left)
 
 
 def test_shards_that_another_process_joined_are_read_from_the_new_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from modules.pipeline.nodes.Pattern import Pattern
 from modules.pipeline.nodes.prompts import (
     augment_text,
     choose_line,
+    complete_prompt,
     read_lines,
     special_tags,
     text_variations,
@@ -195,3 +196,18 @@ def test_patterns_that_are_not_taken_are_named(pattern: str) -> None:
     with pytest.raises(DataError, match="special tag") as caught:
         special_tags(settings_of(tag_dropout_special_tags=pattern, tag_dropout_special_tags_regex=True))
     assert repr(pattern) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "prompt", "made"),
+    [
+        ("sks", "a row of desks", "sks a row of desks"),
+        ("sks", "a photo of sks, at night", "a photo of sks, at night"),
+        ("sks", "sks_person in masks", "sks_person in masks"),
+        ("ohwx man", "an ohwx man", "an ohwx man"),
+        ("<fox>", "a<fox>b", "a<fox>b"),
+        ("猫", "黒猫がいる", "黒猫がいる"),
+    ],
+)
+def test_a_trigger_word_inside_another_word_does_not_count(word: str, prompt: str, made: str) -> None:
+    assert complete_prompt(prompt, ConceptTextConfig.from_dict({"trigger_word": word})) == made

@@ -19,6 +19,7 @@ from modules.remote.packing import pack, places_of_files
 from modules.remote.program import program_files
 from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
+from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.load import load_config
 from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
@@ -313,6 +314,33 @@ def test_all_images_that_a_sample_edits_are_copied(tmp_path, remote):
     first = PurePosixPath(made.config.samples[0].source_path.removeprefix("/far/inputs/run-1/"))
     own = {name: path.name for name, path in made.files.items() if PurePosixPath(name).parent == first.parent}
     assert own == {str(first): "cat.png", str(first.with_name("cat.2.jpg")): "cat.2.jpg"}
+
+
+def test_what_is_switched_off_is_neither_looked_for_nor_copied(tmp_path, remote):
+    (tmp_path / "off").mkdir()
+    (tmp_path / "off" / "1.png").write_bytes(b"1")
+    off = [{"path": str(tmp_path / name), "enabled": False} for name in ("off", "gone")]
+    sample = {"prompt": "a cat", "enabled": False, "source_path": str(tmp_path / "gone.png")}
+    config = load_config(write_light(tmp_path, remote, samples=[sample]))
+    config.concepts = [*config.load_concepts(), *ConceptConfig.load_all(off)]
+    made = pack(config, "/far", "run-1", {"concepts[2].path": "/there"})
+    assert not [path for path in made.files.values() if path.parent == tmp_path / "off"]
+
+
+def test_captions_listed_with_full_paths_are_refused_before_anything_is_copied(tmp_path, remote):
+    images, listed = tmp_path / "pets", tmp_path / "captions.json"
+    images.mkdir()
+    (images / "1.png").write_bytes(b"1")
+    text = {"prompt_source": "metadata", "prompt_path": str(listed)}
+    config = load_config(write_light(tmp_path, remote))
+    config.concepts = ConceptConfig.load_all([{"path": str(images), "text": text}])
+    listed.write_text(json.dumps({str(images / "1.png"): {"caption": "a cat"}}), "utf-8")
+    with pytest.raises(UserError, match="full path") as caught:
+        pack(config, "/far", "run-1", {})
+    assert caught.value.field == "concepts[0].text.prompt_path"
+    assert pack(config, "/far", "run-1", {"concepts[0].text.prompt_path": "/captions.json"}).files
+    listed.write_text(json.dumps({"1": {"caption": "a cat"}, "/elsewhere/2": {"caption": "a dog"}}), "utf-8")
+    assert listed in pack(config, "/far", "run-1", {}).files.values()
 
 
 def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):

@@ -19,6 +19,8 @@ import pytest
 import torch
 from PIL import Image, PngImagePlugin
 
+from modules.captioner.TransformersCaptioner import TransformersCaptioner
+from modules.util.errors import UserError
 from modules.util.web import HttpClient as http
 from scripts.caption import main
 from tests.captioner.models import chatting_model, classifier, onnx_tagger, plain_model, probabilities
@@ -64,6 +66,16 @@ def test_a_model_says_the_same_twice_and_in_batches(model: Path, images: Path) -
     assert not any("USER" in text or "<image>" in text for text in first.values()), "the answer alone"
     assert call(*words, "--batch", 3, images) == 0
     assert texts(images) == first
+
+
+def test_thoughts_of_a_local_model_are_not_part_of_a_caption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captioner = TransformersCaptioner(str(plain_model(tmp_path / "model")), "", "float32", torch.device("cpu"), 2)
+    answers = ["Hm.\n</think>\na cat", "<think>Is it"]
+    monkeypatch.setattr(type(captioner._processor), "batch_decode", lambda self, *_, **__: answers)
+    cat, none = captioner.describe([Image.new("RGB", (32, 32))] * 2)
+    assert cat == "a cat" and isinstance(none, UserError)
 
 
 def test_what_becomes_of_captions_that_exist(tmp_path: Path, images: Path, capsys: Any) -> None:
@@ -391,6 +403,19 @@ def test_an_answer_without_a_text_is_an_error(chat: Chat, reds: Path, wrong: Any
     chat.wrong = wrong
     assert call("ask", "--url", chat.url, "--model", "m", reds) == 2
     assert "without a text" in capsys.readouterr().err and texts(reds) == {}
+
+
+@pytest.mark.parametrize("said", ["<think>Hm.\n</think>\na cat", "Is it a dog?\nNo.\n</think>\n\na cat", "a cat"])
+def test_thoughts_of_a_model_are_not_part_of_a_caption(chat: Chat, reds: Path, said: str) -> None:
+    chat.wrong = {"choices": [{"message": {"content": said}}]}
+    assert call("ask", "--url", chat.url, "--model", "m", reds) == 0
+    assert set(texts(reds).values()) == {"a cat"}
+
+
+def test_an_answer_that_is_nothing_but_thoughts_is_an_error(chat: Chat, reds: Path, capsys: Any) -> None:
+    chat.wrong = {"choices": [{"message": {"content": "<think>Is it a cat?"}}]}
+    assert call("ask", "--url", chat.url, "--model", "m", reds) == 2
+    assert "thoughts" in capsys.readouterr().err and texts(reds) == {}
 
 
 def test_images_do_not_leave_the_network_unasked(

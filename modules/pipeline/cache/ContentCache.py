@@ -272,26 +272,33 @@ class ContentCache:
                     _log.warning("%s cannot be written (%s)", self.folder / _VERIFIED, error)
 
     def compact(self) -> None:
-        """Merge small shards into large ones, because many short sessions leave many small files."""
+        """Merge small shards into large ones, because many short sessions leave many small files. Other processes may
+        do the same at the same time.
+
+        Raises:
+            DataError: a shard was damaged since it was verified; it is removed. Or the disk is full.
+        """
         with self._lock:
             self.flush()
             small = [
                 name
                 for name in sorted(self._shards)
                 if len(self._shards[name]) < SHARD_ENTRIES // 4
-                and (self.folder / name).stat().st_size < SHARD_BYTES // 4
+                and self._verified[name][0] < SHARD_BYTES // 4
             ]
             if len(small) < 16:
                 return
-            old, self._flushed_at = list(small), time.monotonic()
-            for name in old:
-                shard = self._shard(name)
-                for key in self._shards[name]:
+            for name in small:
+                for key in list(self._shards.get(name, ())):
+                    tensors = self.get(key)
+                    if name not in self._shards:
+                        # another process has just merged it
+                        break
                     self._forget_key(key)
                     self._flushed_at = time.monotonic()
-                    self.put(key, shard.tensors(key))
+                    self.put(key, tensors)
             self.flush()
-            for name in old:
+            for name in small:
                 self._forget(name)
                 # another process on Windows may still have it open; a duplicate entry does no harm
                 try:

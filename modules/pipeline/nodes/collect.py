@@ -74,13 +74,14 @@ def split_suffix(name: str) -> tuple[str, str]:
     return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")
 
 
-def collect_items(concept: Any, index: int, tag: str) -> Found:
+def collect_items(concept: Any, index: int, tag: str, joined: bool = False) -> Found:
     """The images of a concept with their captions, sorted by their path below its folder.
 
     Args:
         concept: its config (``path``, ``include_subdirectories``, ``text``).
         index: its index among the concepts of the run.
         tag: first part of the items' ids.
+        joined: whether the lines of a caption are one prompt instead of alternatives.
     """
     found = Found()
     folder = Path(concept.path)
@@ -101,7 +102,12 @@ def collect_items(concept: Any, index: int, tag: str) -> Found:
         hint = "switch on include_subdirectories if they are in subfolders" if _deeper(concept, folder) else None
         found.faults.append(DataError(f"{name}: there are no images in {concept.path}", hint=hint))
         return found
-    _read_captions(concept, index, tag, folder, names, found)
+    try:
+        captions = Captions(concept, tag, joined)
+    except DataError as error:
+        found.faults.append(error)
+        return found
+    _read_captions(captions, concept, index, folder, names, found)
     return found
 
 
@@ -112,12 +118,10 @@ def _deeper(concept: Any, folder: Path) -> bool:
         return False
 
 
-def _read_captions(concept: Any, index: int, tag: str, folder: Path, names: list[str], found: Found) -> None:
-    try:
-        captions = Captions(concept, tag)
-    except DataError as error:
-        found.faults.append(error)
-        return
+def _read_captions(
+    captions: Captions, concept: Any, index: int, folder: Path, names: list[str], found: Found
+) -> None:
+    tag = captions.tag
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
     # a folder "." is not part of the paths in it
     start = str(folder / "_")[:-1]
@@ -154,13 +158,14 @@ class Captions:
     Args:
         concept: its config.
         tag: its name in messages.
+        joined: whether the lines of a caption are one prompt. Those of the file of a concept are never joined.
 
     Raises:
         DataError: the file with the prompts of all images cannot be used.
     """
 
-    def __init__(self, concept: Any, tag: str) -> None:
-        self._settings, self._tag = concept.text, tag
+    def __init__(self, concept: Any, tag: str, joined: bool = False) -> None:
+        self._settings, self.tag, self._joined = concept.text, tag, joined
         self._folders = str(concept.source_path).strip(), concept.path
         self._source = str(concept.text.prompt_source)
         self._missing: list[str] = []
@@ -196,6 +201,8 @@ class Captions:
             return (self._settings.missing_caption,)
         if found is None:
             self._missing.append(relative)
+        elif self._joined and self._source != "concept":
+            found = (" ".join(found),)
         return found
 
     def report(self, found: Found) -> None:
@@ -205,7 +212,7 @@ class Captions:
         elif self._missing:
             found.faults.append(
                 DataError(
-                    f"concept {self._tag!r}: {counted(len(self._missing), 'image has', 'images have')} no caption "
+                    f"concept {self.tag!r}: {counted(len(self._missing), 'image has', 'images have')} no caption "
                     f"file:\n{list_offenders(self._missing)}",
                     hint=self._move_from_sources()
                     or f"put a {self._settings.caption_extension} with the same name next to each (an empty one for "
@@ -232,7 +239,7 @@ class Captions:
         if not found.items and not found.faults:
             found.faults.append(
                 DataError(
-                    f"concept {self._tag!r}: {path} lists none of its images:\n{list_offenders(unused)}",
+                    f"concept {self.tag!r}: {path} lists none of its images:\n{list_offenders(unused)}",
                     hint="names in it are relative to the folder of the concept, or full paths of images below it; "
                     "switch on include_subdirectories if they are in subfolders",
                 )
@@ -240,12 +247,12 @@ class Captions:
             return
         if self._missing:
             found.warnings.append(
-                f"concept {self._tag!r}: {counted(len(self._missing), 'image is', 'images are')} not listed in {path} "
+                f"concept {self.tag!r}: {counted(len(self._missing), 'image is', 'images are')} not listed in {path} "
                 f"and left out; text.missing_caption gives them a caption:\n{list_offenders(self._missing)}"
             )
         if unused:
             found.warnings.append(
-                f"concept {self._tag!r}: {counted(len(unused), 'name', 'names')} in {path} "
+                f"concept {self.tag!r}: {counted(len(unused), 'name', 'names')} in {path} "
                 f"{'has' if len(unused) == 1 else 'have'} no image below its folder:\n{list_offenders(unused)}"
             )
 

@@ -18,6 +18,8 @@ from modules.util.owned_files import shown
 
 POLL_SECONDS = 1.0
 BATCH_BYTES = 4 << 20
+PATIENCE = 10
+"""Number of looks at a run that is over before its end is no longer waited for."""
 Event = Mapping[str, Any]
 
 
@@ -74,22 +76,27 @@ def follow_run(
     run = RunDirectory(folder)
     if not run.events_path.is_file():
         raise UserError(f"there is no run in {shown(folder)}", "RUN", "name a folder with events.jsonl")
-    reader, count = EventReader(run.events_path), 0
+    reader, count, last, patience, over = EventReader(run.events_path), 0, "", PATIENCE, False
     try:
         while True:
+            # asked before the events are read, so that those of a run that ends meanwhile are not missed
+            over = over or (not run.is_mirror and _is_over(run))
             events = reader.poll(BATCH_BYTES)
             for event in events:
                 tracker.take(event)
-                count += 1
+                count, last = count + 1, event["kind"]
             if reader.at_end:
-                ended = events[-1]["kind"] == "run_finished" if events else _is_over(run)
-                if ended:
+                told = last == "run_finished"
+                # a watcher records the end of a killed run somewhat later
+                patience = patience - 1 if over and not told else PATIENCE
+                if (told and (over or run.is_mirror)) or not patience:
                     return count
                 wait()
+            over = over and not events
     finally:
         tracker.finish()
 
 
 def _is_over(run: RunDirectory) -> bool:
     """Return whether no process is working on the run. A starting process counts as working."""
-    return run.trainer() is None
+    return run.trainer() is None and run.launched() is None

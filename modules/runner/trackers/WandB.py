@@ -18,8 +18,9 @@ class WandB(Tracker):
         self._status = 0
 
     def take(self, event: Event) -> None:
-        if event["kind"] == "run_finished" and event.get("status") == "failed":
-            self._status = 1
+        if event["kind"] == "run_finished":
+            # a run that was resumed has several ends, of which the last one counts
+            self._status = int(event.get("status") == "failed")
         if numbers := metrics_of(event):
             self._run.log(numbers, step=step_of(event))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
 
 import requests
 
 from modules.runner.trackers.Tracker import Event, Tracker, step_of
 from modules.util.errors import ConfigError, UserError
+from modules.util.web.HttpClient import host_of
 
 SECONDS = 10.0
 JSON = {"Content-Type": "application/json"}
@@ -25,17 +25,20 @@ class Webhook(Tracker):
     """
 
     def __init__(self, url: str, name: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not host_of(url):
             raise ConfigError(f"{url!r} is not an address", "--url", "for example https://example.org/hook")
         self._url, self._name = url, name
-        self._step, self._error = 0, ""
+        self._step, self._error, self._ended = 0, "", ""
 
     def take(self, event: Event) -> None:
         self._step = max(self._step, step_of(event))
+        if event["kind"] == "run_started":
+            # a run that was resumed has several ends, of which the last one is sent
+            self._error = self._ended = ""
         if event["kind"] == "error":
             self._error = str(event.get("category", "error"))
         if event["kind"] == "run_finished":
-            self._send(str(event.get("status", "finished")))
+            self._ended = str(event.get("status", "finished"))
 
     def _send(self, status: str) -> None:
         why = f" ({self._error})" if status == "failed" and self._error else ""
@@ -65,4 +68,6 @@ class Webhook(Tracker):
         raise UserError(f"the webhook was not reached: {said}", "--url", "check the address")
 
     def finish(self) -> None:
-        """Do nothing: the message was sent with the last event."""
+        """Send the message, if the run has ended."""
+        if self._ended:
+            self._send(self._ended)

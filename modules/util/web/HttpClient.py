@@ -20,6 +20,17 @@ READ_TRIES, RETRY_SECONDS = 3, 0.3
 LOGINS = "generators.json"
 
 
+def host_of(url: str) -> str:
+    """The host of an http or https address; empty if it is not such an address."""
+    try:
+        parts = urlsplit(url)
+        # asked for because a wrong port raises
+        _, host = parts.port, parts.hostname
+    except ValueError:
+        return ""
+    return host or "" if parts.scheme in ("http", "https") else ""
+
+
 class HttpClient:
     """A client of one server. Only reads are retried; a request that makes an image is sent once.
 
@@ -36,11 +47,17 @@ class HttpClient:
         seconds: float = READ_SECONDS,
     ) -> None:  # fmt: skip
         self.what, self.url, self._sends, self._seconds = what, url.rstrip("/"), sends, seconds
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        host = host_of(self.url)
+        if not host:
             raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
+        if "@" in urlsplit(self.url).netloc:
+            # addresses are stored with projects and shown in messages
+            raise ConfigError(
+                f"the address of {what} must not hold a user name or password", "--url",
+                f"write them into {settings_folder() / LOGINS}; see docs/taste.md and docs/tools.md",
+            )  # fmt: skip
         if not remote:
-            self._check_near(parts.hostname)
+            self._check_near(host)
         import requests  # only where there is a server: every start of the window would pay for it
 
         self._session = requests.Session()
@@ -50,7 +67,8 @@ class HttpClient:
     def _check_near(self, host: str) -> None:
         try:
             found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # a name with an empty or an overlong part cannot be encoded
             raise UserError(
                 f"{self.what}: the host {host!r} is unknown", "--url", "check the address"
             ) from error
@@ -70,7 +88,8 @@ class HttpClient:
         if not path.is_file():
             return
         data = read_json(path, "file of logins")
-        login = data.get(self.url, {}) if isinstance(data, Mapping) else {}
+        logins = data.items() if isinstance(data, Mapping) else ()
+        login = {url.rstrip("/"): one for url, one in logins}.get(self.url, {})
         try:
             texts = {name: str(login[name]) for name in ("user", "password", "token") if name in login}
             cookies = {str(k): str(v) for k, v in login.get("cookies", {}).items()}
@@ -196,7 +215,7 @@ class Refused(UserError):
     def __init__(self, client: HttpClient, status: int, data: bytes) -> None:
         try:
             self.said: Any = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.said = data[:300].decode("utf-8", "replace")
         said = "".join(sign if sign.isprintable() else " " for sign in str(self.said)[:600])
         super().__init__(f"{client.what} refused (status {status}): {said}")

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from modules.runner.events import EventWriter
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import MIRROR, RunDirectory
 from modules.runner.trackers.Tracker import follow_run
 from modules.runner.trackers.Webhook import Webhook
 from scripts import track
@@ -85,6 +85,90 @@ def test_a_failed_run_says_why(run):
     assert got[-1]["text"] == "a run: failed (disk) after 3 steps" and "secret" not in got[-1]["text"]
 
 
+def test_of_a_run_that_was_resumed_the_last_end_counts(run, monkeypatch):
+    with EventWriter(run / "events.jsonl") as writer:
+        writer.emit("run_finished", status="failed", progress=progress(2))
+        writer.emit("run_started", total_steps=4, progress=progress(2))
+        writer.emit("step", progress=progress(4), metrics={})
+        writer.emit("run_finished", status="finished", progress=progress(4))
+    with receiving() as (url, got):
+        follow_run(run, Webhook(url, "a run"))
+    assert [one["text"] for one in got] == ["a run: finished after 4 steps"]
+    ended: list[int] = []
+    service = SimpleNamespace(log=lambda *a, **k: None, finish=lambda exit_code: ended.append(exit_code))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: service))
+    assert track.main([str(run), "--to", "wandb"]) == 0
+    assert ended == [0]
+
+
+def test_a_run_that_is_trained_again_is_followed_to_its_new_end(run, monkeypatch):
+    alive = iter([True, True, True, False])
+    monkeypatch.setattr(RunDirectory, "trainer", lambda self: object() if next(alive) else None)
+    with receiving() as (url, got), EventWriter(run / "events.jsonl") as writer:
+        waited: list[None] = []
+
+        def wait() -> None:
+            waited.append(None)
+            if len(waited) == 2:
+                writer.emit("run_started", total_steps=9, progress=progress(2))
+                writer.emit("run_finished", status="stopped", progress=progress(9))
+
+        follow_run(run, Webhook(url, "a run"), wait)
+    assert [one["status"] for one in got] == ["stopped"]
+
+
+def test_the_last_events_of_a_run_that_ends_meanwhile_are_not_missed(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("phase", name="loading", done=0, total=0)
+        asked: list[None] = []
+
+        def trainer(self: RunDirectory) -> None:
+            asked.append(None)
+            if len(asked) == 1:
+                writer.emit("run_finished", status="finished", progress=progress(1))
+
+        monkeypatch.setattr(RunDirectory, "trainer", trainer)
+        seen: list[str] = []
+        tracker = SimpleNamespace(take=lambda event: seen.append(event["kind"]), finish=lambda: None)
+        follow_run(folder, tracker, lambda: None)
+    assert seen == ["phase", "run_finished"]
+
+
+def test_the_end_of_a_killed_run_is_waited_for_until_a_watcher_has_recorded_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with receiving() as (url, got), EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("run_started", total_steps=9, progress=progress(0))
+        waited: list[None] = []
+
+        def wait() -> None:
+            waited.append(None)
+            if len(waited) == 3:
+                writer.emit("error", message="killed", hint="", category="killed")
+                writer.emit("run_finished", status="failed")
+
+        follow_run(folder, Webhook(url, "a run"), wait)
+    assert [one["text"] for one in got] == ["a run: failed (killed) after 0 steps"]
+
+
+def test_a_run_on_another_computer_is_followed_to_its_end(tmp_path):
+    folder = tmp_path / "run"
+    (folder / MIRROR).mkdir(parents=True)
+    with receiving() as (url, got), EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("run_started", total_steps=9, progress=progress(0))
+        waited: list[None] = []
+
+        def wait() -> None:
+            waited.append(None)
+            if len(waited) == 20:
+                writer.emit("run_finished", status="finished", progress=progress(9))
+
+        follow_run(folder, Webhook(url, "a run"), wait)
+    assert [one["text"] for one in got] == ["a run: finished after 9 steps"]
+
+
 @pytest.mark.parametrize(("status", "tries"), [(500, 3), (404, 1)])
 def test_a_webhook_that_refuses_is_one_message_and_no_change(run, capsys, status, tries):
     before = files_of(run)
@@ -123,7 +207,7 @@ def test_a_service_that_is_not_installed(run, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("--url", "nothing"), "not an address"), ((), "not an address")],
+    [(("--url", "nothing"), "not an address"), ((), "not an address"), (("--url", "http://[::1"), "not an address")],
 )
 def test_an_address_that_is_none(run, capsys, arguments, message):
     assert track.main([str(run), "--to", "webhook", *arguments]) == 2

@@ -1,0 +1,111 @@
+"""Another program at the address, or one that answers in another way, ends with a message, never with a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.generator.Generator import Generator, ImageRequest
+from modules.generator.registry import make_generator
+from modules.util.errors import UserError
+from modules.util.web import HttpClient as http
+from tests.generator.servers import SERVERS, Answer, Server
+
+SESSION: dict[str, Any] = {"session_id": "s"}
+QUEUED: dict[str, Any] = {"prompt_id": "a"}
+ANSWERS: list[Any] = [
+    None, {}, [], "text", 3, {"error": "Unexpected endpoint"}, [1], [{}], {"system": 1}, {**SESSION, "files": [1]},
+    {**SESSION, "images": 3}, {**SESSION, "images": {"a": 1}}, {**QUEUED, "queue_running": [1], "a": {}},
+    {**QUEUED, "a": "x"}, {**QUEUED, "a": {"status": None}},
+    {**QUEUED, "a": {"status": {"status_str": "success"}, "outputs": {"9": {"images": [1]}}}},
+    {**QUEUED, "a": {"status": {"status_str": "error", "messages": [["execution_error", None]]}}},
+]  # fmt: skip
+
+
+class Strange(Server):
+    """Gives one answer to everything."""
+
+    MAKES = "/nothing"
+    answer: Any = None
+    status = 200
+
+    def get(self, path: str, query: dict[str, str]) -> Answer:
+        return 200, self.answer
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        return self.status, self.answer
+
+
+def begin(generator: Generator) -> None:
+    next(generator.generate([ImageRequest("a fox", 1)]))
+
+
+def make(generator: Any) -> None:
+    generator.make(ImageRequest("a fox", 1), "")
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+@pytest.mark.parametrize("act", [begin, make], ids=lambda act: act.__name__)
+def test_an_answer_of_another_kind_is_one_message(
+    kind: type[Server], act: Callable[[Generator], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = Strange(tmp_path)
+    with server.running() as url:
+        for server.answer in ANSWERS:
+            with pytest.raises(UserError):
+                act(make_generator(kind.KEY, {**kind.SETTINGS, "url": url}))
+
+
+@pytest.mark.parametrize(
+    "said", [{"node_errors": [1]}, {"node_errors": {"3": None}}, {"node_errors": {"3": {"errors": 1}}}]
+)
+def test_a_refusal_of_another_kind_is_one_message(
+    said: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = Strange(tmp_path)
+    server.status, server.answer = 400, said
+    with server.running() as url, pytest.raises(UserError):
+        make(make_generator("comfyui", {"checkpoint": "a", "url": url}))
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://192.168..5:7860", f"http://{'a' * 70}.local", "http://h:x"])
+def test_an_address_with_a_slip_is_a_message(url: str) -> None:
+    with pytest.raises(UserError, match="address|unknown") as raised:
+        make_generator("a1111", {"url": url})
+    assert raised.value.field == "--url"
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+def test_a_password_in_the_address_is_refused_and_not_repeated(kind: type[Server]) -> None:
+    with pytest.raises(UserError, match="password") as raised:
+        make_generator(kind.KEY, {**kind.SETTINGS, "url": "http://me:hush-hush@127.0.0.1:1"})
+    assert raised.value.field == "--url" and "hush-hush" not in str(raised.value)
+    assert "generators.json" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+def test_a_stop_stays_a_stop_if_the_program_is_gone_by_then(
+    kind: type[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = kind(tmp_path)
+    with server.running() as url:
+        generator = make_generator(kind.KEY, {**kind.SETTINGS, "url": url})
+
+        def stop(request: ImageRequest, adapter: str) -> bytes:
+            raise KeyboardInterrupt
+
+        def gone() -> None:
+            raise UserError("it cannot be reached")
+
+        monkeypatch.setattr(generator, "make", stop)
+        monkeypatch.setattr(generator, "cancel", gone)
+        with pytest.raises(KeyboardInterrupt):
+            begin(generator)

@@ -1,0 +1,124 @@
+"""ComfyUI workflows of a person's own: each request changes what it should, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modules.generator.ComfyUi import ComfyUi, Graph, plain_graph
+from modules.generator.Generator import ImageRequest
+from tests.generator.servers import ComfyServer, png, seed_of
+
+FOX = ImageRequest("a red fox, sitting", 5, "blurry")
+PLAIN_FOX = ImageRequest("a red fox, sitting", 5)
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+
+
+def workflow() -> Graph:
+    graph = plain_graph("sd15.safetensors")
+    graph["6"]["inputs"]["text"], graph["7"]["inputs"]["text"] = "an example", "ugly"
+    return graph
+
+
+def filled(graph: Graph, request: ImageRequest, slots: dict[str, str] | None = None) -> Graph:
+    settings: dict[str, Any] = {"url": "http://127.0.0.1:1", "workflow": graph, "slots": slots or {}}
+    return ComfyUi(settings).filled(request, "")
+
+
+def second_pass(graph: Graph, **inputs: Any) -> Graph:
+    """The workflow with another sampler that refines the image of the first one."""
+    sampler = {**graph["3"]["inputs"], "seed": 77, "steps": 10, "latent_image": ["3", 0], **inputs}
+    graph["30"] = {"class_type": "KSampler", "inputs": sampler}
+    graph["8"]["inputs"]["samples"] = ["30", 0]
+    return graph
+
+
+@pytest.mark.parametrize("request_", [FOX, PLAIN_FOX], ids=["negative", "no negative"])
+def test_the_prompt_stays_where_the_negative_side_is_made_from_it(request_):
+    graph = workflow()
+    graph["7"] = {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["6", 0]}}
+    assert filled(graph, request_)["6"]["inputs"]["text"] == "a red fox, sitting"
+
+
+def test_each_side_is_found_behind_a_node_that_both_sides_pass():
+    graph = workflow()
+    sides = {"positive": ["6", 0], "negative": ["7", 0], "control_net": ["41", 0], "strength": 1.0}
+    graph["40"] = {"class_type": "ControlNetApplyAdvanced", "inputs": sides}
+    graph["3"]["inputs"] |= {"positive": ["40", 0], "negative": ["40", 1]}
+    made = filled(graph, FOX)
+    assert (made["6"]["inputs"]["text"], made["7"]["inputs"]["text"]) == ("a red fox, sitting", "blurry")
+
+
+def test_the_negative_prompt_of_a_workflow_stays_where_none_is_asked_for():
+    assert filled(workflow(), PLAIN_FOX)["7"]["inputs"]["text"] == "ugly"
+    assert filled(workflow(), FOX)["7"]["inputs"]["text"] == "blurry"
+
+
+def test_the_seed_reaches_every_sampler_and_steps_the_first_one():
+    request = ImageRequest("a red fox, sitting", 5, steps=33)
+    made = filled(second_pass(workflow()), request)
+    assert (made["3"]["inputs"]["seed"], made["30"]["inputs"]["seed"]) == (5, 5)
+    assert (made["3"]["inputs"]["steps"], made["30"]["inputs"]["steps"]) == (33, 10)
+
+
+def test_a_second_model_with_the_same_example_is_given_the_same_prompt():
+    graph = second_pass(workflow(), positive=["31", 0], negative=["32", 0])
+    graph["31"] = {"class_type": "CLIPTextEncode", "inputs": {"text": "an example", "clip": ["33", 1]}}
+    graph["32"] = {"class_type": "CLIPTextEncode", "inputs": {"text": "ugly", "clip": ["33", 1]}}
+    made = filled(graph, FOX)
+    assert [made[key]["inputs"]["text"] for key in ("6", "31")] == ["a red fox, sitting"] * 2
+    assert [made[key]["inputs"]["text"] for key in ("7", "32")] == ["blurry"] * 2
+
+
+def test_model_and_size_are_those_of_the_first_sampler():
+    graph = second_pass(workflow(), model=["33", 0])
+    graph["33"] = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "refiner.safetensors"}}
+    graph["34"] = {"class_type": "EmptyLatentImage", "inputs": {"width": 8, "height": 8, "batch_size": 1}}
+    settings = {"url": "http://127.0.0.1:1", "workflow": graph, "checkpoint": "mine.safetensors"}
+    made = ComfyUi(settings).filled(ImageRequest("a red fox", 5, width=64, height=48), "")
+    assert [made[key]["inputs"]["ckpt_name"] for key in ("4", "33")] == ["mine.safetensors", "refiner.safetensors"]
+    assert [made[key]["inputs"]["width"] for key in ("5", "34")] == [64, 8]
+
+
+def test_a_second_pass_with_a_text_of_its_own_keeps_it():
+    graph = second_pass(workflow(), positive=["31", 0])
+    graph["31"] = {"class_type": "CLIPTextEncode", "inputs": {"text": "a detailed face", "clip": ["4", 1]}}
+    made = filled(graph, FOX)
+    assert made["6"]["inputs"]["text"] == "a red fox, sitting"
+    assert made["31"]["inputs"]["text"] == "a detailed face"
+
+
+def test_a_place_that_is_told_is_the_only_one():
+    made = filled(second_pass(workflow()), FOX, {"seed": "30.seed"})
+    assert (made["3"]["inputs"]["seed"], made["30"]["inputs"]["seed"]) == (0, 5)
+
+
+def test_a_prompt_that_is_told_is_not_replaced_by_the_negative_side():
+    graph = workflow()
+    assert filled(graph, PLAIN_FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
+    assert filled(graph, FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
+
+
+class SavesBoth(ComfyServer):
+    """Saves what each pass has made, the first one first."""
+
+    def _finish(self, key: str, seed: int, fault: str) -> None:
+        super()._finish(key, seed, fault)
+        self.images["first.png"] = png(1)
+        first = {"images": [{"filename": "first.png", "subfolder": "", "type": "output"}]}
+        self.history[key]["outputs"] = {"90": first, **self.history[key]["outputs"]}
+
+
+def test_of_several_saved_images_the_last_pass_counts(tmp_path):
+    graph = second_pass(workflow())
+    graph["89"] = {"class_type": "VAEDecode", "inputs": {"samples": ["3", 0], "vae": ["4", 2]}}
+    graph["90"] = {"class_type": "SaveImage", "inputs": {"filename_prefix": "first", "images": ["89", 0]}}
+    server = SavesBoth(tmp_path)
+    with server.running() as url:
+        (made,) = ComfyUi({"url": url, "workflow": graph}).generate([PLAIN_FOX])
+    assert seed_of(made.data) == 5
