@@ -16,7 +16,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
-from modules.adapter.magnitudes import measure_inputs
+from modules.adapter.magnitudes import measure_inputs, weaken
 from modules.model.libraries import BITSANDBYTES, unseen
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
@@ -107,6 +107,9 @@ class AdapterHandle:
             UnsupportedError: the adapters are of a type that rotates weights instead of adding to them.
         """
         for path, layer in self.layers.items():
+            if self.options.decompose:
+                weaken(layer, NAME, strength)
+                continue
             scaling = getattr(layer, "scaling", {})
             if NAME not in scaling:
                 raise UnsupportedError(
