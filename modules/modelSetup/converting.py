@@ -182,7 +182,7 @@ def merge_adapter(
         report(note)
     report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {counted(len(file.layers), 'layer')}")
-    merge(model, file, strength)
+    merge(model, file, strength, dtype)
     write_model(model, target, kind, dtype, report)
 
 
@@ -195,10 +195,14 @@ def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Repor
         )
 
 
-def merge(model: Model, file: AdapterFile, strength: float) -> None:
+def merge(model: Model, file: AdapterFile, strength: float, dtype: torch.dtype | None = None) -> None:
     """Merge an adapter lazily into those weights of a model that are in files.
 
     The change, times ``strength``, is added in float32 when a weight is read.
+
+    Args:
+        dtype: type of the merged weights; ``None`` keeps that of the base. Rounding the sum to a narrower one first
+            would lose small changes.
 
     Raises:
         UnsupportedError: the weights are stored in GGUF blocks.
@@ -216,20 +220,24 @@ def merge(model: Model, file: AdapterFile, strength: float) -> None:
         module = model.module(part)
         name = f"{path}.weight"
         base = lazy_base_tensors(module)[name]
-        replace_tensor(
-            module,
-            name,
-            replace(base, read=partial(_merged, model, file, (part, path), base, strength), part=None),
-        )
+        stored_as = dtype or base.dtype
+        read = partial(_merged, model, file, (part, path), base, strength, stored_as)
+        replace_tensor(module, name, replace(base, dtype=stored_as, read=read, part=None))
 
 
 @torch.no_grad()
-def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, strength: float) -> torch.Tensor:
+def _merged(
+    model: Model,
+    file: AdapterFile,
+    place: Place,
+    base: LazyTensor,
+    strength: float,
+    stored_as: torch.dtype,
+) -> torch.Tensor:
     """The merged weight of one layer. The layer is created, adapted and merged separately."""
     part, path = place
     layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
-    before = base.read()
-    stored_as, before = before.dtype, before.float()
+    before = base.read().float()
     layer.weight, layer.bias = nn.Parameter(before, requires_grad=False), None
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
     only = replace(file, layers={place: file.layers[place]})
