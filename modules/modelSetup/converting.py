@@ -30,7 +30,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.gguf_layers import GgufTensor
 from modules.model.lazy_modules import lazy_base_tensors, replace_tensor
 from modules.model.Model import Model
-from modules.model.weight_files import checkpoint_entries
+from modules.model.weight_files import checkpoint_entries, open_weights
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.display import counted
@@ -41,6 +41,7 @@ from modules.util.pairs.dpo_pair_files import free_bytes
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
 from modules.weights import one_file
+from modules.weights.part_files import part_tensors as tensors_of_part
 from modules.weights.saving import part_tensors, save_folder
 from modules.weights.skeleton import skeleton
 
@@ -93,6 +94,29 @@ def find_family(metadata: dict[str, str], given: str | None) -> BaseModelSetup:
     return create_model_setup(fitting[0])
 
 
+def layers_of(setup: BaseModelSetup, base: Path | None) -> Model:
+    """The denoiser and the text encoders of a model, of which only names and shapes are used.
+
+    Args:
+        base: a diffusers folder, whose weights are not read, or a file, which may lack text encoders; by default the
+            family as published.
+
+    Raises:
+        UserError: the base is not a model of the family, or is needed.
+    """
+    spec = setup.spec
+    if base is None or not base.is_file():
+        return skeleton(spec, base)
+    file = open_weights(base, "--base")
+    encoders = spec.of_kind("text_encoder")
+    there = [part.name for part in encoders if tensors_of_part(file, spec, part, alone=False)]
+    try:
+        return setup.load(str(base), PartDtypes(lazy=True), {spec.denoiser, *there})
+    except UserError as error:
+        error.field = "--base"
+        raise
+
+
 def convert_adapter(
     source: Path,
     target: Path,
@@ -114,10 +138,7 @@ def convert_adapter(
     report(f"reading {source}")
     tensors, metadata = read_tensors(source)
     setup = find_family(metadata, family)
-    if base is not None and base.is_file():
-        model = setup.load(str(base), PartDtypes(lazy=True))
-    else:
-        model = skeleton(setup.spec, base)
+    model = layers_of(setup, base)
     file = match_adapter(tensors, metadata, model, str(source))
     for note in file.notes:
         report(note)
