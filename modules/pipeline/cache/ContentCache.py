@@ -283,13 +283,8 @@ class ContentCache:
             ]
             if len(small) < 16:
                 return
-            old, self._flushed_at = list(small), time.monotonic()
-            for name in old:
-                shard = self._shard(name)
-                for key in self._shards[name]:
-                    self._forget_key(key)
-                    self._flushed_at = time.monotonic()
-                    self.put(key, shard.tensors(key))
+            self._flushed_at = time.monotonic()
+            old = [name for name in small if self._add_again(name)]
             self.flush()
             for name in old:
                 self._forget(name)
@@ -300,5 +295,19 @@ class ContentCache:
                     _log.info("%s is in use and stays", self.folder / name)
             self.rescan()
 
-    def _forget_key(self, key: str) -> None:
-        self._where.pop(key, None)
+    def _add_again(self, name: str) -> bool:
+        """Add the entries of a shard once more, so that it can be removed after the next flush. Returns ``False`` if it
+        is damaged, which the new checksums would hide.
+        """
+        shard, entries = self._shard(name), self._shards[name]
+        for key, sums in entries.items():
+            tensors = shard.tensors(key)
+            try:
+                check(key, tensors, sums)
+            except ValueError as error:
+                self._set_aside(name, str(error))
+                return False
+            self._where.pop(key, None)
+            self._flushed_at = time.monotonic()
+            self.put(key, tensors)
+        return True
