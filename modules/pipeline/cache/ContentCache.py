@@ -275,11 +275,12 @@ class ContentCache:
         """Merge small shards into large ones, because many short sessions leave many small files."""
         with self._lock:
             self.flush()
+            # another process may have merged some of them meanwhile
+            self.rescan()
             small = [
                 name
                 for name in sorted(self._shards)
-                if len(self._shards[name]) < SHARD_ENTRIES // 4
-                and (self.folder / name).stat().st_size < SHARD_BYTES // 4
+                if len(self._shards[name]) < SHARD_ENTRIES // 4 and self._verified[name][0] < SHARD_BYTES // 4
             ]
             if len(small) < 16:
                 return
@@ -297,17 +298,19 @@ class ContentCache:
 
     def _add_again(self, name: str) -> bool:
         """Add the entries of a shard once more, so that it can be removed after the next flush. Returns ``False`` if it
-        is damaged, which the new checksums would hide.
+        is gone, because another process merges them too, or is damaged, which the new checksums would hide.
         """
-        shard, entries = self._shard(name), self._shards[name]
-        for key, sums in entries.items():
-            tensors = shard.tensors(key)
-            try:
+        try:
+            shard = self._shard(name)
+            for key, sums in self._shards[name].items():
+                tensors = shard.tensors(key)
                 check(key, tensors, sums)
-            except ValueError as error:
-                self._set_aside(name, str(error))
-                return False
-            self._where.pop(key, None)
-            self._flushed_at = time.monotonic()
-            self.put(key, tensors)
+                self._where.pop(key, None)
+                self._flushed_at = time.monotonic()
+                self.put(key, tensors)
+        except FileNotFoundError:
+            return False
+        except ValueError as error:
+            self._set_aside(name, str(error))
+            return False
         return True
