@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
-from modules.util.errors import UserError
+from modules.modelSetup.training import check_weights
+from modules.util.errors import DataError, UserError
 from scripts import train
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config
@@ -86,6 +87,17 @@ def test_a_model_with_undefined_weights_is_named_before_the_first_step(
     assert name.removeprefix("text_model.") in caught.value.message
     assert caught.value.field == "base_model_name"
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["bn.running_mean", "bn.running_var"])
+def test_undefined_statistics_of_latents_are_named(tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(tiny_folder("FLUX_2"), tmp_path / "model"))
+    (file,) = (folder / "vae").glob("*.safetensors")
+    state = load_file(file)
+    state[name][1] = float("nan")
+    save_file(state, file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=f"1 of the .* numbers of {name} in the vae of model are NaN"):
+        check_weights(tiny_setup("FLUX_2").load(str(folder)))
 
 
 @pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
