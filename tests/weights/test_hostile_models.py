@@ -71,6 +71,26 @@ def test_more_layers_than_tensors_are_refused_at_once(
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("place", "field", "value"),
+    [
+        ("unet", "down_block_types", ["CrossAttnDownBlock2D", 7]),
+        ("text_encoder", "projection_dim", "x"),
+        ("text_encoder", "intermediate_size", []),
+        ("text_encoder", "num_attention_heads", 0),
+        ("vae", "scaling_factor", {}),
+        ("vae", "down_block_types", []),
+    ],
+)
+def test_a_config_that_no_part_can_be_made_of_is_named(
+    tmp_path: Path, place: str, field: str, value: object, lazy: bool
+) -> None:
+    folder = changed(tmp_path / "model", f"{place}/config.json", **{field: value})
+    with pytest.raises(UserError, match=place):
+        tiny_setup().load(str(folder), PartDtypes(lazy=lazy))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["unet", "text_encoder", "vae"])
 def test_a_model_with_undefined_weights_is_named_before_the_first_step(
