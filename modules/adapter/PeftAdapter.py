@@ -120,7 +120,9 @@ class AdapterHandle:
             scaling[NAME] = self._whole.setdefault(path, scaling[NAME]) * strength
 
     def rank(self, path: str) -> int:
-        return int(self.layers[path].r[NAME])
+        """The rank of the adapter at ``part.path``; for OFT_2 the size of its blocks."""
+        layer = self.layers[path]
+        return int(getattr(layer, "oft_block_size", layer.r)[NAME])
 
     def detach(self) -> None:
         """Remove the adapters and restore the model. This handle must not be used afterwards."""
