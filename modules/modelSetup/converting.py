@@ -38,7 +38,7 @@ from modules.util.errors import ConfigError, DataError, UnsupportedError, UserEr
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
-from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
+from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
 from modules.weights import one_file
 from modules.weights.part_files import part_tensors as tensors_of_part
@@ -338,6 +338,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
         raise UnsupportedError(f"{source} is not a pickle: its name must end in {', '.join(PICKLED)}")
     report(f"reading {source}")
     entries = checkpoint_entries(source, old=True)
+    _check_storable(source, entries)
     tensors = {name: lazily(value) for name, value in entries.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise DataError(f"{source} holds no tensors")
@@ -347,3 +348,21 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     report(f"writing {counted(len(tensors), 'tensor')} to {target}")
     with atomic_path(target) as temporary:
         write_lazily(tensors, temporary, {"format": "pt"})
+
+
+def _check_storable(source: Path, entries: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if the name or the type of a tensor cannot be in a safetensors file."""
+    for name, value in entries.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        kind = str(value.dtype).removeprefix("torch.")
+        if kind not in TYPES.values():
+            raise UnsupportedError(
+                f"{source}: {name!a} has numbers of the type {kind}, which safetensors files cannot hold",
+                hint="convert it to floating-point numbers in the program that made it",
+            )
+        if name == "__metadata__" or name != name.encode("utf-8", "replace").decode("utf-8"):
+            raise DataError(
+                f"{source}: a tensor in a safetensors file cannot be called {name!a}",
+                hint="rename it in the program that made it",
+            )

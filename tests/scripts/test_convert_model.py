@@ -336,3 +336,21 @@ def test_a_clean_pickle_becomes_an_adapter(tmp_path: Path, capsys: pytest.Captur
     model = tiny_model(SD)
     attach(model, AdapterOptions(), read_adapter(tmp_path / "b.safetensors", model))
     assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("c", torch.zeros(2, dtype=torch.complex128), "'c' has numbers of the type complex128"),
+        ("q", torch.zeros(2, dtype=torch.float8_e5m2fnuz), "'q' has numbers of the type float8_e5m2fnuz"),
+        ("__metadata__", torch.zeros(2), "cannot be called '__metadata__'"),
+        ("a\udc80", torch.zeros(2), "cannot be called 'a\\udc80'"),
+    ],
+)
+def test_tensors_that_safetensors_cannot_hold_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: torch.Tensor, said: str
+) -> None:
+    torch.save({"weight": torch.ones(2), name: value}, tmp_path / "a.pt")
+    assert convert("pickle", tmp_path / "a.pt", tmp_path / "a.safetensors") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "a.safetensors").exists()
