@@ -40,7 +40,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     adapter.add_argument("source", type=Path)
     adapter.add_argument("target", type=Path)
     adapter.add_argument(
-        "--base", type=Path, help="the model that the adapter is for; only the configs of a folder are read"
+        "--base", type=Path, help="the model it is for: a folder, of which only configs are read, or a file"
     )
     _common(adapter, ADAPTERS, "; by default what the file says")
     merge = commands.add_parser("merge", help="merge an adapter into a model")

@@ -60,6 +60,7 @@ def run_model(options: Options, progress: ProgressLine) -> None:
 
     setup = create_model_setup(options.family)
     report(f"reading {options.base}")
+    dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
     model = converting.load_lazily(options.base, setup, options.to, False, {})
     for path, strength in adapters_of(options):
         file = read_adapter(path, model)
@@ -67,9 +68,8 @@ def run_model(options: Options, progress: ProgressLine) -> None:
             report(note)
         report(f"{path}: {file.kind} on {len(file.layers)} layers, strength {strength:g}")
         converting.report_lost_layers(model, file, options.to, report)
-        converting.merge(model, file, strength)
+        converting.merge(model, file, strength, dtype)
     if not options.dry_run:
-        dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
         converting.write_model(model, options.target, options.to, dtype, report)
 
 

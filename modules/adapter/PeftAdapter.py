@@ -16,7 +16,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
-from modules.adapter.magnitudes import measure_inputs
+from modules.adapter.magnitudes import measure_inputs, weaken
 from modules.model.libraries import BITSANDBYTES, unseen
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
@@ -107,6 +107,9 @@ class AdapterHandle:
             UnsupportedError: the adapters are of a type that rotates weights instead of adding to them.
         """
         for path, layer in self.layers.items():
+            if self.options.decompose:
+                weaken(layer, NAME, strength)
+                continue
             scaling = getattr(layer, "scaling", {})
             if NAME not in scaling:
                 raise UnsupportedError(
@@ -117,7 +120,9 @@ class AdapterHandle:
             scaling[NAME] = self._whole.setdefault(path, scaling[NAME]) * strength
 
     def rank(self, path: str) -> int:
-        return int(self.layers[path].r[NAME])
+        """The rank of the adapter at ``part.path``; for OFT_2 the size of its blocks."""
+        layer = self.layers[path]
+        return int(getattr(layer, "oft_block_size", layer.r)[NAME])
 
     def detach(self) -> None:
         """Remove the adapters and restore the model. This handle must not be used afterwards."""
@@ -180,8 +185,12 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
         field = "" if source is None else "lora_model_name"
         check_readable(part, bases, options.kind, options.decompose, field)
     for part, paths in chosen.items():
-        sizes = {path: _size(options, f"{part}.{path}", ranks, alphas) for path in paths}
-        for path, layer in _wrap(model.module(part), part, options, sizes).items():
+        module = model.module(part)
+        sizes = {
+            path: _size(options, f"{part}.{path}", ranks, alphas, module.get_submodule(path))
+            for path in paths
+        }
+        for path, layer in _wrap(module, part, options, sizes).items():
             layers[f"{part}.{path}"] = layer
             if options.decompose and not options.decompose_outputs:
                 measure_inputs(layer, NAME)
@@ -250,7 +259,7 @@ def _wrap(
         sizes: path -> arguments of its layer, see ``_size``.
     """
     _prepare_peft()
-    settings, kinds = _settings(options)
+    settings, kinds = _settings(options, by_count=any(size["r"] for size in sizes.values()))
     bases = {path: layer for path, layer in module.named_modules() if path in sizes}
     if len(bases) != len(sizes):
         raise RuntimeError(f"{len(bases)} layers of {part} were found instead of {len(sizes)}")
@@ -274,23 +283,34 @@ def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str,
 
 
 def _size(
-    options: AdapterOptions, name: str, ranks: Mapping[str, int], alphas: Mapping[str, float]
+    options: AdapterOptions, name: str, ranks: Mapping[str, int], alphas: Mapping[str, float], base: Any
 ) -> dict[str, float]:
-    """The arguments of peft's layers that may differ between layers."""
+    """The arguments of peft's layers that may differ between layers.
+
+    Args:
+        base: the layer that is adapted.
+    """
     if options.kind == "OFT_2":
-        # the size of its blocks is in the settings
-        return {"r": 0}
+        # a new adapter has the size of its blocks in the settings, which does not fit every layer; in a file, each
+        # layer has its own
+        inputs = base.weight[0].numel() if isinstance(base, nn.Conv2d) else base.in_features
+        return {"r": max(1, inputs // ranks[name]) if name in ranks else 0}
     alpha = "lora_alpha" if options.kind == "LORA" else "alpha"
     return {"r": ranks.get(name, options.rank), alpha: alphas.get(name, options.alpha)}
 
 
-def _settings(options: AdapterOptions) -> tuple[PeftConfig, ModuleType]:
-    """Return the settings that peft's layers have in common, and the package with their classes."""
+def _settings(options: AdapterOptions, by_count: bool) -> tuple[PeftConfig, ModuleType]:
+    """Return the settings that peft's layers have in common, and the package with their classes.
+
+    Args:
+        by_count: whether each layer is given its number of blocks, for OFT_2.
+    """
     from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
     from peft.tuners import loha, lokr, lora, oft
 
     if options.kind == "OFT_2":
-        return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout), oft
+        count, size = (1, 0) if by_count else (0, options.rank)
+        return OFTConfig(r=count, oft_block_size=size, module_dropout=options.dropout), oft
     if options.kind == "LORA":
         settings = LoraConfig(
             lora_dropout=options.dropout,

@@ -84,6 +84,28 @@ class _Variant:
         return merged
 
 
+class _Weakened:
+    """The operations of a variant, with all it changes in a layer's output times a strength.
+
+    The scaling of the low-rank change alone would leave the magnitudes at full strength. Other programs scale the
+    change of the whole weight, and so does merging.
+    """
+
+    def __init__(self, whole: Any, strength: float) -> None:
+        self.whole, self.strength = whole, strength
+
+    def forward(self, module: Any, *, result: torch.Tensor, **given: Any) -> torch.Tensor:
+        changed: torch.Tensor = self.whole.forward(module, result=result, **given)
+        return result + self.strength * (changed - result)
+
+
+def weaken(layer: Any, adapter: str, strength: float) -> None:
+    """Multiply what one of peft's DoRA layers changes. A later strength replaces this one."""
+    variant = layer.lora_variant[adapter]
+    whole = variant.whole if isinstance(variant, _Weakened) else variant
+    layer.lora_variant[adapter] = whole if strength == 1.0 else _Weakened(whole, strength)
+
+
 def measure_inputs(layer: Any, adapter: str) -> None:
     """Replace the magnitudes of outputs in one of peft's DoRA layers by those of inputs."""
     layer.lora_magnitude_vector[adapter] = InputMagnitudes(layer.get_base_layer().weight)

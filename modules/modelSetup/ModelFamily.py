@@ -20,7 +20,7 @@ from modules.model.noising.scheduler_config import check_scheduler_config
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.util.files.hub_names import repository
-from modules.weights.loading import FIELD, is_hub_name
+from modules.weights.loading import FIELD, config_errors, is_hub_name
 from modules.weights.part_sources import (
     Sources,
     check_tokenizers,
@@ -179,7 +179,14 @@ class ModelFamily(ABC):
             compute_dtype=dtypes.compute,
         )
         if self.spec.vae in loaded:
-            self._set_latents(model)
+            try:
+                self._set_latents(model)
+            except config_errors() as error:
+                raise UserError(
+                    f"the config of the {self.spec.vae} of {path} cannot be used: {error}",
+                    field=FIELD,
+                    hint="copy or download its config.json again",
+                ) from error
         return model
 
     def _check_channels(self, path: Path, loaded: Mapping[str, Any]) -> None:

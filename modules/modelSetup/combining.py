@@ -18,7 +18,7 @@ from modules.adapter.reading import find_adapter, match_adapter, read_tensors
 from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.converting import Report, find_family, load_lazily
+from modules.modelSetup.converting import Report, find_family, layers_of, load_lazily
 from modules.modelSetup.registry import create_model_setup
 from modules.util.display import counted
 from modules.util.errors import DataError, UnsupportedError
@@ -26,7 +26,6 @@ from modules.util.jsonio import atomic_path
 from modules.util.rng import generator
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.util.tensors.tensor_files import write_safetensors
-from modules.weights.skeleton import skeleton
 
 OVERSAMPLED = 16
 POWERS = 4
@@ -100,7 +99,7 @@ def add_adapters(
         find_adapter(path)
     read = [(path, *read_tensors(path)) for path, _ in files]
     setup = find_family(read[0][2], family)
-    model = skeleton(setup.spec, base)
+    model = layers_of(setup, base)
     notes: list[str] = []
     matched: list[tuple[AdapterFile, float]] = []
     for (path, tensors, metadata), (_, strength) in zip(read, files, strict=True):

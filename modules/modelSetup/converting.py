@@ -30,7 +30,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.gguf_layers import GgufTensor
 from modules.model.lazy_modules import lazy_base_tensors, replace_tensor
 from modules.model.Model import Model
-from modules.model.weight_files import checkpoint_entries
+from modules.model.weight_files import checkpoint_entries, open_weights
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.display import counted
@@ -38,9 +38,10 @@ from modules.util.errors import ConfigError, DataError, UnsupportedError, UserEr
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
-from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
+from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
 from modules.weights import one_file
+from modules.weights.part_files import part_tensors as tensors_of_part
 from modules.weights.saving import part_tensors, save_folder
 from modules.weights.skeleton import skeleton
 
@@ -93,6 +94,29 @@ def find_family(metadata: dict[str, str], given: str | None) -> BaseModelSetup:
     return create_model_setup(fitting[0])
 
 
+def layers_of(setup: BaseModelSetup, base: Path | None) -> Model:
+    """The denoiser and the text encoders of a model, of which only names and shapes are used.
+
+    Args:
+        base: a diffusers folder, whose weights are not read, or a file, which may lack text encoders; by default the
+            family as published.
+
+    Raises:
+        UserError: the base is not a model of the family, or is needed.
+    """
+    spec = setup.spec
+    if base is None or not base.is_file():
+        return skeleton(spec, base)
+    file = open_weights(base, "--base")
+    encoders = spec.of_kind("text_encoder")
+    there = [part.name for part in encoders if tensors_of_part(file, spec, part, alone=False)]
+    try:
+        return setup.load(str(base), PartDtypes(lazy=True), {spec.denoiser, *there})
+    except UserError as error:
+        error.field = "--base"
+        raise
+
+
 def convert_adapter(
     source: Path,
     target: Path,
@@ -114,10 +138,7 @@ def convert_adapter(
     report(f"reading {source}")
     tensors, metadata = read_tensors(source)
     setup = find_family(metadata, family)
-    if base is not None and base.is_file():
-        model = setup.load(str(base), PartDtypes(lazy=True))
-    else:
-        model = skeleton(setup.spec, base)
+    model = layers_of(setup, base)
     file = match_adapter(tensors, metadata, model, str(source))
     for note in file.notes:
         report(note)
@@ -182,7 +203,7 @@ def merge_adapter(
         report(note)
     report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {counted(len(file.layers), 'layer')}")
-    merge(model, file, strength)
+    merge(model, file, strength, dtype)
     write_model(model, target, kind, dtype, report)
 
 
@@ -195,10 +216,14 @@ def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Repor
         )
 
 
-def merge(model: Model, file: AdapterFile, strength: float) -> None:
+def merge(model: Model, file: AdapterFile, strength: float, dtype: torch.dtype | None = None) -> None:
     """Merge an adapter lazily into those weights of a model that are in files.
 
     The change, times ``strength``, is added in float32 when a weight is read.
+
+    Args:
+        dtype: type of the merged weights; ``None`` keeps that of the base. Rounding the sum to a narrower one first
+            would lose small changes.
 
     Raises:
         UnsupportedError: the weights are stored in GGUF blocks.
@@ -216,20 +241,24 @@ def merge(model: Model, file: AdapterFile, strength: float) -> None:
         module = model.module(part)
         name = f"{path}.weight"
         base = lazy_base_tensors(module)[name]
-        replace_tensor(
-            module,
-            name,
-            replace(base, read=partial(_merged, model, file, (part, path), base, strength), part=None),
-        )
+        stored_as = dtype or base.dtype
+        read = partial(_merged, model, file, (part, path), base, strength, stored_as)
+        replace_tensor(module, name, replace(base, dtype=stored_as, read=read, part=None))
 
 
 @torch.no_grad()
-def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, strength: float) -> torch.Tensor:
+def _merged(
+    model: Model,
+    file: AdapterFile,
+    place: Place,
+    base: LazyTensor,
+    strength: float,
+    stored_as: torch.dtype,
+) -> torch.Tensor:
     """The merged weight of one layer. The layer is created, adapted and merged separately."""
     part, path = place
     layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
-    before = base.read()
-    stored_as, before = before.dtype, before.float()
+    before = base.read().float()
     layer.weight, layer.bias = nn.Parameter(before, requires_grad=False), None
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
     only = replace(file, layers={place: file.layers[place]})
@@ -309,6 +338,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
         raise UnsupportedError(f"{source} is not a pickle: its name must end in {', '.join(PICKLED)}")
     report(f"reading {source}")
     entries = checkpoint_entries(source, old=True)
+    _check_storable(source, entries)
     tensors = {name: lazily(value) for name, value in entries.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise DataError(f"{source} holds no tensors")
@@ -318,3 +348,21 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     report(f"writing {counted(len(tensors), 'tensor')} to {target}")
     with atomic_path(target) as temporary:
         write_lazily(tensors, temporary, {"format": "pt"})
+
+
+def _check_storable(source: Path, entries: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if the name or the type of a tensor cannot be in a safetensors file."""
+    for name, value in entries.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        kind = str(value.dtype).removeprefix("torch.")
+        if kind not in TYPES.values():
+            raise UnsupportedError(
+                f"{source}: {name!a} has numbers of the type {kind}, which safetensors files cannot hold",
+                hint="convert it to floating-point numbers in the program that made it",
+            )
+        if name == "__metadata__" or name != name.encode("utf-8", "replace").decode("utf-8"):
+            raise DataError(
+                f"{source}: a tensor in a safetensors file cannot be called {name!a}",
+                hint="rename it in the program that made it",
+            )

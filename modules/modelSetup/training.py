@@ -619,7 +619,8 @@ def check_weights(model: Model, variant: str = "") -> None:
                     field="base_model_name",
                     hint="the file is damaged: copy or download it again, or use another one",
                 )
-        for name, weight in module.named_parameters():
+        # statistics of latents are buffers
+        for name, weight in module.state_dict().items():
             if weight.device.type == "meta" or weight.dtype not in _LOOKED_AT:
                 continue
             # a sum is not finite if any number in it is not, and needs no memory

@@ -533,7 +533,10 @@ MERGE_ADAPTERS = ToolSpec(
             choices=tuple(ModelType),
         ),
         ToolField(
-            "--base", "Base model", "Needed only if the layer names cannot be found without it.", Kind.FILE
+            "--base",
+            "Base model",
+            "A file or a folder. Needed only if the layer names cannot be found without it.",
+            Kind.FILE,
         ),
         ToolField(
             "--rank",

@@ -439,9 +439,9 @@ def _filled(
             output_loading_info=True,
             **types,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, _safetensor_error()) as error:
+    except (OSError, *config_errors(), _safetensor_error()) as error:
         raise UserError(
-            f"{part} of {folder} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            f"{part} of {folder} cannot be loaded: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
             field=FIELD,
             hint="the file may be incomplete; copy or download it again",
         ) from error
@@ -581,6 +581,13 @@ def _quiet_progress_bars() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+def config_errors() -> tuple[type[Exception], ...]:
+    """The errors of the libraries about values in a config that no part can be made of."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    return (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError, AttributeError, StrictDataclassError)
 
 
 def _safetensor_error() -> type[Exception]:

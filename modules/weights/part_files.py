@@ -28,7 +28,7 @@ from modules.util.jsonio import read_json
 from modules.util.program_files import RESOURCES
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily
 from modules.weights.keymaps import get_key_map
-from modules.weights.loading import part_class
+from modules.weights.loading import config_errors, part_class
 from modules.weights.open_clip import lazily_from_open_clip
 from modules.weights.other_kinds import NEEDLESS, refuse_strays
 from modules.weights.single_file import file_prefixes, part_prefixes, squeezed, to_ldm
@@ -274,8 +274,9 @@ def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
     try:
         with ShapesOnly():
             return _make(part, config)
-    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
-        raise UserError(f"a config of the {part.name} does not fit its class: {error}") from error
+    except config_errors() as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"a config of the {part.name} does not fit its class: {reason}") from error
 
 
 def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> nn.Module:

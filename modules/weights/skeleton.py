@@ -46,7 +46,7 @@ def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
         raise UnsupportedError(
             f"{spec.label} was published in several sizes: the adapter alone does not say which",
             field="--base",
-            hint="give the model folder the adapter is for; only its config files are read",
+            hint="give the model that the adapter is for: a folder, of which only config files are read, or a file",
         )
     parts: dict[str, Any] = {}
     for part in (*spec.of_kind("denoiser"), *spec.of_kind("text_encoder")):

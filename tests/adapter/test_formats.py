@@ -115,6 +115,22 @@ def test_other_kinds_come_back_from_kohya_files(tmp_path: Path, kind: str) -> No
     assert not (tmp_path / "other.safetensors").exists()
 
 
+def test_the_rank_of_a_rotation_in_the_metadata_is_the_size_of_its_blocks(tmp_path: Path) -> None:
+    path = save_adapter(trained(kind="OFT_2", rank=4), tmp_path / "adapter.safetensors", KOHYA)
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata()["tastemaker.rank"] == "4"
+
+
+@pytest.mark.parametrize("size", [6, 32])
+def test_rotations_whose_blocks_do_not_fit_every_layer_come_back(tmp_path: Path, size: int) -> None:
+    handle = trained(kind="OFT_2", rank=size, parts=("unet", "text_encoder"))
+    assert len({tensor.shape[1] for _, tensor in handle.named_parameters()}) > 1
+    model, again = reread(save_adapter(handle, tmp_path / "adapter.safetensors", KOHYA))
+    state = again.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in handle.state_dict().items())
+    assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+
+
 def test_golden_kohya_keys() -> None:
     tensors = adapter_tensors(known(), KOHYA)
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_out_0"

@@ -249,3 +249,24 @@ def test_a_state_of_the_other_axis_does_not_fit_square_layers_either() -> None:
     inputs, outputs = (trained(decompose_outputs=axis, **only) for axis in (False, True))
     with pytest.raises(DataError, match=r"\(1, 16\) instead of \(16,\)"):
         outputs.load_state_dict(inputs.state_dict())
+
+
+@pytest.mark.parametrize("outputs", [True, False])
+def test_half_the_strength_is_half_of_what_a_layer_changes(outputs: bool) -> None:
+    handle = trained(decompose_outputs=outputs, parts=("unet",))
+    source = torch.Generator().manual_seed(1)
+    inputs, plain, whole = {}, {}, {}
+    for path, layer in handle.layers.items():
+        base = layer.get_base_layer()
+        shape = (4, base.weight.shape[1], *[6] * (base.weight.dim() - 2))
+        inputs[path] = torch.randn(shape, generator=source)
+        plain[path], whole[path] = base(inputs[path]), layer(inputs[path])
+        assert not torch.allclose(plain[path], whole[path], atol=1e-2), path
+    for strength in (0.5, 0.01, -2.0):
+        handle.set_strength(strength)
+        for path, layer in handle.layers.items():
+            # what programs that add it to the weights, and the merged model, have
+            wanted = plain[path] + strength * (whole[path] - plain[path])
+            assert torch.allclose(layer(inputs[path]), wanted, atol=1e-5), (path, strength)
+    handle.set_strength(1.0)
+    assert all(torch.equal(layer(inputs[path]), whole[path]) for path, layer in handle.layers.items())

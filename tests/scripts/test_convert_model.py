@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from modules.model.Model import Model
 from modules.modelSetup.registry import MODEL_SETUPS
 from modules.weights.skeleton import published, skeleton
 from scripts.convert_model import main
+from scripts.merge import main as merge_main
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import write_standard_pipeline
@@ -181,6 +183,33 @@ def test_strength_is_a_share_of_the_change(tmp_path: Path) -> None:
     assert torch.allclose(half[key], (base[key] + full[key]) / 2, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("stored", "script"), [(torch.float8_e4m3fn, "convert_model"), (torch.bfloat16, "merge")]
+)
+def test_a_small_change_survives_in_the_number_format_that_is_asked_for(
+    tmp_path: Path, stored: torch.dtype, script: str
+) -> None:
+    name = "diffusion_pytorch_model.safetensors"
+    layer = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    base = shutil.copytree(tiny_folder(SD), tmp_path / "base")
+    state = {key: tensor.to(stored) for key, tensor in load_file(base / "unet" / name).items()}
+    save_file(state, base / "unet" / name)
+    handle = trained(SD, parts=("unet",), alpha=0.002)
+    adapter = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)
+    change = changes(load_file(adapter))[f"lora_unet_{layer}".replace(".", "_")]
+    words: tuple[object, ...] = ("--family", SD, "--to", "DIFFUSERS", "--dtype", "FLOAT_32")
+    if script == "merge":
+        all_words = ("model", "--adapters", adapter, *words, base, tmp_path / "m")
+        assert merge_main([str(word) for word in all_words]) == 0
+    else:
+        assert convert("merge", base, adapter, tmp_path / "m", *words) == 0
+    before = state[f"{layer}.weight"].float()
+    made = load_file(tmp_path / "m" / "unet" / name)[f"{layer}.weight"]
+    lost = (before + change).to(stored).float() == before
+    assert lost.float().mean() > 0.5 and not torch.any(change == 0.0)
+    assert torch.allclose(made - before, change, atol=1e-7)
+
+
 def test_a_model_into_one_file_and_back(tmp_path: Path) -> None:
     file, folder = tmp_path / "m.safetensors", tmp_path / "m"
     base = write_standard_pipeline(tmp_path / "base")
@@ -307,3 +336,21 @@ def test_a_clean_pickle_becomes_an_adapter(tmp_path: Path, capsys: pytest.Captur
     model = tiny_model(SD)
     attach(model, AdapterOptions(), read_adapter(tmp_path / "b.safetensors", model))
     assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("c", torch.zeros(2, dtype=torch.complex128), "'c' has numbers of the type complex128"),
+        ("q", torch.zeros(2, dtype=torch.float8_e5m2fnuz), "'q' has numbers of the type float8_e5m2fnuz"),
+        ("__metadata__", torch.zeros(2), "cannot be called '__metadata__'"),
+        ("a\udc80", torch.zeros(2), "cannot be called 'a\\udc80'"),
+    ],
+)
+def test_tensors_that_safetensors_cannot_hold_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: torch.Tensor, said: str
+) -> None:
+    torch.save({"weight": torch.ones(2), name: value}, tmp_path / "a.pt")
+    assert convert("pickle", tmp_path / "a.pt", tmp_path / "a.safetensors") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "a.safetensors").exists()

@@ -13,6 +13,8 @@ from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import KOHYA, save_adapter
 from modules.adapter.PeftAdapter import attach
 from modules.modelSetup.combining import Factors, best_factors, best_of_product
+from modules.weights.one_file import save_file
+from scripts.convert_model import main as convert
 from scripts.merge import main
 from tests.scripts.test_convert_model import FLUX, changes
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
@@ -197,3 +199,26 @@ def test_large_matrices_of_low_rank_are_exact_and_others_nearly_the_best() -> No
     short = best_of_product(Factors(up, down), 2)
     wanted = best_factors(up @ down, 2)
     assert torch.allclose(short.up @ short.down, wanted.up @ wanted.down, atol=1e-2)
+
+
+def test_the_base_of_loras_may_be_a_folder_or_a_file_of_its_denoiser(tmp_path: Path) -> None:
+    key = "FLUX_2"
+    model, file = tiny_model(key), tmp_path / "base.safetensors"
+    save_file(model, file)
+    # its size is not that of a published model
+    config = tmp_path / "base.safetensors.config" / "transformer" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_bytes((tiny_folder(key) / "transformer" / "config.json").read_bytes())
+    handle = attach(model, AdapterOptions(parts=("transformer",)))
+    adapter = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)
+    sums, converted = [], []
+    for base in (tiny_folder(key), file):
+        words = ("--base", base, "--to", "LEGACY_LORA", tmp_path / f"{base.name}-sum.safetensors")
+        assert call("adapters", "--adapters", adapter, *words) == 0
+        sums.append(load_file(words[-1]))
+        made = tmp_path / f"{base.name}-converted.safetensors"
+        assert convert(["adapter", str(adapter), str(made), "--base", str(base), "--to", "COMFY_LORA"]) == 0
+        converted.append(load_file(made))
+    for folder, other in (sums, converted):
+        assert folder and folder.keys() == other.keys()
+        assert all(torch.equal(tensor, other[name]) for name, tensor in folder.items())

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
-from modules.util.errors import UserError
+from modules.modelSetup.training import check_weights
+from modules.util.errors import DataError, UserError
 from scripts import train
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config
@@ -70,6 +71,26 @@ def test_more_layers_than_tensors_are_refused_at_once(
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("place", "field", "value"),
+    [
+        ("unet", "down_block_types", ["CrossAttnDownBlock2D", 7]),
+        ("text_encoder", "projection_dim", "x"),
+        ("text_encoder", "intermediate_size", []),
+        ("text_encoder", "num_attention_heads", 0),
+        ("vae", "scaling_factor", {}),
+        ("vae", "down_block_types", []),
+    ],
+)
+def test_a_config_that_no_part_can_be_made_of_is_named(
+    tmp_path: Path, place: str, field: str, value: object, lazy: bool
+) -> None:
+    folder = changed(tmp_path / "model", f"{place}/config.json", **{field: value})
+    with pytest.raises(UserError, match=place):
+        tiny_setup().load(str(folder), PartDtypes(lazy=lazy))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["unet", "text_encoder", "vae"])
 def test_a_model_with_undefined_weights_is_named_before_the_first_step(
@@ -86,6 +107,17 @@ def test_a_model_with_undefined_weights_is_named_before_the_first_step(
     assert name.removeprefix("text_model.") in caught.value.message
     assert caught.value.field == "base_model_name"
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["bn.running_mean", "bn.running_var"])
+def test_undefined_statistics_of_latents_are_named(tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(tiny_folder("FLUX_2"), tmp_path / "model"))
+    (file,) = (folder / "vae").glob("*.safetensors")
+    state = load_file(file)
+    state[name][1] = float("nan")
+    save_file(state, file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=f"1 of the .* numbers of {name} in the vae of model are NaN"):
+        check_weights(tiny_setup("FLUX_2").load(str(folder)))
 
 
 @pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
