@@ -5,10 +5,11 @@ image stays hidden until the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from modules.arena.Contestant import Contestant, Question
 from modules.arena.davidson import all_pairs
@@ -190,11 +191,14 @@ class Arena:
         self._state()
 
     def undo(self) -> None:
-        """Undo the last vote.
+        """Undo the last vote among these contestants.
 
         Raises:
             UserError: there is no vote.
         """
-        if self.store.undo_last() is None:
+        if self.store.undo_last(stays=lambda event: not self._concerns(event.payload)) is None:
             raise UserError("there is nothing to undo")
         self._state()
+
+    def _concerns(self, vote: Mapping[str, Any]) -> bool:
+        return vote["left"] in self._keys and vote["right"] in self._keys

@@ -141,6 +141,16 @@ def test_a_decision_can_be_undone(tmp_path):
     assert question == {k: v for k, v in last.items() if k != "shades"}
 
 
+def test_undo_takes_back_no_vote_on_other_contestants(tmp_path):
+    Voter(tmp_path)(*[{"do": "answer", "best": 0}] * 3)
+    others = Voter(tmp_path, "plain", "third")
+    _, _, refused, _ = others({"do": "undo"})
+    assert refused["type"] == "error" and "nothing to undo" in refused["message"]
+    _, _, _, undone, bye = others({"do": "tie"}, {"do": "undo"})
+    assert (undone["answers"], bye["answers"]) == (0, 0)
+    assert Voter(tmp_path)()[0]["answers"] == 3
+
+
 def test_several_contestants(tmp_path):
     *asked, end = Voter(tmp_path, "plain", "better", "third").until_the_end(brighter)
     assert end["result"]["winner"] == "better" and end["because"] == "decided"
