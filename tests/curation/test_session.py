@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def prefer_high_index(session: CurationSession) -> None:
         session.answer(best=max(question))
     else:
         session.answer(best=max(question), worst=min(question))
+
+
+@pytest.mark.parametrize("mode", list(CurationMode))
+def test_a_prompt_with_thousands_of_images_needs_no_matrix_of_all_of_them(tmp_path, mode):
+    files = tuple(f"{i}.png" for i in range(3000))
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(mode=mode))
+        tracemalloc.start()
+        try:
+            state = session.open(ImageGroup("a fox", "a fox", "1:1", tmp_path, files))
+            if mode.way.compares:
+                state = session.answer(*state.question[:2])
+                best, worst, *_ = (i for answer in state.answers for i in answer.places)
+                assert state.standing.order([worst, 0, best])[0] == best
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert most < 16 * 2**20, "3000 x 3000 numbers alone are 72 MB"
 
 
 @pytest.mark.parametrize("mode", [CurationMode.SMART, CurationMode.FOUR_UP])
