@@ -31,6 +31,7 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from modules.curation.intake.edit_sources import NO_EDITS, SourceFinder  # noqa: E402
 from modules.curation.marking.Marks import Marks  # noqa: E402
+from modules.curation.statistics import valid_answers  # noqa: E402
 from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
 from modules.reward.denoiser_features import FAMILY  # noqa: E402
@@ -154,9 +155,7 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         for pair_id in event.payload.get("pair_ids", []):
             if pair_id in pairs:
                 prompts[event.group_key] = pairs[pair_id]["prompt"]
-    for event in events:
-        if event.kind != "answer":
-            continue
+    for event in valid_answers(events):
         for better, worse, tie in _answer_pairs(event):
             paths = [(base / name).resolve() for name in (better, worse)]
             lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]

@@ -68,6 +68,18 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
     )
 
 
+def valid_answers(events: Iterable[Event]) -> list[Event]:
+    """The ``answer`` events, without those about an image that disappeared or was replaced later."""
+    found: list[Event] = []
+    for event in events:
+        if event.kind == "answer":
+            found.append(event)
+        elif event.kind == "gone":
+            key, gone = event.group_key, set(event.payload["files"])
+            found = [one for one in found if one.group_key != key or gone.isdisjoint(one.payload["places"])]
+    return found
+
+
 @dataclass(frozen=True)
 class ScoreAgreement:
     """The agreement between scores of a reward model and the person; ``share`` is ``None`` if nothing was
