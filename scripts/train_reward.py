@@ -155,15 +155,17 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         for pair_id in event.payload.get("pair_ids", []):
             if pair_id in pairs:
                 prompts[event.group_key] = pairs[pair_id]["prompt"]
+    marks = Marks(events)
+    answered = marks.groups()
     for event in valid_answers(events):
         for better, worse, tie in _answer_pairs(event):
+            answered.add(event.group_key)
             paths = [(base / name).resolve() for name in (better, worse)]
             lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
             missing += lost
             if not lost:
                 group = prompts.get(event.group_key) or _prompt_of(paths[0]) or event.group_key
                 found.append(Comparison(paths[0], paths[1], group, tie=tie))
-    marks = Marks(events)
     for one in marks.comparisons():
         paths = [(base / name).resolve() for name in (one.better, one.worse)]
         lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
@@ -179,7 +181,6 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
             "--images",
             "give the folder the images were picked from",
         )
-    answered = {event.group_key for event in events if event.kind == "answer"} | marks.groups()
     silent = {
         name
         for event in events

@@ -133,6 +133,28 @@ def test_what_was_said_of_an_image_that_the_pair_tool_left_out_is_not_learned(tm
     assert judged == set(names) - {names[best], names[worst]}
 
 
+@pytest.mark.parametrize("before", ["GRID", "SMART"])
+def test_a_pair_chosen_after_looking_or_skipping_is_learned(tmp_path, before):
+    images = tmp_path / "images"
+    images.mkdir()
+    names = tuple(f"{place}.png" for place in range(3))
+    for place, name in enumerate(names):
+        grey(50 * place).save(images / name)
+    group = ImageGroup("a fox", "a fox", "1:1", images, names)
+    with CurationStore(tmp_path / "picked") as store:
+        session = CurationSession(store, SessionSettings(CurationMode(before)))
+        session.open(group)
+        if before == "GRID":
+            session.see(group, names)
+        else:
+            session.skip()
+        session = CurationSession(store, SessionSettings(CurationMode("SELECT")))
+        session.open(group)
+        session.choose(2, 0)
+    (found,) = answer_comparisons(tmp_path / "picked", images)
+    assert load_image(found.better).mean() > load_image(found.worse).mean()
+
+
 def run(folders, tmp_path, capsys, *more):
     out = tmp_path / "taste.safetensors"
     arguments = ["--pairs", str(folders[0]), "--source", DEMO, "--out", str(out), *more]
