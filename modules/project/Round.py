@@ -20,14 +20,20 @@ from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 from modules.util.prompts_file import ENDING
 
-_ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
+_ANSWER = (
+    "(kind = 'judge' AND json_extract(payload, '$.good') IS NOT NULL OR kind = 'answer' AND"
+    " COALESCE(json_extract(payload, '$.best'), json_extract(payload, '$.worst'),"
+    " NULLIF(json_extract(payload, '$.tie'), 0), NULLIF(json_extract(payload, '$.both_bad'), 0)) IS NOT NULL)"
+)
+"""A skipped question is none."""
+_ASKED = f"SELECT group_key FROM events WHERE undone = 0 AND {_ANSWER}"
 _MARKS = (
     "SELECT COUNT(*) FROM events WHERE json_extract(payload, '$.like') IS NOT NULL AND seq IN (SELECT MAX(seq)"
     " FROM events WHERE undone = 0 AND kind = 'mark' GROUP BY group_key, json_extract(payload, '$.file'))"
 )
 """Removing a mark leaves no mark."""
 _ANSWERS = (
-    f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
+    f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND ({_ANSWER}"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
 _DONE_GROUPS = (
@@ -278,8 +284,8 @@ class Round:
 
     @property
     def answers(self) -> int:
-        """Number of answers: questions answered, pairs picked without a question, and images liked or
-        disliked.
+        """Number of answers: questions answered and not skipped, pairs picked without a question, and images liked
+        or disliked.
 
         This is what a taste learns from, and the number that is shown everywhere.
         """
