@@ -32,6 +32,8 @@ from modules.util.pairs.pair_sources import LostSource
 
 SEEN = "seen"
 """Events that record what was on the screen; they are not answers."""
+NOT_UNDONE = (SEEN, "remove")
+"""Events that undo skips. The review has its own undo for the pairs removed there."""
 
 
 class Refused(UserError):
@@ -352,7 +354,7 @@ class CurationSession:
             The key of its group (open that to show it), or ``None`` if there is nothing left to undo.
         """
         event = self.store.undo_last(
-            lambda event: bool(event.payload.get("automatic")), lambda event: event.kind == SEEN
+            lambda event: bool(event.payload.get("automatic")), lambda event: event.kind in NOT_UNDONE
         )
         self._state = None
         return None if event is None else event.group_key

@@ -13,6 +13,7 @@ from modules.curation.choosing.base import AnswerKind
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import Phase, SessionSettings
 from modules.curation.ImageGroup import ImageGroup
+from modules.curation.review.review import PairReview
 from modules.curation.session import CurationSession, Refused
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_exported_file, load_manifest
@@ -357,3 +358,16 @@ def test_the_next_target_counts_from_the_pairs_that_were_made(tmp_path, per_grou
         state = session.pick_now()
         wanted = Phase.CONTINUE if more == per_group else Phase.QUESTION
         assert (state.phase, state.pairs) == (wanted, 3 + more), "asked after as many more as are wanted"
+
+
+def test_undo_takes_back_an_answer_though_a_pair_was_removed_in_the_review_since(tmp_path):
+    session, group = open_session(tmp_path, mode=CurationMode.SELECT)
+    session.choose(0, 1)
+    session.store.close()
+    PairReview(tmp_path / "out").remove("pair_0000")
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(CurationMode.SELECT))
+        assert len(session.open(group).alive) == 4
+        assert session.undo() == group.key
+        assert len(session.state().alive) == 6
+        assert session.undo() is None
