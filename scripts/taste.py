@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +173,10 @@ def move(options: Options, generator: Json) -> Json:
 def run_generate(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     adapter = None if options.adapter is None else project.adapter(options.adapter)
-    if adapter is not None and options.strength is not None:
-        adapter = replace(adapter, strength=options.strength)
+    if options.strength is not None:
+        if adapter is None:
+            raise ConfigError("there is no adapter that it belongs to", "--strength", "name one with --adapter")
+        adapter = adapter.at(options.strength)
     made = generate(project, progress, options.per_prompt, adapter, options.prompts)
     return {**made, "next": next_step(project)}
 
