@@ -280,10 +280,10 @@ class Project:
         Raises:
             DataError: the adapter does not exist.
         """
-        name, _, rest = text.partition("@")
+        name, at, rest = text.rpartition("@")
+        if not at or not rest or user_path(text).is_file():
+            return self._adapter(text.removesuffix("@"))
         found = self._adapter(name)
-        if not rest:
-            return found
         try:
             strength = float(rest)
         except ValueError:

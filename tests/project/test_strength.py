@@ -38,3 +38,14 @@ def test_one_without_an_adapter_is_refused(project, capsys, adapter):
 def test_one_of_an_adapter_is_that_of_its_images(project, tmp_path, capsys):
     told(capsys, "generate", project, "--adapter", tmp_path / "mine.safetensors", "--strength", "0.5")
     assert json.loads((project / "round-1" / "plan.json").read_text())["strength"] == 0.5
+
+
+def test_an_at_sign_in_the_path_of_a_file_is_no_strength(project, tmp_path, capsys):
+    file = tmp_path / "me@home" / "mine@2.safetensors"
+    file.parent.mkdir()
+    file.write_text("mine")
+    told(capsys, "generate", project, "--adapter", f"{file}@0.5")
+    plan = json.loads((project / "round-1" / "plan.json").read_text())
+    assert (plan["adapter"], plan["strength"]) == (str(file), 0.5)
+    assert told(capsys, "generate", project, "--adapter", file, "--strength", "0.5")["made"] == 0
+    assert "'strong' is not a strength" in refused(capsys, "generate", project, "--adapter", f"{file}@strong")
