@@ -51,6 +51,8 @@ from scripts.curate import ProgressLine, add_edits, edit_options, exit_status, p
 Options = argparse.Namespace
 Json = dict[str, Any]
 GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
+MOVABLE = ("json", "base_model", "device", "url", "remote", "lora_folder")
+"""Options that may differ between computers."""
 USUAL_TYPE = "STABLE_DIFFUSION_15"
 IMAGE_OPTIONS = {
     "width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str,
@@ -148,19 +150,12 @@ def generator_of(options: Options) -> Json:
 
 def move(options: Options, generator: Json) -> Json:
     """Change an existing project; only settings that differ between computers are allowed."""
-    if any(
-        (
-            options.prompts,
-            options.to_edit,
-            options.adapter,
-            options.preset,
-            options.workflow,
-            options.checkpoint,
-            options.images,
-        )
-    ):
+    usual = vars(make_parser().parse_args(["new", str(options.dir)]))
+    fixed = [name for name, value in vars(options).items() if value != usual[name] and name not in MOVABLE]
+    if fixed:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise UserError(
-            f"{options.dir} is a project already",
+            f"{options.dir} is a project already, in which {names} cannot change",
             "DIR",
             "choose a new folder; in an existing project only --base-model, --device, --url, --remote and "
             "--lora-folder can change",
