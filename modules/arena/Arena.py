@@ -119,9 +119,16 @@ class Arena:
                 done[low, high].add((vote.prompt, vote.seed))
                 themes[self.contestants[low].theme((vote.prompt, vote.seed))] += 1
         self._left = {
-            pair: [q for q in questions if q not in done[pair]] for pair, questions in self._questions.items()
+            pair: [q for q in questions if q not in done[pair] and self._is_there(pair, q)]
+            for pair, questions in self._questions.items()
         }
-        self.ballot = None if self.ending is not None else self._next(themes)
+        self.ballot: Ballot | None = None  # if the next question cannot be shown, the last one is not asked twice
+        if self.ending is None:
+            self.ballot = self._next(themes)
+
+    def _is_there(self, pair: tuple[int, int], question: Question) -> bool:
+        """Return whether both images still exist."""
+        return all(self.contestants[i].images[question].is_file() for i in pair)
 
     def voted(self) -> list[Voted]:
         """The votes among these contestants, in order, without skips. They reveal who made which image."""
