@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 STORE_NAME = "curation.sqlite"
 SMALL_MANIFEST = 200
+ALL_SHOWN = "all_shown"
+"""Key of the moment, in nanoseconds, whose images were all shown; empty while a prompt is open."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS pairs (
@@ -369,6 +371,23 @@ class CurationStore(EventLog):
                 if not unlink_with_caption(self._owned, name_below(self.output_dir, file)):
                     break  # it is listed but missing: a disk was removed
         remove_sources(self._owned, pair)
+
+    # --- the end of the walk ---
+
+    def note_all_shown(self, began: int | None) -> None:
+        """Note that no prompt is left to show, or that one is.
+
+        Args:
+            began: when the search for images began, in nanoseconds; ``None`` if a prompt is open.
+        """
+        value = "" if began is None else str(began)
+        if (self.meta(ALL_SHOWN) or "") == value:
+            return
+        try:
+            with self._saving():
+                self.set_meta(ALL_SHOWN, value)
+        except UserError as error:
+            log.warning("whether all prompts were shown is not noted: %s", error.message)
 
     # --- the readable file ---
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modules.curation.store import STORE_NAME
+from modules.curation.store import ALL_SHOWN, STORE_NAME
 from modules.project.candidates.SourceShelf import FOLDER, NAME, SourceShelf
 from modules.project.prompts import Task
 from modules.runner.RunDirectory import RunDirectory
@@ -36,6 +36,7 @@ _ANSWERS = (
     f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND ({_ANSWER}"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
+_ALL_SHOWN = f"SELECT CAST(value AS INTEGER) FROM meta WHERE key = '{ALL_SHOWN}'"
 _DONE_GROUPS = (
     "SELECT COUNT(*) FROM events WHERE kind = 'done' AND seq IN"
     " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
@@ -299,6 +300,15 @@ class Round:
     def groups_done(self) -> int:
         """Number of prompts finished in the pair tool."""
         return self._count(_DONE_GROUPS)
+
+    @property
+    def all_shown(self) -> bool:
+        """True if the pair tool has shown every prompt of the candidates; those that look the same count as one, so
+        that this may be fewer than ``prompt_count``.
+        """
+        rows = peek(self.pairs / STORE_NAME, _ALL_SHOWN)
+        began = int(rows[0][0]) if rows else 0
+        return began > 0 and self.candidates.is_dir() and began >= self.candidates.stat().st_mtime_ns
 
     @property
     def prompt_count(self) -> int:
