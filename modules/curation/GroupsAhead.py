@@ -85,7 +85,7 @@ class GroupsAhead:
     ) -> None:
         self.faults: list[ScanFault] = []
         self.began = time.time_ns()
-        """When the scan began, in nanoseconds."""
+        """Start of the scan, in nanoseconds."""
         self._finished = finished
         self._asked_for: set[str] = set()
         self._changed = changed
