@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ from scripts.curate import ProgressLine, add_edits, edit_options, exit_status, p
 Options = argparse.Namespace
 Json = dict[str, Any]
 GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
+MOVABLE = ("json", "base_model", "device", "url", "remote", "lora_folder")
+"""Options that may differ between computers."""
 USUAL_TYPE = "STABLE_DIFFUSION_15"
 IMAGE_OPTIONS = {
     "width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str,
@@ -148,19 +150,12 @@ def generator_of(options: Options) -> Json:
 
 def move(options: Options, generator: Json) -> Json:
     """Change an existing project; only settings that differ between computers are allowed."""
-    if any(
-        (
-            options.prompts,
-            options.to_edit,
-            options.adapter,
-            options.preset,
-            options.workflow,
-            options.checkpoint,
-            options.images,
-        )
-    ):
+    usual = vars(make_parser().parse_args(["new", str(options.dir)]))
+    fixed = [name for name, value in vars(options).items() if value != usual[name] and name not in MOVABLE]
+    if fixed:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise UserError(
-            f"{options.dir} is a project already",
+            f"{options.dir} is a project already, in which {names} cannot change",
             "DIR",
             "choose a new folder; in an existing project only --base-model, --device, --url, --remote and "
             "--lora-folder can change",
@@ -173,8 +168,10 @@ def move(options: Options, generator: Json) -> Json:
 def run_generate(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     adapter = None if options.adapter is None else project.adapter(options.adapter)
-    if adapter is not None and options.strength is not None:
-        adapter = replace(adapter, strength=options.strength)
+    if options.strength is not None:
+        if adapter is None:
+            raise ConfigError("there is no adapter that it belongs to", "--strength", "name one with --adapter")
+        adapter = adapter.at(options.strength)
     made = generate(project, progress, options.per_prompt, adapter, options.prompts)
     return {**made, "next": next_step(project)}
 

@@ -31,6 +31,7 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from modules.curation.intake.edit_sources import NO_EDITS, SourceFinder  # noqa: E402
 from modules.curation.marking.Marks import Marks  # noqa: E402
+from modules.curation.statistics import valid_answers  # noqa: E402
 from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
 from modules.reward.denoiser_features import FAMILY  # noqa: E402
@@ -154,17 +155,17 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         for pair_id in event.payload.get("pair_ids", []):
             if pair_id in pairs:
                 prompts[event.group_key] = pairs[pair_id]["prompt"]
-    for event in events:
-        if event.kind != "answer":
-            continue
+    marks = Marks(events)
+    answered = marks.groups()
+    for event in valid_answers(events):
         for better, worse, tie in _answer_pairs(event):
+            answered.add(event.group_key)
             paths = [(base / name).resolve() for name in (better, worse)]
             lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
             missing += lost
             if not lost:
                 group = prompts.get(event.group_key) or _prompt_of(paths[0]) or event.group_key
                 found.append(Comparison(paths[0], paths[1], group, tie=tie))
-    marks = Marks(events)
     for one in marks.comparisons():
         paths = [(base / name).resolve() for name in (one.better, one.worse)]
         lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
@@ -180,7 +181,6 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
             "--images",
             "give the folder the images were picked from",
         )
-    answered = {event.group_key for event in events if event.kind == "answer"} | marks.groups()
     silent = {
         name
         for event in events

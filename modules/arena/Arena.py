@@ -5,10 +5,11 @@ image stays hidden until the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from modules.arena.Contestant import Contestant, Question
 from modules.arena.davidson import all_pairs
@@ -118,9 +119,16 @@ class Arena:
                 done[low, high].add((vote.prompt, vote.seed))
                 themes[self.contestants[low].theme((vote.prompt, vote.seed))] += 1
         self._left = {
-            pair: [q for q in questions if q not in done[pair]] for pair, questions in self._questions.items()
+            pair: [q for q in questions if q not in done[pair] and self._is_there(pair, q)]
+            for pair, questions in self._questions.items()
         }
-        self.ballot = None if self.ending is not None else self._next(themes)
+        self.ballot: Ballot | None = None  # if the next question cannot be shown, the last one is not asked twice
+        if self.ending is None:
+            self.ballot = self._next(themes)
+
+    def _is_there(self, pair: tuple[int, int], question: Question) -> bool:
+        """Return whether both images still exist."""
+        return all(self.contestants[i].images[question].is_file() for i in pair)
 
     def voted(self) -> list[Voted]:
         """The votes among these contestants, in order, without skips. They reveal who made which image."""
@@ -190,11 +198,14 @@ class Arena:
         self._state()
 
     def undo(self) -> None:
-        """Undo the last vote.
+        """Undo the last vote among these contestants.
 
         Raises:
             UserError: there is no vote.
         """
-        if self.store.undo_last() is None:
+        if self.store.undo_last(stays=lambda event: not self._concerns(event.payload)) is None:
             raise UserError("there is nothing to undo")
         self._state()
+
+    def _concerns(self, vote: Mapping[str, Any]) -> bool:
+        return vote["left"] in self._keys and vote["right"] in self._keys

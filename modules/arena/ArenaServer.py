@@ -43,10 +43,12 @@ class ArenaServer(LineServer):
         arena = self._arena
         common = {"answers": arena.tally.votes, "left": arena.left, **more}
         if arena.ballot is None:
-            assert arena.ending is not None
+            ending = arena.ending
+            if ending is None:
+                raise UserError("the next question cannot be shown", hint="start again: no vote is lost")
             return {
                 "type": "finished",
-                "because": arena.ending.value,
+                "because": ending.value,
                 **common,
                 "result": arena.tally.to_dict(),
             }

@@ -158,6 +158,8 @@ class GroupWalk:
                 self._show(group)
                 return
             self._close(group, state)
+        if not self._ahead.status().searching:
+            self.session.store.note_all_shown(self._ahead.began)
 
     def _close(self, group: ImageGroup, state: GroupState) -> None:
         self._finished[group.key] = None
@@ -167,6 +169,7 @@ class GroupWalk:
     def _show(self, group: ImageGroup) -> None:
         self._open = group
         self._unfinish(group.key)
+        self.session.store.note_all_shown(None)
 
     def _unfinish(self, key: str) -> None:
         self._finished.pop(key, None)

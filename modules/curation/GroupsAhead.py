@@ -84,6 +84,8 @@ class GroupsAhead:
         gentle: bool = False,
     ) -> None:
         self.faults: list[ScanFault] = []
+        self.began = time.time_ns()
+        """Start of the scan, in nanoseconds."""
         self._finished = finished
         self._asked_for: set[str] = set()
         self._changed = changed

@@ -9,7 +9,7 @@ a win for each side in both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,10 @@ Floats = npt.NDArray[np.float64]
 ELO_START = 1500.0
 ELO_K = 32.0
 DRAWS = 512
+WHOLE_FIT = 256
+"""Up to this many images, the fit includes those that were never compared; sessions of usual size keep their
+figures to the last bit.
+"""
 PRIOR_STD = 1.8
 """Standard deviation of quality among images of one prompt, in logits, preferred by the bundled simulation."""
 
@@ -62,15 +66,34 @@ def _normals(count: int) -> Floats:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Quality of the images of one group: ``mean`` (N,) and ``covariance`` (N, N), both in logits."""
+    """Quality of the images of one group, in logits.
+
+    Images that were never compared are independent of all others, so that a prompt with thousands of images needs
+    no matrix of all of them.
+
+    Args:
+        mean: expected quality (N,).
+        covariance: of the fitted images (M, M), in the order of ``rows``; they include all compared images.
+        rows: the row of each fitted image.
+        prior_variance: variance of every other image.
+    """
 
     mean: Floats
     covariance: Floats
+    rows: Mapping[int, int]
+    prior_variance: float
+
+    def _shared(self, first: int, second: int) -> float:
+        """Covariance of two images; the variance if they are the same one."""
+        row, column = self.rows.get(first), self.rows.get(second)
+        if row is None or column is None:
+            return self.prior_variance if first == second else 0.0
+        return float(self.covariance[row, column])
 
     def difference_std(self, first: int, second: int) -> float:
         """Standard deviation of quality[first] - quality[second]."""
-        c = self.covariance
-        return math.sqrt(max(c[first, first] + c[second, second] - 2.0 * c[first, second], 1e-12))
+        apart = self._shared(first, first) + self._shared(second, second) - 2.0 * self._shared(first, second)
+        return math.sqrt(max(apart, 1e-12))
 
     def probability_ordered(self, better: int, worse: int) -> float:
         """Posterior probability that ``better`` really is better than ``worse``."""
@@ -100,10 +123,17 @@ class Posterior:
 
     def _spreads(self, images: Sequence[int]) -> Floats:
         """Best minus worst quality (DRAWS,) of ``images``, over fixed draws."""
-        picked = np.ix_(images, images)
-        factor = np.linalg.cholesky(self.covariance[picked])
+        factor = np.linalg.cholesky(self._joint(images))
         quality = self.mean[list(images)] + _normals(len(images)) @ factor.T
         return np.asarray(quality.max(axis=1) - quality.min(axis=1), dtype=np.float64)
+
+    def _joint(self, images: Sequence[int]) -> Floats:
+        """Covariance of these images, in this order."""
+        known = [place for place, image in enumerate(images) if image in self.rows]
+        rows = [self.rows[images[place]] for place in known]
+        joint = self.prior_variance * np.eye(len(images))
+        joint[np.ix_(known, known)] = self.covariance[np.ix_(rows, rows)]
+        return joint
 
     def order(self) -> list[int]:
         """Indices from best to worst; equal means keep their index order."""
@@ -121,15 +151,16 @@ def bradley_terry(
         prior_std: standard deviation of the Gaussian prior, in logits.
         start: where to start Newton's method (the fit before the last answer), shape (N,).
     """
-    precision = np.eye(count) / prior_std**2
-    quality = np.zeros(count) if start is None else start.copy()
-    if not comparisons:
-        return Posterior(np.zeros(count), np.asarray(np.linalg.inv(precision), dtype=np.float64))
-    first = np.array([c.first for c in comparisons])
-    second = np.array([c.second for c in comparisons])
+    compared = {image for c in comparisons for image in (c.first, c.second)}
+    fitted = list(range(count)) if count <= WHOLE_FIT else sorted(compared)
+    rows = {image: row for row, image in enumerate(fitted)}
+    precision = np.eye(len(fitted)) / prior_std**2
+    quality = np.zeros(len(fitted)) if start is None or not comparisons else start[fitted]
+    first = np.array([rows[c.first] for c in comparisons], dtype=np.intp)
+    second = np.array([rows[c.second] for c in comparisons], dtype=np.intp)
     outcome = np.array([c.outcome for c in comparisons])
     hessian: Floats = precision
-    for _ in range(50):
+    for _ in range(50 if comparisons else 0):
         probability = 1.0 / (1.0 + np.exp(-(quality[first] - quality[second])))
         gradient = quality / prior_std**2
         np.add.at(gradient, first, probability - outcome)
@@ -144,4 +175,7 @@ def bradley_terry(
         quality = quality - step
         if float(np.abs(step).max()) < 1e-8:
             break
-    return Posterior(quality, np.asarray(np.linalg.inv(hessian), dtype=np.float64))
+    mean = np.zeros(count)
+    mean[fitted] = quality
+    covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
+    return Posterior(mean, covariance, rows, 1.0 / (1.0 / prior_std**2))

@@ -21,7 +21,7 @@ from modules.curation.choosing.base import AnswerKind, Settled, WayOfChoosing
 from modules.curation.finished import FinishedGroups
 from modules.curation.group_state import GroupState, Phase, SessionSettings, fold
 from modules.curation.ImageGroup import ImageGroup
-from modules.curation.standing import Answer, all_comparisons, ranked_pairs
+from modules.curation.standing import Answer, compared_images, ranked_pairs
 from modules.curation.store import CurationStore
 from modules.util.display import counted
 from modules.util.dpo_curation_util import Pair
@@ -32,6 +32,8 @@ from modules.util.pairs.pair_sources import LostSource
 
 SEEN = "seen"
 """Events that record what was on the screen; they are not answers."""
+NOT_UNDONE = (SEEN, "remove")
+"""Events that undo skips. The review has its own undo for the pairs removed there."""
 
 
 class Refused(UserError):
@@ -179,7 +181,7 @@ class CurationSession:
             Refused: no image has been preferred to another yet.
         """
         state = self._need(Phase.QUESTION, kind=AnswerKind.COMPARE)
-        judged = {i for c in all_comparisons(state.answers) for i in (c.first, c.second)}
+        judged = compared_images(state.answers)
         order = state.standing.order([i for i in state.alive if i in judged])
         ratings = state.standing.ratings
         if len(order) < 2 or not ratings[order[0]] > ratings[order[-1]]:
@@ -294,10 +296,13 @@ class CurationSession:
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 
     def _certainty(self, best: int, worst: int) -> float | None:
-        """The ranking's certainty of a pair; ``None`` if nothing was compared, or the person decided otherwise."""
-        if not self.way.compares:
+        """The ranking's certainty of a pair; ``None`` if neither image was compared, or the person decided
+        otherwise.
+        """
+        state = self.state()
+        if not self.way.compares or compared_images(state.answers).isdisjoint((best, worst)):
             return None
-        found = self.state().standing.posterior.probability_ordered(best, worst)
+        found = state.standing.posterior.probability_ordered(best, worst)
         return min(1.0, found) if found >= 0.5 else None
 
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
@@ -349,7 +354,7 @@ class CurationSession:
             The key of its group (open that to show it), or ``None`` if there is nothing left to undo.
         """
         event = self.store.undo_last(
-            lambda event: bool(event.payload.get("automatic")), lambda event: event.kind == SEEN
+            lambda event: bool(event.payload.get("automatic")), lambda event: event.kind in NOT_UNDONE
         )
         self._state = None
         return None if event is None else event.group_key

@@ -67,6 +67,11 @@ def all_comparisons(answers: Sequence[Answer]) -> list[Comparison]:
     return [c for answer in answers for c in answer.comparisons()]
 
 
+def compared_images(answers: Sequence[Answer]) -> set[int]:
+    """The images of which an answer says anything."""
+    return {image for c in all_comparisons(answers) for image in (c.first, c.second)}
+
+
 @dataclass(frozen=True)
 class Standing:
     """The ranking of one group after some answers.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
                 low, high = sorted((data["best"], loser))
                 decided.setdefault((event.group_key, low, high), []).append(data["best"])
     repeated = [winners for winners in decided.values() if len(winners) > 1]
-    triples, circles = _circles({key: max(set(w), key=w.count) for key, w in decided.items()})
+    triples, circles = _circles({key: _most_often(winners) for key, winners in decided.items()})
     return AnswerStatistics(
         questions=len(answers),
         answered=len(answers) - sum(count.values()),
@@ -66,6 +67,18 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
         triples=triples,
         circles=circles,
     )
+
+
+def valid_answers(events: Iterable[Event]) -> list[Event]:
+    """The ``answer`` events, without those about an image that disappeared or was replaced later."""
+    found: list[Event] = []
+    for event in events:
+        if event.kind == "answer":
+            found.append(event)
+        elif event.kind == "gone":
+            key, gone = event.group_key, set(event.payload["files"])
+            found = [one for one in found if one.group_key != key or gone.isdisjoint(one.payload["places"])]
+    return found
 
 
 @dataclass(frozen=True)
@@ -100,8 +113,18 @@ def score_agreement(events: Iterable[Event], scores: Mapping[str, float]) -> Sco
     return ScoreAgreement(compared, agreeing, agreeing / compared if compared else None)
 
 
+def _most_often(winners: Sequence[str]) -> str:
+    """The image that won most often; empty if both won equally often."""
+    (first, most), *others = Counter(winners).most_common()
+    return "" if any(count == most for _, count in others) else first
+
+
 def _circles(winner: dict[tuple[str, str, str], str]) -> tuple[int, int]:
-    """Number of triples compared all ways round, and how many of them are circular."""
+    """Number of triples compared all ways round, and how many of them are circular.
+
+    Args:
+        winner: by group and two images, the preferred one; empty if neither is.
+    """
     beaten: dict[tuple[str, str], set[str]] = {}
     met: dict[tuple[str, str], set[str]] = {}
     for (group, low, high), best in winner.items():

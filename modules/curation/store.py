@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 STORE_NAME = "curation.sqlite"
 SMALL_MANIFEST = 200
+ALL_SHOWN = "all_shown"
+"""Key of the moment, in nanoseconds, whose images were all shown; empty while a prompt is open."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS pairs (
@@ -283,12 +286,11 @@ class CurationStore(EventLog):
             sources: the images that all pairs are edits of; copied for each pair.
         """
         entries = []
-        number = self._next_number()
+        names = self._free_names()
         for offset, (chosen, rejected) in enumerate(picks):
             if chosen.resolve() == rejected.resolve():
                 raise DataError(f"chosen and rejected are the same file: {chosen}")
-            name = f"pair_{number + offset:04d}"
-            entry = make_pair(name, chosen, rejected, prompt, aspectratio, sources)
+            entry = make_pair(next(names), chosen, rejected, prompt, aspectratio, sources)
             known = certainties[offset] if offset < len(certainties) else None
             entries.append(entry if known is None else {**entry, "certainty": known})
         with self._transaction():
@@ -333,14 +335,14 @@ class CurationStore(EventLog):
         text = json.dumps(pair, ensure_ascii=False, allow_nan=False)
         self._db.execute("UPDATE pairs SET entry = ? WHERE pair_id = ?", (text, pair["pair_id"]))
 
-    def _next_number(self) -> int:
+    def _free_names(self) -> Iterator[str]:
+        """Names for new pairs, in order. No pair and no file in the folder has any of them."""
         rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'pairs'")
-        number = rows[0][0] if rows and isinstance(rows[0][0], int) else 0
-        while self._number_taken(f"pair_{number:04d}"):
-            number += 1
-        return number
+        first = rows[0][0] if rows and isinstance(rows[0][0], int) else 0
+        names = (f"pair_{number:04d}" for number in count(first))
+        return (name for name in names if not self._name_taken(name))
 
-    def _number_taken(self, pair_id: str) -> bool:
+    def _name_taken(self, pair_id: str) -> bool:
         return self.pair(pair_id) is not None or name_is_taken(self.output_dir, pair_id)
 
     def _insert_pair(self, group_key: str, pair: Pair) -> None:
@@ -369,6 +371,23 @@ class CurationStore(EventLog):
                 if not unlink_with_caption(self._owned, name_below(self.output_dir, file)):
                     break  # it is listed but missing: a disk was removed
         remove_sources(self._owned, pair)
+
+    # --- the end of the walk ---
+
+    def note_all_shown(self, began: int | None) -> None:
+        """Note that no prompt is left to show, or that one is.
+
+        Args:
+            began: when the search for images began, in nanoseconds; ``None`` if a prompt is open.
+        """
+        value = "" if began is None else str(began)
+        if (self.meta(ALL_SHOWN) or "") == value:
+            return
+        try:
+            with self._saving():
+                self.set_meta(ALL_SHOWN, value)
+        except UserError as error:
+            log.warning("whether all prompts were shown is not noted: %s", error.message)
 
     # --- the readable file ---
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ EDITS = f"prompts{ENDING}"
 START = "start.safetensors"
 ARENA = "arena"
 LOCK = ".project.lock"
+LARGEST_STRENGTH = 10.0
 LEFTOVERS = ".tastemaker-*.tmp"
 """Names of folders in which a project was being created."""
 
@@ -57,6 +58,26 @@ class Adapter:
             return "base"
         info = self.file.stat()
         return f"{_digest(self.file, info.st_size, info.st_mtime_ns)}@{self.strength:g}"
+
+    def at(self, strength: float) -> Adapter:
+        """The same adapter at another strength.
+
+        Raises:
+            DataError: there is no adapter, or it cannot have this strength.
+        """
+        if self.file is None:
+            raise DataError(
+                f"{self.name} has no adapter whose strength could be {strength:g}",
+                "--strength",
+                "leave the strength out, or name an adapter, for example last",
+            )
+        if not abs(strength) <= LARGEST_STRENGTH:
+            raise DataError(
+                f"the strength {strength:g} is not between -{LARGEST_STRENGTH:g} and {LARGEST_STRENGTH:g}",
+                "--strength",
+                "1 is the strength of the training",
+            )
+        return replace(self, strength=strength)
 
 
 def _check_empty(owned: Owned, folder: Path) -> None:
@@ -259,25 +280,30 @@ class Project:
         Raises:
             DataError: the adapter does not exist.
         """
-        name, _, rest = text.partition("@")
+        name, at, rest = text.rpartition("@")
+        if not at or not rest or user_path(text).is_file():
+            return self._adapter(text.removesuffix("@"))
+        found = self._adapter(name)
         try:
-            strength = float(rest) if rest else 1.0
+            strength = float(rest)
         except ValueError:
             raise DataError(f"{rest!r} is not a strength", text, "for example round-1@0.7") from None
-        label = f"{name} at {strength:g}" if rest else name
+        return replace(found.at(strength), name=f"{found.name} at {strength:g}")
+
+    def _adapter(self, name: str) -> Adapter:
         if name in ("base", "none"):
             return Adapter("base")
         trained = {f"round-{one.number}": one.adapter_path for one in self.rounds() if one.trained}
         if name == "last" and trained:
             last = list(trained)[-1]
-            return Adapter(label.replace("last", last), trained[last], strength)
+            return Adapter(last, trained[last])
         if name in ("start", "last") and self.file.model.adapter:
-            return Adapter(label.replace("last", "start"), self.folder / self.file.model.adapter, strength)
+            return Adapter("start", self.folder / self.file.model.adapter)
         if name in trained:
-            return Adapter(label, trained[name], strength)
+            return Adapter(name, trained[name])
         path = user_path(name)
         if path.is_file():
-            return Adapter(f"{path.stem} at {strength:g}" if rest else path.stem, path.absolute(), strength)
+            return Adapter(path.stem, path.absolute())
         raise DataError(
             f"there is no adapter {name!r} here",
             hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",

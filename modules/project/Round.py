@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modules.curation.store import STORE_NAME
+from modules.curation.store import ALL_SHOWN, STORE_NAME
 from modules.project.candidates.SourceShelf import FOLDER, NAME, SourceShelf
 from modules.project.prompts import Task
 from modules.runner.RunDirectory import RunDirectory
@@ -20,16 +20,23 @@ from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 from modules.util.prompts_file import ENDING
 
-_ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
+_ANSWER = (
+    "(kind = 'judge' AND json_extract(payload, '$.good') IS NOT NULL OR kind = 'answer' AND"
+    " COALESCE(json_extract(payload, '$.best'), json_extract(payload, '$.worst'),"
+    " NULLIF(json_extract(payload, '$.tie'), 0), NULLIF(json_extract(payload, '$.both_bad'), 0)) IS NOT NULL)"
+)
+"""A skipped question is none."""
+_ASKED = f"SELECT group_key FROM events WHERE undone = 0 AND {_ANSWER}"
 _MARKS = (
     "SELECT COUNT(*) FROM events WHERE json_extract(payload, '$.like') IS NOT NULL AND seq IN (SELECT MAX(seq)"
     " FROM events WHERE undone = 0 AND kind = 'mark' GROUP BY group_key, json_extract(payload, '$.file'))"
 )
 """Removing a mark leaves no mark."""
 _ANSWERS = (
-    f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
+    f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND ({_ANSWER}"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
+_ALL_SHOWN = f"SELECT CAST(value AS INTEGER) FROM meta WHERE key = '{ALL_SHOWN}'"
 _DONE_GROUPS = (
     "SELECT COUNT(*) FROM events WHERE kind = 'done' AND seq IN"
     " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
@@ -278,8 +285,8 @@ class Round:
 
     @property
     def answers(self) -> int:
-        """Number of answers: questions answered, pairs picked without a question, and images liked or
-        disliked.
+        """Number of answers: questions answered and not skipped, pairs picked without a question, and images liked
+        or disliked.
 
         This is what a taste learns from, and the number that is shown everywhere.
         """
@@ -293,6 +300,15 @@ class Round:
     def groups_done(self) -> int:
         """Number of prompts finished in the pair tool."""
         return self._count(_DONE_GROUPS)
+
+    @property
+    def all_shown(self) -> bool:
+        """True if the pair tool has shown every prompt of the candidates; those that look the same count as one, so
+        that this may be fewer than ``prompt_count``.
+        """
+        rows = peek(self.pairs / STORE_NAME, _ALL_SHOWN)
+        began = int(rows[0][0]) if rows else 0
+        return began > 0 and self.candidates.is_dir() and began >= self.candidates.stat().st_mtime_ns
 
     @property
     def prompt_count(self) -> int:

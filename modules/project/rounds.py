@@ -66,7 +66,7 @@ def step_after(one: Round, voted: bool, made: bool) -> str:
         return "train"
     if not made:
         return "generate"
-    picked = one.pair_count >= ENOUGH_PAIRS or one.groups_done >= one.prompt_count
+    picked = one.pair_count >= ENOUGH_PAIRS or one.groups_done >= one.prompt_count or one.all_shown
     return "train" if picked and one.pair_count >= 2 else "pick"
 
 

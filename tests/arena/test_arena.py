@@ -141,6 +141,39 @@ def test_a_decision_can_be_undone(tmp_path):
     assert question == {k: v for k, v in last.items() if k != "shades"}
 
 
+def test_undo_takes_back_no_vote_on_other_contestants(tmp_path):
+    Voter(tmp_path)(*[{"do": "answer", "best": 0}] * 3)
+    others = Voter(tmp_path, "plain", "third")
+    _, _, refused, _ = others({"do": "undo"})
+    assert refused["type"] == "error" and "nothing to undo" in refused["message"]
+    _, _, _, undone, bye = others({"do": "tie"}, {"do": "undo"})
+    assert (undone["answers"], bye["answers"]) == (0, 0)
+    assert Voter(tmp_path)()[0]["answers"] == 3
+
+
+@pytest.mark.parametrize("names", [("plain", "better"), ("plain", "better", "third")])
+def test_images_that_disappear_while_voting_are_not_asked_about_and_no_vote_counts_twice(tmp_path, names):
+    contestants = [made(tmp_path, name, 2, 6) for name in names]
+    with VoteStore(tmp_path / "arena") as store:
+        arena = Arena(store, contestants)
+        left = {1, 4}
+        for path in (tmp_path / "better").iterdir():
+            if int(path.stem[-1]) not in left and (arena.ballot.prompt, arena.ballot.seed) != (
+                f"prompt {path.stem[0]}",
+                int(path.stem[-1]),
+            ):
+                path.unlink()
+        asked = []
+        while (ballot := arena.ballot) is not None:
+            assert all(path.is_file() for path in ballot.show)
+            asked.append((frozenset((ballot.left, ballot.right)), ballot.prompt, ballot.seed))
+            arena.answer(None)
+            assert arena.tally.votes == len(set(asked)) == len(asked)
+        with_better = [seed for pair, _, seed in asked[1:] if 1 in pair]
+        assert len(with_better) >= 3 and set(with_better) <= left
+        assert (arena.ending.value, arena.left) == ("images", 0)
+
+
 def test_several_contestants(tmp_path):
     *asked, end = Voter(tmp_path, "plain", "better", "third").until_the_end(brighter)
     assert end["result"]["winner"] == "better" and end["because"] == "decided"

@@ -56,6 +56,18 @@ def test_an_order_against_the_ranking_claims_nothing(tmp_path):
     assert "certainty" not in session.pairs()[0]
 
 
+@pytest.mark.parametrize("mode", ["SMART", "ELO"])
+def test_images_ordered_by_hand_that_were_never_compared_claim_nothing(tmp_path, mode):
+    session, _ = open_session(tmp_path, 6, mode=CurationMode(mode))
+    best, worst = session.state().question
+    session.answer(best, worst)
+    others = [i for i in session.state().alive if i not in (best, worst)]
+    session.export_ranked([best, *others, worst], 3)
+    compared, *ordered = session.pairs()
+    assert compared["certainty"] > 0.5
+    assert ["certainty" in pair for pair in ordered] == [False, False]
+
+
 def test_a_choice_without_comparisons_claims_nothing(tmp_path):
     session, _ = open_session(tmp_path, 4, mode=CurationMode.SELECT)
     session.choose(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from modules.curation.choosing.base import AnswerKind
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import Phase, SessionSettings
 from modules.curation.ImageGroup import ImageGroup
+from modules.curation.review.review import PairReview
 from modules.curation.session import CurationSession, Refused
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_exported_file, load_manifest
@@ -42,6 +44,24 @@ def prefer_high_index(session: CurationSession) -> None:
         session.answer(best=max(question))
     else:
         session.answer(best=max(question), worst=min(question))
+
+
+@pytest.mark.parametrize("mode", list(CurationMode))
+def test_a_prompt_with_thousands_of_images_needs_no_matrix_of_all_of_them(tmp_path, mode):
+    files = tuple(f"{i}.png" for i in range(3000))
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(mode=mode))
+        tracemalloc.start()
+        try:
+            state = session.open(ImageGroup("a fox", "a fox", "1:1", tmp_path, files))
+            if mode.way.compares:
+                state = session.answer(*state.question[:2])
+                best, worst, *_ = (i for answer in state.answers for i in answer.places)
+                assert state.standing.order([worst, 0, best])[0] == best
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert most < 16 * 2**20, "3000 x 3000 numbers alone are 72 MB"
 
 
 @pytest.mark.parametrize("mode", [CurationMode.SMART, CurationMode.FOUR_UP])
@@ -338,3 +358,16 @@ def test_the_next_target_counts_from_the_pairs_that_were_made(tmp_path, per_grou
         state = session.pick_now()
         wanted = Phase.CONTINUE if more == per_group else Phase.QUESTION
         assert (state.phase, state.pairs) == (wanted, 3 + more), "asked after as many more as are wanted"
+
+
+def test_undo_takes_back_an_answer_though_a_pair_was_removed_in_the_review_since(tmp_path):
+    session, group = open_session(tmp_path, mode=CurationMode.SELECT)
+    session.choose(0, 1)
+    session.store.close()
+    PairReview(tmp_path / "out").remove("pair_0000")
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(CurationMode.SELECT))
+        assert len(session.open(group).alive) == 4
+        assert session.undo() == group.key
+        assert len(session.state().alive) == 6
+        assert session.undo() is None

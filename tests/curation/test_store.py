@@ -77,6 +77,29 @@ def test_a_folder_that_has_only_a_manifest_opens(tmp_path, images):
         assert pair["pair_id"] == "pair_0001"
 
 
+@pytest.mark.parametrize("owner", ["manifest", "person"])
+def test_pairs_saved_together_never_take_the_name_of_a_file_that_is_there(tmp_path, images, owner):
+    out = tmp_path / "out"
+    with CurationStore(out) as store:
+        for _ in range(4):
+            store.export("g", [(images[0], images[1])], "a cat", "1:1", {"used": []})
+        for name in ("pair_0001", "pair_0002"):
+            store.remove(name)
+    if owner == "person":
+        save_manifest(out, {"pairs": []})
+        (out / "rejected" / "pair_0003.png").unlink()
+    for name in ("curation.sqlite", "curation.sqlite-wal", "curation.sqlite-shm"):
+        (out / name).unlink(missing_ok=True)
+    before = {path: path.read_bytes() for path in out.glob("*/pair_0003.*")}
+    with CurationStore(out) as store:
+        made = store.export("h", [(images[2], images[3]), (images[4], images[5])] * 2, "a dog", "1:1", {"used": []})
+        names = [pair["pair_id"] for pair in made]
+        assert len(set(names)) == 4
+        assert "pair_0003" not in names
+        assert all((out / pair["chosen_file"]).is_file() for pair in store.pairs())
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_numbers_are_not_used_twice_after_removing(tmp_path, images):
     with CurationStore(tmp_path / "out") as store:
         store.export("g", [(images[0], images[1])], "a cat", "1:1", {"used": []})

@@ -8,6 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
 from modules.reward.base import create_reward
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
@@ -101,6 +105,54 @@ def test_images_that_are_gone_are_named(folders):
     grey(9).save(images / "p4_2.png")
     with pytest.raises(DataError, match="x.png"):
         answer_comparisons(output, images)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_was_said_of_an_image_that_the_pair_tool_left_out_is_not_learned(tmp_path, replaced):
+    images = tmp_path / "images"
+    images.mkdir()
+    names = tuple(f"{place}.png" for place in range(4))
+    for place, name in enumerate(names):
+        grey(50 * place).save(images / name)
+    stats = [(images / name).stat() for name in names]
+    stamps = tuple((one.st_size, one.st_mtime_ns) for one in stats)
+    group = ImageGroup("a fox", "a fox", "1:1", images, names, stamps)
+    with CurationStore(tmp_path / "picked") as store:
+        session = CurationSession(store, SessionSettings(CurationMode("ELO")))
+        session.open(group)
+        best, worst = session.state().question
+        session.answer(best, worst)
+        session.answer(tie=True)
+        (images / names[best]).unlink()
+        if replaced:
+            grey(7, 48).save(images / names[best])
+        session.pick_now()
+        assert names[best] in session.note and not session.pairs()
+    found = answer_comparisons(tmp_path / "picked", images)
+    judged = {path.name for one in found for path in (one.better, one.worse)}
+    assert judged == set(names) - {names[best], names[worst]}
+
+
+@pytest.mark.parametrize("before", ["GRID", "SMART"])
+def test_a_pair_chosen_after_looking_or_skipping_is_learned(tmp_path, before):
+    images = tmp_path / "images"
+    images.mkdir()
+    names = tuple(f"{place}.png" for place in range(3))
+    for place, name in enumerate(names):
+        grey(50 * place).save(images / name)
+    group = ImageGroup("a fox", "a fox", "1:1", images, names)
+    with CurationStore(tmp_path / "picked") as store:
+        session = CurationSession(store, SessionSettings(CurationMode(before)))
+        session.open(group)
+        if before == "GRID":
+            session.see(group, names)
+        else:
+            session.skip()
+        session = CurationSession(store, SessionSettings(CurationMode("SELECT")))
+        session.open(group)
+        session.choose(2, 0)
+    (found,) = answer_comparisons(tmp_path / "picked", images)
+    assert load_image(found.better).mean() > load_image(found.worse).mean()
 
 
 def run(folders, tmp_path, capsys, *more):

@@ -92,8 +92,8 @@ class Marks:
         return sum(map(len, self._said.values()))
 
     def groups(self) -> set[str]:
-        """Groups with any marked or seen image."""
-        return set(self._said)
+        """Groups with any liked or disliked image."""
+        return {key for key, said in self._said.items() if any(like is not None for like in said.values())}
 
     def listed(self) -> list[dict[str, str]]:
         """Every like and dislike: ``file``, ``prompt``, ``mark`` and ``why``, in the format of an import of

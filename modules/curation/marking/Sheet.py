@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from modules.curation.group_state import GroupState
 from modules.curation.GroupWalk import GroupWalk
@@ -21,18 +22,22 @@ class Strip:
     group: ImageGroup
     state: GroupState
 
-    @property
+    @cached_property
     def files(self) -> list[str]:
         """The images that can be marked, in page order."""
         return [self.group.files[i] for i in self.state.question]
 
+    @cached_property
+    def _verdicts(self) -> dict[str, bool | None]:
+        return {self.group.files[i]: verdict for i, verdict in self.state.situation.verdicts.items()}
+
     def mark(self, name: str) -> bool | None:
         """The mark of an image."""
-        return self.state.situation.verdicts.get(self.group.files.index(name))
+        return self._verdicts.get(name)
 
     def is_new(self, name: str) -> bool:
         """Return whether an image was neither marked nor seen."""
-        return self.group.files.index(name) not in self.state.situation.verdicts
+        return name not in self._verdicts
 
 
 class Sheet:

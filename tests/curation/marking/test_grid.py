@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from modules.curation import commands
 from modules.curation.CurationMode import CurationMode
-from modules.curation.group_state import SessionSettings
+from modules.curation.group_state import SessionSettings, fold
 from modules.curation.GroupsAhead import Found, GroupsAhead, ScanControl
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.advice import Known, Next, what_next
 from modules.curation.marking.Marks import MOST_FOR_ONE, Marks
-from modules.curation.marking.Sheet import Sheet
+from modules.curation.marking.Sheet import Sheet, Strip
 from modules.curation.session import CurationSession, Refused
 from modules.curation.standing import likes_to_pairs
 from modules.curation.store import CurationStore
@@ -316,3 +316,24 @@ def test_a_taste_learns_within_prompts_and_across_them_only_where_it_must():
 )
 def test_the_lower_end_of_the_interval_says_what_to_do(liked, looked_at, known, expected):
     assert what_next(liked, looked_at, known) == expected
+
+
+class Name(str):
+    """A file name that counts how often it is compared."""
+
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_page_with_many_images_looks_at_every_name_only_a_few_times(tmp_path):
+    files = tuple(Name(f"{number}.png") for number in range(300))
+    group = ImageGroup("a fox", "a fox", "1:1", tmp_path, files)
+    strip = Strip(group, fold(group, SessionSettings(GRID), []))
+    Name.compared = 0
+    said = {str(name): (strip.is_new(str(name)), strip.mark(str(name))) for name in strip.files}
+    assert set(said.values()) == {(True, None)} and len(said) == 300
+    assert Name.compared < 10 * 300

@@ -148,3 +148,15 @@ def test_statistics_count_circles_ties_and_repeats():
     assert (found.triples, found.circles) == (2, 1)
     assert (found.repeated, found.agreeing) == (2, 1)
     assert found.first_place_share == 3 / 8
+
+
+@pytest.mark.parametrize("again", ["a", "b"])
+def test_two_images_that_each_won_once_make_no_circle(again):
+    """Otherwise the number would depend on the order in which a set lists names."""
+    names = [(f"{one}{number}", f"{two}{number}") for number in range(20) for one, two in ("ab", "bc", "ca")]
+    events = [answer(seq, list(pair), pair[0], group=pair[0][1:]) for seq, pair in enumerate(names)]
+    assert answer_statistics(events).circles == 20
+    events += [answer(99, [f"a{number}", f"b{number}"], f"b{number}", group=str(number)) for number in range(20)]
+    assert (answer_statistics(events).triples, answer_statistics(events).circles) == (20, 0)
+    more = [answer(99, [f"a{number}", f"b{number}"], f"{again}{number}", group=str(number)) for number in range(20)]
+    assert answer_statistics(events + more).circles == (20 if again == "a" else 0)

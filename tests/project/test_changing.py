@@ -1,0 +1,35 @@
+"""What a second ``taste.py new`` may change in an existing project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.project.simulated import refused, told
+
+
+@pytest.fixture
+def project(tmp_path, prompts_file, drawer, capsys) -> Path:
+    told(capsys, "new", tmp_path / "taste", "--prompts", prompts_file, "--base-model", "resources/demo_model")
+    return tmp_path / "taste"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--width", "512"), ("--steps", "7"), ("--sampler", "DDIM"), ("--negative", "blurry"), ("--seed", "9"),
+        ("--card", "8"), ("--model-type", "FLUX_DEV_1"), ("--generator", "comfyui"), ("--near-duplicates", "-1"),
+        ("--slot", "seed=3.seed"), ("--preset", "x"), ("--source-resolution", "512"),
+    ],
+)  # fmt: skip
+def test_what_cannot_change_is_refused_by_name(project, capsys, given):
+    before = (project / "project.json").read_bytes()
+    said = refused(capsys, "new", project, "--base-model", "elsewhere", *given)
+    assert "is a project already" in said and given[0] in said
+    assert (project / "project.json").read_bytes() == before
+
+
+def test_where_things_are_on_this_computer_can_change(project, capsys):
+    places = ("--base-model", "resources/demo_model", "--device", "cpu", "--lora-folder", "loras")
+    assert told(capsys, "new", project, *places)["next"] == "generate"

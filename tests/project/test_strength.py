@@ -1,0 +1,51 @@
+"""Strengths of adapters on the command line: in effect, or refused before anything is planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.project.simulated import refused, told
+
+
+@pytest.fixture
+def project(tmp_path, prompts_file, drawer, capsys) -> Path:
+    told(capsys, "new", tmp_path / "taste", "--prompts", prompts_file, "--base-model", "resources/demo_model")
+    (tmp_path / "mine.safetensors").write_text("mine")
+    return tmp_path / "taste"
+
+
+@pytest.mark.parametrize("strength", ["nan", "inf", "-10.5", "1e9"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_one_that_no_adapter_can_have_is_refused(project, tmp_path, capsys, strength, apart):
+    file = str(tmp_path / "mine.safetensors")
+    given = [file, f"--strength={strength}"] if apart else [f"{file}@{strength}"]
+    assert "not between -10 and 10" in refused(capsys, "generate", project, "--adapter", *given)
+    assert not (project / "round-1" / "plan.json").exists()
+    between = f"base,{tmp_path / 'mine.safetensors'}@{strength}"
+    assert "not between -10 and 10" in refused(capsys, "compare", project, "--between", between, "--result")
+
+
+@pytest.mark.parametrize("adapter", [(), ("--adapter", "none")])
+def test_one_without_an_adapter_is_refused(project, capsys, adapter):
+    said = refused(capsys, "generate", project, *adapter, "--strength", "0.5")
+    assert "--strength" in said and "no adapter" in said
+    assert not (project / "round-1" / "plan.json").exists()
+
+
+def test_one_of_an_adapter_is_that_of_its_images(project, tmp_path, capsys):
+    told(capsys, "generate", project, "--adapter", tmp_path / "mine.safetensors", "--strength", "0.5")
+    assert json.loads((project / "round-1" / "plan.json").read_text())["strength"] == 0.5
+
+
+def test_an_at_sign_in_the_path_of_a_file_is_no_strength(project, tmp_path, capsys):
+    file = tmp_path / "me@home" / "mine@2.safetensors"
+    file.parent.mkdir()
+    file.write_text("mine")
+    told(capsys, "generate", project, "--adapter", f"{file}@0.5")
+    plan = json.loads((project / "round-1" / "plan.json").read_text())
+    assert (plan["adapter"], plan["strength"]) == (str(file), 0.5)
+    assert told(capsys, "generate", project, "--adapter", file, "--strength", "0.5")["made"] == 0
+    assert "'strong' is not a strength" in refused(capsys, "generate", project, "--adapter", f"{file}@strong")
