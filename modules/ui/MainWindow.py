@@ -422,11 +422,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         return session, self.memory
 
     def _restore(self, session: Session) -> None:
-        self.files.path = session.path
-        if session.saved:
-            self.state_.mark_saved()
-        else:
-            self.state_.mark_unsaved()
+        self.files.restore(session.path, session.saved)
         self.state_.restore_typed(session.typed)
         self._refresh_bars()
         if session.run and Path(session.run).is_dir():

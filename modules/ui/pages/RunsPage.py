@@ -314,7 +314,7 @@ class RunsPage(Page):
             config.workspace_dir, config.output_model_destination = str(folder), str(destination)
         elif resume:
             config.continue_last_backup, config.workspace_dir = True, str(run.path)
-        self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), saved=False)
+        self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), file="")
         self.ui.status(said.format(name=run.path.name))
 
     def open_folder(self) -> None:

@@ -60,6 +60,19 @@ def test_what_another_program_wrote_into_the_open_file_is_replaced_only_after_a_
     assert hands.asked == [f"{target} was changed since it was opened. Replace it with the settings of this window?"]
 
 
+def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path: Path) -> None:
+    other, mine = tmp_path / "other.json", tmp_path / "mine.json"
+    for path, epochs in ((other, "11"), (mine, "22")):
+        hands.fill("epochs", epochs)
+        assert hands.window.files.save_to(path)
+    assert hands.window.files.load(other)
+    hands.keys("<Control-z>")
+    hands.wait(lambda: hands.window.title().startswith("mine.json \u2013"))
+    hands.fill("epochs", "33")
+    hands.keys("<Control-s>")
+    assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()
