@@ -42,8 +42,15 @@ class FileActions:
         """The file of the settings; empty if they have none."""
         return self._ui.state.path
 
-    def restore(self, path: str, saved: bool) -> None:
-        """Take up the file of an earlier start of the program."""
+    @property
+    def digest(self) -> str:
+        """A digest of the content that the file had when it was opened or saved last; empty if unknown."""
+        return self._seen.get(self.path, "")
+
+    def restore(self, path: str, digest: str, saved: bool) -> None:
+        """Take up the file of an earlier start of the program: see ``path``, ``digest``."""
+        if digest:
+            self._seen[path] = digest
         state = self._ui.state
         state.path = path
         (state.mark_saved if saved else state.mark_unsaved)()

@@ -60,6 +60,23 @@ def test_what_another_program_wrote_into_the_open_file_is_replaced_only_after_a_
     assert hands.asked == [f"{target} was changed since it was opened. Replace it with the settings of this window?"]
 
 
+def test_what_another_program_wrote_between_two_starts_is_replaced_only_after_a_question(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
+    target = tmp_path / "mine.json"
+    first = open_window()
+    first.fill("epochs", "33")
+    assert first.window.files.save_to(target)
+    first.close()
+    target.write_text(json.dumps({**json.loads(target.read_text()), "epochs": 77}))
+    second = open_window()
+    second.fill("batch_size", "3")
+    second.answer("Cancel")
+    second.keys("<Control-s>")
+    assert json.loads(target.read_text())["epochs"] == 77
+    assert [question.partition(" was ")[0] for question in second.asked] == [str(target)]
+
+
 def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path: Path) -> None:
     other, mine = tmp_path / "other.json", tmp_path / "mine.json"
     for path, epochs in ((other, "11"), (mine, "22")):
