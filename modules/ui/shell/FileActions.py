@@ -77,6 +77,7 @@ class FileActions:
 
     def load(self, path: Path) -> bool:
         """Open a config. If it is invalid, show why and change nothing."""
+        path = path.absolute()  # the next start may be in another folder
         notes: list[str] = []
         try:
             config = load_layered(None, path, check=False, model=self._ui.state.model, notes=notes)

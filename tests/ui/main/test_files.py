@@ -90,6 +90,22 @@ def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path:
     assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
 
 
+def test_a_config_of_the_command_line_is_the_same_file_when_the_program_starts_elsewhere(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mine.json").write_text('{"epochs": 5}')
+    first = open_window()
+    assert first.window.files.load(Path("mine.json"))
+    first.close()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    second = open_window()
+    second.fill("epochs", "7")
+    second.keys("<Control-s>")
+    assert load_config(tmp_path / "mine.json").epochs == 7
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()
