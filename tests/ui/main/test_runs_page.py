@@ -154,6 +154,25 @@ def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
     assert runs.buttons["Undo delete"].instate(["disabled"])
 
 
+def test_a_deleted_run_whose_name_is_taken_can_be_restored_once_it_is_free(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    first = tmp_path / "work" / "first"
+    runs.tree.selection_set("1")
+    hands.focus(runs.tree)
+    hands.keys("<Delete>")
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
+    first.mkdir()
+    (first / "other.txt").write_text("x")
+    hands.click(runs.buttons["Undo delete"])
+    hands.expect_dialog("first")
+    first.rename(tmp_path / "other")
+    hands.click(runs.buttons["Undo delete"])
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
+    assert (first / "samples" / "20.png").is_file()
+
+
 def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
     hands, runs = page
     trash = tmp_path / "work" / TRASH
