@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -118,7 +119,7 @@ class FileActions:
         if self._has_changed(path) and ask_buttons(self._ui, words.CHANGED_TITLE, question, buttons) != 0:
             return False
         try:
-            self._ui.state.config.save(path)
+            self._ui.state.config.save(os.path.realpath(path))  # a link stays one
         except OSError as error:
             self._ui.error(
                 UserError(f"{path} cannot be written: {error.strerror}", hint="choose another folder")
@@ -230,7 +231,7 @@ def write_list(ui: Ui, items: Sequence[BaseConfig], what: str, name: str) -> Non
     chosen = ui.chooser.save_file(words.WRITE_LIST.format(what=what), name=name, kinds=JSON)
     if chosen is not None:
         try:
-            save_list(items, chosen)
+            save_list(items, os.path.realpath(chosen))
         except OSError as error:
             ui.error(UserError(f"{chosen} cannot be written: {error.strerror}"))
             return

@@ -106,6 +106,17 @@ def test_a_config_of_the_command_line_is_the_same_file_when_the_program_starts_e
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_a_config_that_is_a_link_is_saved_where_the_link_leads(hands: Hands, tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept" / "mine.json", tmp_path / "link.json"
+    kept.parent.mkdir()
+    kept.write_text('{"epochs": 5}')
+    link.symlink_to(kept)
+    assert hands.window.files.load(link)
+    hands.fill("epochs", "7")
+    hands.keys("<Control-s>")
+    assert link.is_symlink() and load_config(kept).epochs == 7
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()
