@@ -259,7 +259,9 @@ class Project:
         Raises:
             DataError: the adapter does not exist.
         """
-        name, _, rest = text.partition("@")
+        name, at, rest = text.rpartition("@")
+        if not at or user_path(text).is_file():  # folders may have an @ in their names
+            name, rest = text, ""
         try:
             strength = float(rest) if rest else 1.0
         except ValueError:
