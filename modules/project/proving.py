@@ -16,6 +16,7 @@ from modules.project.prompts import Task
 from modules.project.Round import Round, write_json_in
 from modules.util.display import counted
 from modules.util.errors import DataError
+from modules.util.files.user_path import user_path
 from modules.util.image_metadata_util import normalise_prompt
 from modules.util.rng import digest64
 
@@ -92,11 +93,31 @@ def keys_judged_last(project: Project, one: Round) -> tuple[str, str]:
 def adapters_between(project: Project, text: str) -> list[Adapter]:
     """Parse ``A,B[,C]`` as adapters; by default the newest against the base model."""
     if text:
-        return [project.adapter(part.strip()) for part in text.split(",")]
+        return [project.adapter(part) for part in _contestants(text)]
     newest = project.newest
     if newest.file is None:
         raise DataError("there is no adapter to compare", "--between", "train one first")
     return [newest, Adapter("base")]
+
+
+def _contestants(text: str) -> list[str]:
+    """The parts of ``A,B[,C]``. A comma in the path of a file that exists separates nothing."""
+    found: list[str] = []
+    parts = text.split(",")
+    while parts:
+        taken = next((n for n in range(len(parts), 1, -1) if _is_file(",".join(parts[:n]).strip())), 1)
+        found.append(",".join(parts[:taken]).strip())
+        del parts[:taken]
+    return found
+
+
+def _is_file(text: str) -> bool:
+    """Return whether a file is named, with or without a strength."""
+    name, at, _ = text.rpartition("@")
+    try:
+        return any(user_path(one).is_file() for one in (text, *([name] if at else [])))
+    except OSError:  # several paths together can be too long for one
+        return False
 
 
 @contextmanager

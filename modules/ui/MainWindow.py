@@ -417,16 +417,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             self.memory.geometry = tk.Tk.wm_geometry(self)
         session = Session(
             self.state_.config.to_dict(), self.files.path, not self.state_.is_modified(), self.state_.typed(),
-            str(self.control.run.path) if self.control.run is not None else "",
+            str(self.control.run.path) if self.control.run is not None else "", self.files.digest,
         )  # fmt: skip
         return session, self.memory
 
     def _restore(self, session: Session) -> None:
-        self.files.path = session.path
-        if session.saved:
-            self.state_.mark_saved()
-        else:
-            self.state_.mark_unsaved()
+        self.files.restore(session.path, session.digest, session.saved)
         self.state_.restore_typed(session.typed)
         self._refresh_bars()
         if session.run and Path(session.run).is_dir():

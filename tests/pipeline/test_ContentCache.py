@@ -424,20 +424,3 @@ def test_killed_at_any_moment_it_resumes_with_what_is_written(tmp_path: Path) ->
         assert all(same(cache.get(key(number)), entry(number)) for number in range(len(cache)))
         assert len(cache) > known
         known = len(cache)
-
-
-def test_processes_that_merge_small_files_at_the_same_time_do_not_disturb_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(tmp_path, 40, 2)
-    first, second, late = (ContentCache(tmp_path) for _ in range(3))
-    first.compact()
-    second.compact()
-    assert len(shards(tmp_path)) == 1
-    # one that has listed the files before the others removed them
-    monkeypatch.setattr(late, "rescan", lambda: None)
-    late.compact()
-    monkeypatch.undo()
-    late.rescan()
-    for reader in (first, second, late, ContentCache(tmp_path)):
-        assert all(same(reader.get(key(number)), entry(number)) for number in range(40))

@@ -18,6 +18,7 @@ from modules.curation.store import STORE_NAME, CurationStore
 from modules.project import taste_head, training
 from modules.project.overview import overview
 from modules.project.Project import Project
+from modules.project.proving import adapters_between
 from modules.ui.home.BoardView import learned
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
@@ -263,6 +264,18 @@ class TestTheLoop:
         between = f"base,round-1@0.5,{tmp_path / 'other.safetensors'}"
         said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--between", between)
         assert said[-1]["result"]["contestants"] == ["base", "round-1 at 0.5", "other"]
+
+    def test_files_may_have_commas_and_at_signs_in_their_names(self, project, tmp_path):
+        folder = tmp_path / "me@work, at home"
+        folder.mkdir()
+        for name in ("a.safetensors", "b@2,5.safetensors"):
+            (folder / name).write_text(name)
+        text = f"{folder / 'a.safetensors'}@0.5, {folder / 'b@2,5.safetensors'},base"
+        found = adapters_between(Project(project), text)
+        assert [(one.name, one.strength) for one in found] == [
+            ("a at 0.5", 0.5), ("b@2,5", 1.0), ("base", 1.0),
+        ]  # fmt: skip
+        assert found[1].file == folder / "b@2,5.safetensors"
 
     def test_another_training_has_other_votes(self, project, capsys, monkeypatch, trains):
         round_to_trained(project, capsys, monkeypatch, trains)

@@ -14,6 +14,13 @@ def picture(seed: int, width: int = 64, height: int = 48) -> Image.Image:
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
 
 
+def damaged_avif(path: Path) -> Path:
+    """An AVIF file whose list of items is lost, for which Pillow raises an error of its own kind."""
+    picture(1).save(path)
+    path.write_bytes(path.read_bytes().replace(b"pitm", b"free"))
+    return path
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a person in a folder."""
     return {

@@ -16,10 +16,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.pipeline.loss_masks.reading import load_mask
+from modules.tools.dataset.masking import opened_image, opened_mask
+from modules.util.errors import DataError
 from modules.util.program_files import ROOT
 from scripts.mask import main
 from tests.captioner.models import clipseg
-from tests.tools.pictures import contents, picture
+from tests.tools.pictures import contents, damaged_avif, picture
 
 GREEN, GREY = (10, 180, 60), (90, 90, 90)
 
@@ -39,6 +41,13 @@ def square(background: Any = GREY, colour: Any = GREEN, mode: str = "RGB") -> Im
     image = Image.new(mode, (16, 12), background)
     image.paste(colour, (4, 3, 9, 8))
     return image
+
+
+def test_an_image_of_any_damage_is_told_by_its_name(tmp_path: Path) -> None:
+    path = damaged_avif(tmp_path / "damaged.avif")
+    for read in (opened_image, opened_mask):
+        with pytest.raises(DataError, match="damaged.avif is unreadable"):
+            read(path)
 
 
 def area(left: int, top: int, right: int, bottom: int) -> numpy.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from modules.util.errors import DataError
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 _ORIENTATION = 0x0112
 
@@ -23,6 +24,6 @@ def image_size(path: Path) -> tuple[int, int]:
             turned = image.format in ("JPEG", "WEBP") and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
     except UnidentifiedImageError as error:
         raise DataError(f"{path} is not an image") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except IMAGE_ERRORS as error:
         raise DataError(f"{path} cannot be read as an image: {error}") from error
     return (height, width) if turned else (width, height)

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from modules.util.errors import DataError
 from modules.util.owned_files import shown
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 CELL = 256
 GAP, LINE = 6, 26
@@ -24,7 +25,7 @@ def _cell(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             pixels = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except IMAGE_ERRORS as error:
         raise DataError(f"{shown(path)} cannot be read: {error}", hint="run compare to make it again") from error
     enlarged = max(1, CELL // max(pixels.size))
     if enlarged > 1:

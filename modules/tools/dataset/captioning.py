@@ -16,6 +16,7 @@ from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, sh
 from modules.tools.Journal import Journal
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import read_bytes
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 Describe = Callable[[Sequence[Image.Image]], Sequence[str | UserError]]
 Tell = Callable[[int, str], None]
@@ -116,7 +117,7 @@ def _described(
     for one in batch:
         try:
             opened[one] = opened_rgb(root / one.name)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except IMAGE_ERRORS as error:
             outcome.left[one.name] = f"unreadable: {error}"
     said = dict(zip(opened, describe(list(opened.values())), strict=True)) if opened else {}
     faults = {one: error for one, error in said.items() if isinstance(error, UserError)}
@@ -152,7 +153,7 @@ def opened_rgb(path: Path) -> Image.Image:
     """Open an image as displayed: upright, with transparent areas over white.
 
     Raises:
-        OSError, ValueError, SyntaxError, DecompressionBombError: the image is unreadable.
+        one of ``IMAGE_ERRORS``: the image is unreadable.
     """
     with Image.open(path) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)

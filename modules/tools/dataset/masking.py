@@ -18,6 +18,7 @@ from modules.tools.dataset.files import DataImage, shared_files
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.image_metadata.limits import MAX_PIXELS
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 SUFFIX = "-masklabel.png"
 SHAPE_TOLERANCE = 0.01
@@ -26,7 +27,6 @@ WHITE_LEVEL = 255
 MOST_BYTES = 255
 """Maximum length of a file name in bytes."""
 WHITE, TRANSPARENT = "white", "transparent"
-UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 Select = Callable[[Image.Image], numpy.ndarray]
 """Maps an upright image to its selected pixels: booleans (height, width)."""
@@ -235,7 +235,9 @@ def opened_image(path: Path) -> Image.Image:
             clear = opened.mode in ("RGBA", "LA", "PA") or "transparency" in opened.info
             alpha = ImageOps.exif_transpose(opened).convert("RGBA").getchannel("A") if clear else None
         image = opened_rgb(path)
-    except UNREADABLE as error:
+    except DataError:
+        raise
+    except IMAGE_ERRORS as error:
         raise DataError(f"{path.name} is unreadable: {error}") from error
     if alpha is not None:
         image.putalpha(alpha)
@@ -264,7 +266,9 @@ def opened_mask(path: Path) -> Image.Image:
                 clear = mask.convert("RGBA")
                 mask = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)
             return mask.convert("RGB").convert("L")
-    except UNREADABLE as error:
+    except DataError:
+        raise
+    except IMAGE_ERRORS as error:
         raise DataError(f"{path.name} is unreadable: {error}") from error
 
 

@@ -21,6 +21,7 @@ from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.image_metadata.containers.png import XMP_KEY
 from modules.util.image_metadata.limits import MAX_PIXELS
 from modules.util.jsonio import read_bytes
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 ORIENTATION, BITS_PER_SAMPLE = 0x0112, 258
 ENDINGS = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}
@@ -136,7 +137,7 @@ def _plan_one(root: Path, name: str, wanted: Wanted, size: tuple[int, int] | Non
     try:
         with Image.open(root / name) as image:
             return _plan_opened(name, image, wanted, size)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except IMAGE_ERRORS as error:
         return Rewrite(name, name, (0, 0), skip=f"it cannot be read: {error}")
 
 

@@ -43,7 +43,7 @@ class ImagesView(ChoiceView):
                 self,
                 context.prefetcher,
                 context.zoom,
-                on_click=partial(self.clicked, i),
+                on_click=partial(self._clicked_at, i),
                 font=font,
             )
             for i in range(places)
@@ -63,8 +63,11 @@ class ImagesView(ChoiceView):
         self._order = list(range(places))
         self._flickering: str | None = None
 
+    def _clicked_at(self, place: int) -> None:
+        self.clicked(self._order[place])
+
     def clicked(self, place: int) -> None:
-        """Handle a click on an image."""
+        """Handle a click on an image, given its place when images are not in each other's places."""
 
     def labels(self) -> list[str]:
         """The labels of the places."""
@@ -173,7 +176,7 @@ class QuestionView(ImagesView):
         self.best: int | None = None
         self.take_keys(self.way.keys(places))
         for place, view in enumerate(self.views if places > 2 else ()):
-            view.bind(RIGHT_CLICK, on_event(self.worst, place))
+            view.bind(RIGHT_CLICK, on_event(self._right_clicked, place))
 
     def show(self, shot: Snapshot) -> None:
         self.best = None
@@ -198,7 +201,7 @@ class QuestionView(ImagesView):
         if not self.way.compares or place >= len(self.question) or not self.may_judge():
             return
         if len(self.views) == 2:
-            self.better(place)
+            self._answer(place)
         elif self.best is None or self.best == place:
             self.best = place if self.best is None else None
             self.draw()
@@ -206,8 +209,14 @@ class QuestionView(ImagesView):
             self.worst(place)
 
     def better(self, place: int) -> None:
+        self._answer(self._order[place])
+
+    def _answer(self, place: int) -> None:
         if place < len(self.question) and self.may_judge():
             self.controller.answer(best=self.question[place])
+
+    def _right_clicked(self, place: int) -> None:
+        self.worst(self._order[place])
 
     def worst(self, place: int) -> None:
         """Answer with this image as the worst, if another one is marked as the best."""

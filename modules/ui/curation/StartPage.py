@@ -315,9 +315,14 @@ class StartPage(ttk.Frame):
         if not name:
             self._found(None)
             return
+
+        def count() -> int | None:
+            folder = user_path(name)
+            return len(load_manifest(folder)["pairs"]) if (folder / "manifest.json").exists() else None
+
         run_in_thread(
             self._pump,
-            lambda: len(load_manifest(name)["pairs"]) if (Path(name) / "manifest.json").exists() else None,
+            count,
             lambda count: self._found(count if isinstance(count, int) else None),
             lambda error: self._found(None, str(error)),
         )
@@ -333,7 +338,7 @@ class StartPage(ttk.Frame):
         self.review_button.state(["!disabled" if pairs else "disabled"])
 
     def _open_review(self) -> None:
-        self._actions.review(Path(self.output.get().strip()))
+        self._actions.review(user_path(self.output.get().strip()))
 
     # --- starting -----------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class BoardView(ttk.Frame):
             return
         self.name.configure(text=project.folder.name)
         self.where.configure(text=words.ROUND.format(number=seen.number) if seen else words.LOOKING)
-        self.leave.state(["disabled" if self.watch.job is not None else "!disabled"])
+        self.leave.state(["disabled" if self.watch.busy else "!disabled"])
         self.fault.configure(text=self.watch.fault)
         if self.watch.fault:
             self.fault.grid()

@@ -94,7 +94,7 @@ class CompareDialog(Dialog):
         if found is not None:
             self._add(str(found), True)
 
-    def between(self) -> str:
+    def between(self) -> list[str]:
         """The chosen contestants, each with its strengths.
 
         Raises:
@@ -109,7 +109,7 @@ class CompareDialog(Dialog):
                 if not -MOST_STRENGTH <= strength <= MOST_STRENGTH:
                     raise ValueError(text)
                 found.append(row.name if strength == 1.0 else f"{row.name}@{strength:g}")
-        return ",".join(dict.fromkeys(found))
+        return list(dict.fromkeys(found))
 
     def _say(self, fault: str) -> None:
         self.error.configure(text=fault)
@@ -121,9 +121,9 @@ class CompareDialog(Dialog):
         except ValueError:
             self._say(words.BAD_STRENGTH)
             return
-        if between.count(",") < 1:
+        if len(between) < 2:
             self._say(words.TOO_FEW)
             return
         count = int(self.count.get())
         self.destroy()
-        self._take(between, count)
+        self._take(",".join(between), count)

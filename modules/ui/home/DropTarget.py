@@ -52,7 +52,7 @@ class DropTarget:
         form = self._form()
         if found.kind is Kind.CONFIG:
             self._open_config(found.paths[0])
-        elif found.kind is Kind.PROJECT and self._watch.job is None:
+        elif found.kind is Kind.PROJECT and not self._watch.busy:
             if not self._watch.open(found.paths[0]):
                 self._ui.error(UserError(self._watch.fault))
         elif form is not None:
@@ -63,6 +63,8 @@ class DropTarget:
     def _to_project(self, project: Project, found: Dropped) -> None:
         if self._watch.job is not None:
             self._ui.error(UserError(words.DROP_BUSY, hint=words.DROP_BUSY_HINT))
+        elif found.kind is Kind.PROJECT:
+            self._ui.error(UserError(words.DROP_OPEN, hint=words.DROP_OPEN_HINT))
         elif found.kind is Kind.IMAGES:
             self._images(project, found)
         elif found.kind is Kind.PROMPTS:

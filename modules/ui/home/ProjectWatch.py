@@ -68,7 +68,7 @@ class ProjectWatch:
     # --- which project ------------------------------------------------------------------------------------------
 
     def open(self, folder: Path) -> bool:
-        """Show the project in a folder. Return whether there is one. No step may be running."""
+        """Show the project in a folder. Return whether there is one. The present one must not be ``busy``."""
         try:
             self._show(Project(folder))
         except (UserError, OSError) as error:
@@ -117,8 +117,13 @@ class ProjectWatch:
         self._remember()
         self.look()
 
+    @property
+    def busy(self) -> bool:
+        """True while a step is running or a window changes the project: what they do next is meant for this one."""
+        return self.job is not None or self.tool is not None
+
     def leave(self) -> None:
-        """Show no project."""
+        """Show no project. It must not be ``busy``."""
         self.project, self.seen, self.fault, self.faults = None, None, "", {}
         self.memory.project = ""
         self._tell()

@@ -80,7 +80,7 @@ class ConceptWindow(ItemDialog):
     def changed(self, path: str) -> None:
         if path == "type":
             self._follow_type()
-        if path in ("path", "include_subdirectories"):
+        if path in ("path", "include_subdirectories", "text.caption_extension"):
             self._look()
 
     def _follow_type(self) -> None:

@@ -314,7 +314,7 @@ class RunsPage(Page):
             config.workspace_dir, config.output_model_destination = str(folder), str(destination)
         elif resume:
             config.continue_last_backup, config.workspace_dir = True, str(run.path)
-        self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), saved=False)
+        self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), file="")
         self.ui.status(said.format(name=run.path.name))
 
     def open_folder(self) -> None:
@@ -385,21 +385,31 @@ class RunsPage(Page):
             )
 
     def undelete(self) -> None:
-        """Restore what was deleted last."""
+        """Restore what was deleted last. What cannot be restored yet can be tried again."""
         if not self._deleted:
             return
         moved = self._deleted.pop()
+        left = list(moved)
 
         def restore() -> None:
-            for folder, trashed in moved:
+            while left:
+                folder, trashed = left[0]
                 restore_run(trashed, folder)
+                left.pop(0)
 
         def done(_result: None) -> None:
             self.ui.status(words.RESTORED.format(runs=counted(len(moved), words.ONE_RUN)))
             self._enable()
             self.look()
 
-        self.ui.work(restore, done)
+        def failed(error: Exception) -> None:
+            kept = [one for one in left if one[1].exists()]
+            self._deleted += [kept] if kept else []
+            self._enable()
+            self.look()
+            self.ui.error(error)
+
+        self.ui.work(restore, done, failed)
 
 
 def _parents(runs: list[RunSummary], workspace: Path) -> list[Path]:

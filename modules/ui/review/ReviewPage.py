@@ -55,6 +55,8 @@ class ReviewPage(ttk.Frame):
         self.position = 0
         self.only_faults = False
         self._edited: str | None = None
+        self._leaving = ""
+        """The pair being removed, which may still be on the screen."""
         self.zoom = ZoomState()
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
@@ -348,13 +350,22 @@ class ReviewPage(ttk.Frame):
 
     def _act(self, do: Callable[[PairReview, str], object]) -> None:
         pair = self.pair
-        if pair is not None:
+        if pair is not None and pair.pair_id != self._leaving:
             name = pair.pair_id
             self._do(lambda folder: folder.act(name, do), self._take_changed)
 
     def remove(self) -> None:
-        """Remove both sides."""
-        self._act(lambda review, name: review.remove(name))
+        """Remove both sides. Keys pressed before the next pair is on the screen do nothing."""
+        pair = self.pair
+        if pair is None or pair.pair_id == self._leaving:
+            return
+        self._leaving = name = pair.pair_id
+
+        def gone(state: ReviewState) -> None:
+            self._leaving = ""
+            self._take_changed(state)
+
+        self._do(lambda folder: folder.act(name, lambda review, one: review.remove(one)), gone)
 
     def swap(self) -> None:
         """Swap chosen and rejected."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
@@ -33,9 +35,26 @@ class FileActions:
         self, ui: Ui, memory: WindowMemory, presets: PresetStore, changed: Callable[[], None]
     ) -> None:
         self._ui, self._memory, self._presets, self._changed = ui, memory, presets, changed
-        self.path = ""
-        self._seen: tuple[Path, bytes] | None = None
-        """The config that was opened or saved last, with its content."""
+        self._seen: dict[str, str] = {}
+        """Configs that were opened or saved, with a digest of their content."""
+
+    @property
+    def path(self) -> str:
+        """The file of the settings; empty if they have none."""
+        return self._ui.state.path
+
+    @property
+    def digest(self) -> str:
+        """A digest of the content that the file had when it was opened or saved last; empty if unknown."""
+        return self._seen.get(self.path, "")
+
+    def restore(self, path: str, digest: str, saved: bool) -> None:
+        """Take up the file of an earlier start of the program: see ``path``, ``digest``."""
+        if digest:
+            self._seen[path] = digest
+        state = self._ui.state
+        state.path = path
+        (state.mark_saved if saved else state.mark_unsaved)()
 
     # -- files -----------------------------------------------------------------------------------------------
 
@@ -47,8 +66,7 @@ class FileActions:
             choice = ask_buttons(self._ui, words.NEW_TITLE, words.NEW_QUESTION, buttons)
             if choice not in (0, 1) or (choice == 0 and not self.save()):
                 return
-        self.path = ""
-        self._ui.state.replace(self._ui.state.model(), words.UNDO_NEW, saved=True)
+        self._ui.state.replace(self._ui.state.model(), words.UNDO_NEW, file="", saved=True)
         self._changed()
         self._ui.status(words.NEW_AFTER_CHANGES if changed else words.NEW)
 
@@ -60,6 +78,7 @@ class FileActions:
 
     def load(self, path: Path) -> bool:
         """Open a config. If it is invalid, show why and change nothing."""
+        path = path.absolute()  # the next start may be in another folder
         notes: list[str] = []
         try:
             config = load_layered(None, path, check=False, model=self._ui.state.model, notes=notes)
@@ -69,15 +88,14 @@ class FileActions:
                 return True
             self._ui.error(error)
             return False
-        self._take(config, words.UNDO_OPEN.format(name=path.name), path)
         self._see(path)
+        self._take(config, words.UNDO_OPEN.format(name=path.name), path)
         self._ui.status(". ".join([words.OPENED.format(path=path), *notes]))
         return True
 
     def _take(self, config: TrainConfig, title: str, path: Path | None) -> None:
-        self._ui.state.replace(config, title, saved=path is not None)
+        self._ui.state.replace(config, title, str(path or ""), saved=path is not None)
         if path is not None:
-            self.path = str(path)
             self._memory.remember(path)
         self._changed()
 
@@ -101,15 +119,15 @@ class FileActions:
         if self._has_changed(path) and ask_buttons(self._ui, words.CHANGED_TITLE, question, buttons) != 0:
             return False
         try:
-            self._ui.state.config.save(path)
+            self._ui.state.config.save(os.path.realpath(path))  # a link stays one
         except OSError as error:
             self._ui.error(
                 UserError(f"{path} cannot be written: {error.strerror}", hint="choose another folder")
             )
             return False
+        self._ui.state.path = str(path)
         self._ui.state.mark_saved()
         self._see(path)
-        self.path = str(path)
         self._memory.remember(path)
         self._changed()
         unread = len(self._ui.state.typed())
@@ -118,19 +136,12 @@ class FileActions:
         return True
 
     def _see(self, path: Path) -> None:
-        try:
-            self._seen = path, path.read_bytes()
-        except OSError:
-            self._seen = None
+        self._seen[str(path)] = _digest(path)
 
     def _has_changed(self, path: Path) -> bool:
         """Return whether the config has other content than when it was opened or saved last."""
-        if self._seen is None or self._seen[0] != path:
-            return False
-        try:
-            return path.read_bytes() != self._seen[1]
-        except OSError:
-            return False
+        seen, now = self._seen.get(str(path)), _digest(path)
+        return bool(seen and now) and seen != now
 
     # -- other programs --------------------------------------------------------------------------------------
 
@@ -149,7 +160,6 @@ class FileActions:
             made, notes = imported.made, imported.notes.listed()
             if isinstance(made, TrainConfig):
                 config = self._ui.state.model.from_dict(made.to_dict())
-                self.path = ""
                 self._take(config, words.UNDO_IMPORT.format(name=path.name), None)
             else:
                 name = "concepts" if made and type(made[0]).__name__ == "ConceptConfig" else "samples"
@@ -208,12 +218,20 @@ class FileActions:
             self._ui.status(words.REMOVED.format(path=own[index].path))
 
 
+def _digest(path: Path) -> str:
+    """A digest of the content of a file; empty if it cannot be read."""
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
 def write_list(ui: Ui, items: Sequence[BaseConfig], what: str, name: str) -> None:
     """Ask for a file and write concepts or samples to it."""
     chosen = ui.chooser.save_file(words.WRITE_LIST.format(what=what), name=name, kinds=JSON)
     if chosen is not None:
         try:
-            save_list(items, chosen)
+            save_list(items, os.path.realpath(chosen))
         except OSError as error:
             ui.error(UserError(f"{chosen} cannot be written: {error.strerror}"))
             return

@@ -30,12 +30,13 @@ class Cell:
 
 @dataclass
 class Edit:
-    """One step of undo."""
+    """One step of undo. ``files`` are the paths before and after it, if it opened or left a file."""
 
     title: str
     before: dict[str, Cell]
     after: dict[str, Cell]
     when: float
+    files: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class ConfigState:
         self._undo: list[Edit] = []
         self._redo: list[Edit] = []
         self._listeners: list[Listener] = []
-        self._saved = self.config.to_dict()
+        self.path = ""
+        """The file of the settings; empty if they have none."""
+        self._saved = {"": self.config.to_dict()}
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -150,9 +153,20 @@ class ConfigState:
         )
         self._change(title, {path: Cell(_get(fresh, path)) for path in listed}, {})
 
-    def replace(self, config: TrainConfig, title: str, saved: bool = False) -> None:
-        """Replace the whole config, as one step of undo."""
+    def replace(self, config: TrainConfig, title: str, file: str | None = None, saved: bool = False) -> None:
+        """Replace the whole config, as one step of undo.
+
+        Args:
+            file: the file of the new config, empty for none; ``None`` keeps the present one. Undo brings the present
+                one back with its settings, so that saving them does not overwrite another file.
+            saved: the new config is not a change to be saved.
+        """
+        before, last = self.path, self._undo[-1] if self._undo else None
         self._change(title, {path: Cell(_get(config, path)) for path in self.settings}, {})
+        if file is not None and file != before:
+            self.path = file
+            if self._undo and self._undo[-1] is not last:
+                self._undo[-1].files = (before, file)
         if saved:
             self.mark_saved()
 
@@ -225,6 +239,8 @@ class ConfigState:
         edit = source.pop()
         edit.when = 0.0
         target.append(edit)
+        if edit.files is not None:
+            self.path = edit.files[source is self._redo]
         self._put(cells(edit))
         return edit.title
 
@@ -238,15 +254,15 @@ class ConfigState:
 
     def mark_saved(self) -> None:
         """Mark the current settings as saved."""
-        self._saved = self.config.to_dict()
+        self._saved[self.path] = self.config.to_dict()
 
     def mark_unsaved(self) -> None:
         """Mark the current settings as not saved in any file."""
-        self._saved = {}
+        self._saved[self.path] = {}
 
     def is_modified(self) -> bool:
         """Return whether there are unsaved changes."""
-        return bool(self._texts) or self.config.to_dict() != self._saved
+        return bool(self._texts) or self.config.to_dict() != self._saved.get(self.path)
 
     # -- listeners -------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ class Session:
         saved: whether that file holds the same settings.
         typed: texts that were not valid values, by field.
         run: folder of the watched run.
+        digest: of the content that the file had when it was opened or saved last; empty if unknown.
     """
 
     config: dict[str, Any]
@@ -97,6 +98,7 @@ class Session:
     saved: bool = True
     typed: dict[str, str] = field(default_factory=dict)
     run: str = ""
+    digest: str = ""
 
 
 class SessionStore:
@@ -185,8 +187,8 @@ class SessionStore:
             )
         typed = data.get("typed")
         texts = {str(k): str(v) for k, v in typed.items()} if isinstance(typed, Mapping) else {}
-        path, run = (str(data.get(name) or "") for name in ("path", "run"))
-        return Session(dict(data["config"]), path, data.get("saved") is True, texts, run)
+        path, run, digest = (str(data.get(name) or "") for name in ("path", "run", "digest"))
+        return Session(dict(data["config"]), path, data.get("saved") is True, texts, run, digest)
 
     def save_session(self, session: Session) -> None:
         """Save the settings. Raises ``OSError`` if the folder is not writable."""

@@ -172,6 +172,7 @@ DROP_ASK_WORKFLOW = (
     "Make the images of this project in ComfyUI with this workflow? At present, {program} makes them."
 )
 DROP_USED = "ComfyUI makes the images of this project with this workflow."
+DROP_OPEN, DROP_OPEN_HINT = "A window of this project is open.", "Close it, then open the other project."
 DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it has finished, or stop it."
 DROP_NEW_ONLY = "The base model of a project cannot be changed."
 DROP_NEW_HINT = "Create a new project for this model."

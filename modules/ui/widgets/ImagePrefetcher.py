@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageChops, ImageOps
 
 from modules.util.errors import UserError
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 Box = tuple[int, int]
 
@@ -171,15 +172,7 @@ class ImagePrefetcher:
         epoch = self._epoch
         try:
             image = load_shown(path, box)
-        except (
-            OSError,
-            ValueError,
-            SyntaxError,
-            EOFError,
-            MemoryError,
-            Image.DecompressionBombError,
-            UserError,
-        ) as error:
+        except (*IMAGE_ERRORS, UserError) as error:
             if epoch == self._epoch:
                 self._failed[path] = str(error) or type(error).__name__
             return None

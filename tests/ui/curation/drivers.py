@@ -20,6 +20,7 @@ from modules.ui.widgets.theme import Theme
 
 PATIENCE = 30.0
 CONTROL, SHIFT = 0x4, 0x1
+KEYS = {" ": "space", "/": "slash", ".": "period", "-": "minus", "_": "underscore", "~": "asciitilde"}
 
 
 def make_images(folder: Path, groups: int, per_group: int, size: int = 48, blank: int = 0) -> Path:
@@ -105,7 +106,7 @@ class Hands:
         self.focus(entry)
         entry.delete(0, "end")
         for character in text:
-            name = {" ": "space", "/": "slash", ".": "period", "-": "minus", "_": "underscore"}.get(character)
+            name = KEYS.get(character)
             entry.event_generate(f"<KeyPress-{name or character}>")
 
     def close(self) -> None:

@@ -203,6 +203,43 @@ def test_holding_f_shows_each_image_in_the_others_place_until_it_is_let_go(sit_d
     assert [left.path, right.path] == paths
 
 
+@pytest.mark.parametrize("how", ["click", "key"])
+def test_what_is_picked_while_images_are_in_each_others_places_is_the_image_that_is_seen_there(
+    sit_down, tmp_path, how
+):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    view = hands.page.view.views[0]
+    hands.root.event_generate("<KeyPress-f>")
+    hands.root.update()
+    seen = view.path.name
+    if how == "click":
+        view.event_generate("<ButtonPress-1>", x=60, y=60)
+        view.event_generate("<ButtonRelease-1>", x=60, y=60)
+    else:
+        hands.root.event_generate("<Left>")
+    hands.root.event_generate("<KeyRelease-f>")
+    hands.settle()
+    assert logged(tmp_path)[0]["best"] == seen
+
+
+def test_in_four_up_a_click_marks_the_image_that_is_seen(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=5)
+    hands.begin(CurationMode.FOUR_UP)
+    view = hands.page.view.views
+    names = []
+    hands.root.event_generate("<KeyPress-f>")
+    hands.root.update()
+    for place in (1, 2):
+        names.append(view[place].path.name)
+        view[place].event_generate("<ButtonPress-1>", x=60, y=60)
+        view[place].event_generate("<ButtonRelease-1>", x=60, y=60)
+    hands.root.event_generate("<KeyRelease-f>")
+    hands.settle()
+    event = logged(tmp_path)[0]
+    assert [event["best"], event["worst"]] == names
+
+
 def test_in_four_up_the_first_key_is_the_best_and_the_second_the_worst(sit_down, tmp_path):
     hands = sit_down(groups=1, per_group=5)
     hands.begin(CurationMode.FOUR_UP)

@@ -14,6 +14,7 @@ from PIL import Image, ImageTk
 
 from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import (
@@ -26,6 +27,7 @@ from modules.ui.widgets.tk_support import (
     show_error,
 )
 from modules.util.errors import UserError
+from tests.tools.pictures import damaged_avif, picture
 
 
 def wait(done: Callable[[], object], live: Callable[[], None] = lambda: None, seconds: float = 20.0) -> None:
@@ -60,6 +62,19 @@ def test_a_timer_of_a_widget_that_is_gone_calls_nothing(root: tk.Tk) -> None:
     assert sorted(called) == ["1", "idle"]
     cancel_timer(kept, late)
     assert {name for name in pending if root.tk.call("info", "commands", name)} == set(), "a command is left"
+
+
+# --- images decoded ahead ---------------------------------------------------------------------------------------
+
+
+def test_images_of_any_damage_are_told_and_the_next_ones_are_still_decoded(tmp_path):
+    damaged = [damaged_avif(tmp_path / f"{number}.avif") for number in range(3)]
+    picture(2).save(tmp_path / "whole.png")
+    prefetcher = ImagePrefetcher(lambda key: None)
+    prefetcher.want((path, (20, 20)) for path in (*damaged, tmp_path / "whole.png"))
+    wait(lambda: prefetcher.get(tmp_path / "whole.png", (20, 20)) is not None)
+    wait(lambda: all(prefetcher.failure(path) for path in damaged))
+    prefetcher.close()
 
 
 # --- the worker -------------------------------------------------------------------------------------------------

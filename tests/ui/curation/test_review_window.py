@@ -138,6 +138,18 @@ def test_delete_removes_both_sides_and_undo_brings_them_back(read, tmp_path):
     assert "nothing to undo" in str(reader.review.check_label.cget("text"))
 
 
+def test_delete_pressed_again_before_the_next_pair_is_shown_removes_one_pair(read, tmp_path):
+    reader = read()
+    first, *others = reader.names
+    for key in ("Delete", "Delete", "s"):
+        reader.root.event_generate(f"<{key}>")
+    reader.settle()
+    assert reader.failures == [] and reader.names == others
+    assert reader.colours() == ["blue", "red"]
+    reader.press("z", state=CONTROL)
+    assert reader.names == [first, *others]
+
+
 def test_swapped_sides_are_swapped_on_the_screen_too(read, tmp_path):
     reader = read()
     assert reader.colours() == ["blue", "red"]

@@ -19,7 +19,7 @@ from modules.ui.curation.windows import make_window
 from modules.ui.state.SessionStore import SessionStore
 from modules.ui.texts import export as export_words
 from modules.ui.texts import start as words
-from modules.util.dpo_curation_util import load_manifest
+from modules.util.dpo_curation_util import load_manifest, save_manifest
 from tests.ui.curation.drivers import Hands, make_images
 
 pytestmark = pytest.mark.gui
@@ -76,6 +76,19 @@ def test_the_folder_for_pairs_follows_the_images_until_it_is_edited(sit_down, tm
     hands.type(page.entries["output"], str(tmp_path / "mine"))
     hands.type(page.entries["source"], str(wrong))
     assert page.output.get() == str(tmp_path / "mine")
+
+
+def test_earlier_pairs_are_found_in_a_folder_below_that_of_the_user(sit_down, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    output = tmp_path / "earlier"
+    output.mkdir()
+    save_manifest(output, {"pairs": []})
+    hands = sit_down()
+    hands.open_start()
+    page = hands.start_page
+    hands.type(page.entries["output"], "~/earlier")
+    hands.until(lambda: str(page.go.cget("text")) == words.CONTINUE)
+    assert "0 pairs" in str(page.found.cget("text"))
 
 
 def test_ways_of_choosing_are_picked_by_arrow_keys(sit_down):

@@ -104,6 +104,26 @@ def test_the_window_of_a_concept(hands: Hands, tmp_path: Path) -> None:
     assert page.table.tree.item("0", "values")[1] == "foxes"
 
 
+def test_captions_are_counted_again_under_another_extension(hands: Hands, tmp_path: Path) -> None:
+    page = data_page(hands)
+    folder = images(tmp_path / "set", 3)
+    for text in folder.glob("*.txt"):
+        text.rename(text.with_suffix(".caption"))
+    page.add([folder])
+    page.table.select([0])
+    hands.focus(page.table.tree)
+    hands.keys("<Return>")
+    window = hands.dialog()
+    assert isinstance(window, ConceptWindow)
+    hands.wait(lambda: "0 captions, 3 images without one" in str(window.stats.cget("text")))
+    window.tabs.select(2)
+    hands.focus(window.forms[2].rows["text.caption_extension"].input.focus_widget)
+    hands.keys("<Control-slash>", "<Delete>")
+    hands.type(".caption")
+    hands.wait(lambda: "\n3 captions\n" in str(window.stats.cget("text")))
+    hands.keys("<Escape>")
+
+
 def test_escape_leaves_a_concept_as_it_was(hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     page.add([images(tmp_path / "set", 1)])

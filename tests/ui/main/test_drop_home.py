@@ -24,6 +24,7 @@ from tests.project.test_edits import EditDrawer, write_tasks
 from tests.project.test_from_images import GRAPH, PROMPTS, by_a1111, by_comfyui
 from tests.tiny import tiny_folder
 from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.demo_drivers import pair_tool
 from tests.ui.main.drivers import Hands
 from tests.ui.main.test_drop import drop
 from tests.ui.main.test_home import at_project, board_of, drawing, project
@@ -262,3 +263,23 @@ def test_prompts_and_a_workflow_go_to_the_project(
     (tmp_path / "empty").mkdir()
     drop(view, [tmp_path / "empty"])
     hands.expect_dialog("no images in empty")
+
+
+def test_another_project_waits_until_the_pair_tool_is_closed(
+    board: tuple[Hands, BoardView], project: Project, tmp_path: Path
+) -> None:
+    hands, view = board
+    settings = {"model": {"type": "STABLE_DIFFUSION_15", "base": str(DEMO_MODEL)}, "generator": {"kind": "own"}}
+    other = Project.create(tmp_path / "other", settings, "a cat\na dog\na bear", None)
+    by_a1111(tmp_path / "own", ["an owl", "an owl"])
+    drop(view, [tmp_path / "own"])
+    hands.wait(lambda: not view.cards["pick"].button.instate(["disabled"]), "picking cannot begin")
+    hands.click(view.cards["pick"].button)
+    hands.wait(lambda: view.leave.instate(["disabled"]), "picks would go on in a project that is not shown")
+    drop(view, [other.folder])
+    hands.expect_dialog("A window of this project is open")
+    assert view.watch.project is not None and view.watch.project.folder == project.folder
+    pair_tool(hands).close()
+    hands.wait(lambda: view.leave.instate(["!disabled"]))
+    drop(view, [other.folder])
+    hands.wait(lambda: view.watch.project is not None and view.watch.project.folder == other.folder)

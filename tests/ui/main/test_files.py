@@ -60,6 +60,63 @@ def test_what_another_program_wrote_into_the_open_file_is_replaced_only_after_a_
     assert hands.asked == [f"{target} was changed since it was opened. Replace it with the settings of this window?"]
 
 
+def test_what_another_program_wrote_between_two_starts_is_replaced_only_after_a_question(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
+    target = tmp_path / "mine.json"
+    first = open_window()
+    first.fill("epochs", "33")
+    assert first.window.files.save_to(target)
+    first.close()
+    target.write_text(json.dumps({**json.loads(target.read_text()), "epochs": 77}))
+    second = open_window()
+    second.fill("batch_size", "3")
+    second.answer("Cancel")
+    second.keys("<Control-s>")
+    assert json.loads(target.read_text())["epochs"] == 77
+    assert [question.partition(" was ")[0] for question in second.asked] == [str(target)]
+
+
+def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path: Path) -> None:
+    other, mine = tmp_path / "other.json", tmp_path / "mine.json"
+    for path, epochs in ((other, "11"), (mine, "22")):
+        hands.fill("epochs", epochs)
+        assert hands.window.files.save_to(path)
+    assert hands.window.files.load(other)
+    hands.keys("<Control-z>")
+    hands.wait(lambda: hands.window.title().startswith("mine.json \u2013"))
+    hands.fill("epochs", "33")
+    hands.keys("<Control-s>")
+    assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
+
+
+def test_a_config_of_the_command_line_is_the_same_file_when_the_program_starts_elsewhere(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mine.json").write_text('{"epochs": 5}')
+    first = open_window()
+    assert first.window.files.load(Path("mine.json"))
+    first.close()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    second = open_window()
+    second.fill("epochs", "7")
+    second.keys("<Control-s>")
+    assert load_config(tmp_path / "mine.json").epochs == 7
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_config_that_is_a_link_is_saved_where_the_link_leads(hands: Hands, tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept" / "mine.json", tmp_path / "link.json"
+    kept.parent.mkdir()
+    kept.write_text('{"epochs": 5}')
+    link.symlink_to(kept)
+    assert hands.window.files.load(link)
+    hands.fill("epochs", "7")
+    hands.keys("<Control-s>")
+    assert link.is_symlink() and load_config(kept).epochs == 7
+
+
 def press(hands: Hands, text: str) -> None:
     """Press a button of the question that is open, once it has the input."""
     window = hands.dialog()

@@ -76,4 +76,6 @@ def test_a_desktop_without_the_service_changes_nothing_but_the_log(
         hands.keys("<F5>", to=hands.window)
         hands.wait(lambda: hands.window.control.state == "finished")
         hands.wait(lambda: caplog.records, "nothing is logged")
+    assert [record for record in caplog.records if record.exc_info] == [], "a traceback helps nobody"
+    assert "No such file" in caplog.text
     assert not hands.dialogs()

@@ -11,6 +11,7 @@ from modules.ui.state.folder_stats import count_images, folder_stats, stats_line
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concepts_of_output
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.errors import DataError, UserError
+from tests.tools.pictures import damaged_avif, picture
 
 
 def make(folder: Path, count: int, size: tuple[int, int] = (64, 64)) -> None:
@@ -98,3 +99,10 @@ def test_folder_statistics(tmp_path: Path) -> None:
     assert "2 images without one" in text and "broken.jpg" in text
     with pytest.raises(UserError, match="does not exist"):
         folder_stats(folder + "x", True)
+
+
+def test_an_image_of_any_damage_is_named_among_those_that_cannot_be_read(tmp_path: Path) -> None:
+    damaged_avif(tmp_path / "damaged.avif")
+    picture(1).save(tmp_path / "whole.png")
+    stats = folder_stats(str(tmp_path), False)
+    assert (stats.images, stats.unreadable) == (2, ["damaged.avif"])

@@ -109,6 +109,7 @@ def test_the_adapter_is_copied_and_settings_are_loaded_without_touching_the_run(
     page: tuple[Hands, RunsPage], tmp_path: Path
 ) -> None:
     hands, runs = page
+    assert hands.window.files.save_to(tmp_path / "mine.json")
     runs.tree.selection_set("0")
     hands.rest(0.1)
     assert runs.buttons["Copy path"].instate(["disabled"])
@@ -120,9 +121,10 @@ def test_the_adapter_is_copied_and_settings_are_loaded_without_touching_the_run(
     hands.rest(0.1)
     hands.click(runs.buttons["Load settings"])
     assert hands.window.state_.config.learning_rate == 3e-5
-    assert hands.window.files.path == ""
+    assert hands.window.files.path == "", "saving would replace the person's own config"
     hands.keys("<Control-z>", to=hands.window)
     assert hands.window.state_.config.learning_rate == 1e-4
+    assert hands.window.files.path == str(tmp_path / "mine.json") and not hands.window.state_.is_modified()
 
 
 def test_a_run_is_watched_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
@@ -150,6 +152,25 @@ def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
     hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
     assert (tmp_path / "work" / "first" / "samples" / "20.png").is_file()
     assert runs.buttons["Undo delete"].instate(["disabled"])
+
+
+def test_a_deleted_run_whose_name_is_taken_can_be_restored_once_it_is_free(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    first = tmp_path / "work" / "first"
+    runs.tree.selection_set("1")
+    hands.focus(runs.tree)
+    hands.keys("<Delete>")
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
+    first.mkdir()
+    (first / "other.txt").write_text("x")
+    hands.click(runs.buttons["Undo delete"])
+    hands.expect_dialog("first")
+    first.rename(tmp_path / "other")
+    hands.click(runs.buttons["Undo delete"])
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
+    assert (first / "samples" / "20.png").is_file()
 
 
 def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
