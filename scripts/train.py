@@ -250,7 +250,8 @@ def train(
 
     members: list[Callback] = []
     if rank == 0:
-        run.write_config(config.packed().to_dict())
+        config = config.packed()
+        run.write_config(config.to_dict())
         members += [EventLog(run.writer(), run.path), Console()]
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))

@@ -145,8 +145,8 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        # with the current concepts and samples, because their files may change during the run
-        self._begun_with = config.packed()
+        # concepts and samples are read once, because their files may change while the run starts and during it
+        config = self._begun_with = config.packed()
         run = self.run_directory
         resumes, backup, before = config.continue_last_backup, None, None
         found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
