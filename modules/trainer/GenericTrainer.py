@@ -371,14 +371,18 @@ class GenericTrainer:
     def _undefined(self, loss: float, norm: float) -> None:
         """Handle a NaN or infinite loss or gradient: keep the weights, and end the run after too many in a row."""
         self._counters.undefined_steps += 1
-        where = f"step {self.progress.global_step}: the loss is {loss:g} and the gradient's norm {norm:g}"
+        partly = self.parts.partly_updated()
+        where = f"step {self.progress.global_step}: " + (
+            partly or f"the loss is {loss:g} and the gradient's norm {norm:g}"
+        )
         if self._counters.undefined_steps <= self.config.nan_patience:
-            self.callback.warning(f"{where}; the step is skipped")
+            self.callback.warning(where if partly else f"{where}; the step is skipped")
             return
         self.parts.optimizer.zero_grad(set_to_none=True)
         self._backup()
         raise DataError(
-            f"{where}. Training ends here; a backup of the weights before this step was made",
+            f"{where}. Training ends here; a backup of the weights {'as they are' if partly else 'before this step'} "
+            "was made",
             field="learning_rate",
             hint="lower the learning rate or beta, train in BFLOAT_16 or FLOAT_32 instead of FLOAT_16, or raise "
             "nan_patience",
