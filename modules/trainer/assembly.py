@@ -192,6 +192,7 @@ class Run:
             "rest": " ".join(rest),
             "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
             "data": self.loader.data_digest(),
+            "tags": "" if self.images is None else self.images.tags_digest(),
             "embeddings": "" if model.words is None else model.words.start_digest(),
         }
 
