@@ -201,11 +201,13 @@ class GenericTrainer:
                 self._backup()
                 self._commands.done(STOP)
                 return STOPPED
-            # an epoch may have no step at all, if concepts are repeated less than once per epoch
-            self.progress.epoch = group.epoch
+            self._pass_empty_epochs(group.epoch)
             self._advance(group, self._take_step(group))
             with self._steps_kept():
                 self._do_what_is_due(group.last)
+        else:
+            if not self.config.max_steps:
+                self._pass_empty_epochs(self.config.epochs)
         self._read_step()
         return FINISHED
 
@@ -417,7 +419,25 @@ class GenericTrainer:
         )
         wall |= self._tenth_ends() << BACKUP_BIT
         # time intervals are not due in all processes at once
-        due = self.processes.agree(wall)
+        self._count_and_do(self.processes.agree(wall))
+
+    def _pass_empty_epochs(self, epoch: int) -> None:
+        """Go on to an epoch, and do what was due at the ends of those before it that had no step: concepts may be
+        repeated less than once per epoch, and all images of an epoch may be skipped.
+        """
+        before = self.progress.epoch
+        if epoch <= before:
+            return
+        self.progress.epoch = epoch
+        due = sum(
+            interval.due_in_empty_epochs(before, epoch) << bit
+            for bit, (interval, _, possible) in enumerate(self._repeated())
+            if possible
+        )
+        with self._steps_kept():
+            self._count_and_do(due)
+
+    def _count_and_do(self, due: int) -> None:
         if not due:
             return
         # ends the run after an invalid step, before anything is counted
