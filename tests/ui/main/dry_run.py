@@ -1,6 +1,7 @@
 """A dry run that looks at nothing: ``dry_run.py FOLDER --config-path FILE`` prints what ``FOLDER/outcome.json`` holds.
 
-Each call adds a line to ``FOLDER/calls`` and one with its config to ``FOLDER/asked``; while there is a file ``FOLDER/hold``, it does not end.
+Each call adds a line to ``FOLDER/calls`` and one with its config to ``FOLDER/asked``; while there is a file
+``FOLDER/hold``, it does not end.
 """
 
 from __future__ import annotations
