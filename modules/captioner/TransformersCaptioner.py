@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from modules.captioner.failing import failing_as
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -50,16 +51,15 @@ class TransformersCaptioner:
 
     def describe(self, images: Sequence[Image.Image]) -> list[str]:
         """One text for each image."""
-        try:
+        with failing_as(self._fault):
             return self._answers(list(images))
-        except torch.OutOfMemoryError:
-            raise
-        except UNREADABLE as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
-                "some models need a question, others none, and some a file chat_template.jinja next to them",
-            ) from error  # fmt: skip
+
+    def _fault(self, error: Exception) -> UserError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return UserError(
+            f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
+            "some models need a question, others none, and some a file chat_template.jinja next to them",
+        )  # fmt: skip
 
     def _answers(self, images: list[Image.Image]) -> list[str]:
         inputs = self._inputs(images).to(self._device, self._model.dtype)
