@@ -1,8 +1,8 @@
 """Curves of configs: the noise levels that training draws, and the learning rate over the run.
 
-Reads lines of JSON from stdin, each with `config` (plain data of a config), `steps` (optimizer steps of the run) and
-`number`. Answers each with a line: the same `number`, `levels` (`drawn` and `own`, each with `x` and `y`; `size`,
-`shift`) and `rate` (`x`, `y`).
+Reads lines of JSON from stdin, each with `config` (plain data of a config), `steps` (optimizer steps of the run),
+`steps_per_epoch` (0 or missing: not known) and `number`. Answers each with a line: the same `number`, `levels` (`drawn`
+and `own`, each with `x` and `y`; `size`, `shift`) and `rate` (`x`, `y`).
 A curve that cannot be drawn has an `error` instead. Ends at the end of the input.
 
 With --picture it draws the noise levels of every distribution for the documents instead, and ends.
@@ -40,9 +40,10 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Both curves of a config."""
     try:
         config, steps = TrainConfig.from_dict(asked["config"]), int(asked["steps"])
+        epoch_steps = int(asked.get("steps_per_epoch", 0)) or None
     except UserError as error:
         return {name: {"error": str(error)} for name in ("levels", "rate")}
-    return {"levels": _of(lambda: level_curves(config)), "rate": _of(lambda: rate_curve(config, steps))}
+    return {"levels": _of(lambda: level_curves(config)), "rate": _of(lambda: rate_curve(config, steps, epoch_steps))}
 
 
 def _of(make: Callable[[], Any]) -> dict[str, Any]:

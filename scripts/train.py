@@ -96,19 +96,24 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
     return look(config, world_size)[0]
 
 
-def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
-    """Like ``check``, but also return the number of optimizer steps."""
+def look(config: TrainConfig, world_size: int) -> tuple[list[str], int, int]:
+    """Like ``check``, but also return the number of optimizer steps, of the run and of its first epoch."""
     from modules.dataLoader.preflight import preflight
     from modules.trainer.online.prompts import online_summary
-    from modules.trainer.online.settings import acceleration_plan, nominal_total_steps
+    from modules.trainer.online.settings import (
+        acceleration_plan,
+        nominal_steps_per_epoch,
+        nominal_total_steps,
+    )
 
     lines = check_group(config, world_size)
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
-        return lines + online_summary(config, world_size), nominal_total_steps(config, world_size)
+        lines += online_summary(config, world_size)
+        return lines, nominal_total_steps(config, world_size), nominal_steps_per_epoch(config, world_size)
     show = _progress if sys.stderr.isatty() else None
     found = preflight(config, show, world_size=world_size)
-    return lines + found.lines(), found.total_steps
+    return lines + found.lines(), found.total_steps, found.steps_per_epoch
 
 
 def output(config: TrainConfig) -> list[str]:
@@ -180,11 +185,11 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
         config = load_config(options, notes)
     except UserError as error:
         return {"errors": _as_data([error]), "warnings": []}
-    steps, world_size = 0, planned(config, world_size)
+    steps, epoch_steps, world_size = 0, 0, planned(config, world_size)
 
     def data() -> None:
-        nonlocal steps
-        found, steps = look(config, world_size)
+        nonlocal steps, epoch_steps
+        found, steps, epoch_steps = look(config, world_size)
         lines.extend(found + output(config))
 
     parts: tuple[Callable[[], object], ...] = (data, lambda: see_model(config))
@@ -200,7 +205,9 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
     except UserError as error:
         errors.append(error)
     made = {"errors": _as_data(errors), "warnings": warnings}
-    return made if errors else {**made, "steps": steps, "memory": planned_memory}
+    if errors:
+        return made
+    return {**made, "steps": steps, "steps_per_epoch": epoch_steps, "memory": planned_memory}
 
 
 def _as_data(errors: Sequence[UserError]) -> list[dict[str, str | None]]:
@@ -250,7 +257,8 @@ def train(
 
     members: list[Callback] = []
     if rank == 0:
-        run.write_config(config.packed().to_dict())
+        config = config.packed()
+        run.write_config(config.to_dict())
         members += [EventLog(run.writer(), run.path), Console()]
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))

@@ -12,11 +12,11 @@ from typing import Any, Literal
 from modules.accelerator.base import ACCELERATORS, Accelerator, Params
 from modules.util.errors import ConfigError, UserError, UserErrors
 
-Paradigm = Literal["coupled", "decoupled", "offline", "distillation"]
+Paradigm = Literal["coupled", "decoupled", "offline"]
 """``coupled``: the loss uses log-probabilities of the rollout (GRPO, GSPO); ``decoupled``: only its images
-(DGPO, NFT); ``offline``: no rollout (DPO); ``distillation``: the rollout belongs to a teacher or student run."""
+(DGPO, NFT); ``offline``: no rollout (DPO)."""
 
-PARADIGMS: tuple[Paradigm, ...] = ("coupled", "decoupled", "offline", "distillation")
+PARADIGMS: tuple[Paradigm, ...] = ("coupled", "decoupled", "offline")
 SLOTS = ("shared", "rollout")
 SECTION = "acceleration"
 

@@ -9,6 +9,7 @@ import numpy
 import torch
 from PIL import Image
 
+from modules.captioner.failing import failing_as
 from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
@@ -109,7 +110,7 @@ class Segmenter:
         Raises:
             UserError: the model fails for any image.
         """
-        try:
+        with failing_as(self._cannot_look):
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
             with torch.no_grad():
                 said = self._model(
@@ -118,11 +119,10 @@ class Segmenter:
                 ).logits  # fmt: skip
             small = said.reshape(1, 1, *said.shape[-2:]).sigmoid().float()
             return pixels_above(small, image, self._threshold)
-        except torch.OutOfMemoryError:
-            raise
-        except UNREADABLE as error:
-            fault = self._fault("cannot look at an image", error)
-            raise UserError(fault.message, fault.field, fault.hint) from error
+
+    def _cannot_look(self, error: Exception) -> UserError:
+        fault = self._fault("cannot look at an image", error)
+        return UserError(fault.message, fault.field, fault.hint)
 
     def _fault(self, what: str, error: Exception) -> DataError:
         return model_fault(self._source, what, error, f"{PARTS}, or {HUB} CIDAS/clipseg-rd64-refined")

@@ -10,6 +10,7 @@ import numpy
 import torch
 from PIL import Image
 
+from modules.captioner.failing import failing_as
 from modules.captioner.Segmenter import HUB, check_threshold, check_weights, model_fault, pixels_above
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
@@ -56,7 +57,7 @@ class Subject:
         Raises:
             UserError: the model cannot do it, whatever the image.
         """
-        try:
+        with failing_as(self._cannot_look):
             # the whole image is looked at, not its middle alone
             whole = {"do_center_crop": False} if getattr(self._processor, "do_center_crop", None) else {}
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt", **whole)[
@@ -66,11 +67,10 @@ class Subject:
                 said_1Khw = self._model(pixel_values=pixels.to(self._device)).logits.float()
             subject_11hw = 1.0 - said_1Khw.softmax(dim=1)[:, self._background : self._background + 1]
             return pixels_above(subject_11hw, image, self._threshold)
-        except torch.OutOfMemoryError:
-            raise
-        except UNREADABLE as error:
-            fault = self._fault("cannot look at an image", error)
-            raise UserError(fault.message, fault.field, fault.hint) from error
+
+    def _cannot_look(self, error: Exception) -> UserError:
+        fault = self._fault("cannot look at an image", error)
+        return UserError(fault.message, fault.field, fault.hint)
 
     def _fault(self, what: str, error: Exception) -> DataError:
         return model_fault(

@@ -12,6 +12,7 @@ import numpy
 import torch
 from PIL import Image
 
+from modules.captioner.failing import failing_as
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.files.hub_names import UNREADABLE
 from modules.util.jsonio import read_bytes
@@ -50,6 +51,11 @@ class TagRules:
                 raise ConfigError(f"{value} is not between 0 and 1", name)
 
 
+def _fault(error: Exception) -> UserError:
+    said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return UserError(f"the tagger failed: {said}", "--model", "download it again")
+
+
 class Tagger:
     """Returns the tags of an image: characters first, then the others, each most probable first.
 
@@ -76,13 +82,8 @@ class Tagger:
 
     def describe(self, images: Sequence[Image.Image]) -> list[str]:
         """The tags of each image, separated by commas."""
-        try:
+        with failing_as(_fault, MemoryError):
             judged_BN = self._judge(images)
-        except torch.OutOfMemoryError:
-            raise
-        except (*UNREADABLE, MemoryError) as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            raise UserError(f"the tagger failed: {said}", "--model", "download it again") from error
         if judged_BN.shape[1] != len(self._tags):
             raise DataError(
                 f"the tagger has {judged_BN.shape[1]} classes, {TAGS} has {len(self._tags)}", "--model",

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from modules.captioner.Captioner import without_thoughts
+from modules.captioner.failing import failing_as
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -51,16 +52,15 @@ class TransformersCaptioner:
 
     def describe(self, images: Sequence[Image.Image]) -> list[str | UserError]:
         """One text for each image, or why there is none."""
-        try:
+        with failing_as(self._fault):
             return self._answers(list(images))
-        except torch.OutOfMemoryError:
-            raise
-        except UNREADABLE as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
-                "some models need a question, others none, and some a file chat_template.jinja next to them",
-            ) from error  # fmt: skip
+
+    def _fault(self, error: Exception) -> UserError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return UserError(
+            f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
+            "some models need a question, others none, and some a file chat_template.jinja next to them",
+        )  # fmt: skip
 
     def _answers(self, images: list[Image.Image]) -> list[str | UserError]:
         inputs = self._inputs(images).to(self._device, self._model.dtype)

@@ -29,6 +29,7 @@ from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.loss_masks.finding import CONDITION, mask_faults
 from modules.pipeline.Node import THREAD_SAFE
+from modules.pipeline.nodes.prompts import special_tags
 from modules.util.errors import DataError
 from modules.util.TrainProgress import TrainProgress
 
@@ -106,6 +107,7 @@ class BaseDataLoader(ABC):
         self._barrier = barrier
         self._pool: ThreadPoolExecutor | None = None
         self._pair_digest = ""
+        self._special_tags = [special_tags(rules.text) for rules, _ in units.groups if rules.lists_tags]
         self.threads = int(config.dataloader_threads) if THREAD_SAFE else 0
         raise_faults(file_faults(check_files(source, files.size, self.threads, progress)))
         files.flush()
@@ -283,6 +285,12 @@ class BaseDataLoader(ABC):
             if pair.only:
                 data.update(f"{pair.id}\0{pair.only}\n".encode(errors="surrogatepass"))
         return data.hexdigest()
+
+    def tags_digest(self) -> str:
+        """Digest of the special tags when the run began, which may be in files; empty if none act."""
+        if not self._special_tags:
+            return ""
+        return hashlib.blake2b(repr(self._special_tags).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     def pair_digest(self) -> str:
         """Digest of the pairs, independent of where their images are stored and of the order of the concepts.

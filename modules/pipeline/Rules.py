@@ -105,6 +105,12 @@ class Rules:
         return self.kind in DPO_TYPES
 
     @property
+    def lists_tags(self) -> bool:
+        """True if special tags decide which tags of a caption may be dropped."""
+        text = self.text
+        return text is not None and text.tag_dropout_enable and str(text.tag_dropout_special_tags_mode) != "NONE"
+
+    @property
     def is_prior(self) -> bool:
         return self.kind == "PRIOR_PREDICTION"
 

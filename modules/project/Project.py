@@ -24,7 +24,7 @@ from modules.spec.registry import FAMILIES
 from modules.util.errors import DataError, UserError
 from modules.util.files.locking import try_lock
 from modules.util.files.user_path import user_path
-from modules.util.owned_files import Owned, shown
+from modules.util.owned_files import TEMPORARY, Owned, shown
 from modules.util.prompts_file import ENDING, PromptRow
 
 PROMPTS = "prompts.txt"
@@ -34,8 +34,6 @@ START = "start.safetensors"
 ARENA = "arena"
 LOCK = ".project.lock"
 LARGEST_STRENGTH = 10.0
-LEFTOVERS = ".tastemaker-*.tmp"
-"""Names of folders in which a project was being created."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +82,16 @@ def _check_empty(owned: Owned, folder: Path) -> None:
     """Remove what a killed creation left, and nothing from a folder that is refused. Raises ``DataError`` if a
     person's files are there.
     """
+    if owned.is_vacant():
+        return
     there = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    left = fnmatch.filter(there, LEFTOVERS)
-    if len(left) == len(there):
-        owned.sweep(LEFTOVERS)
-    elif left and NAME not in there:
+    left = fnmatch.filter(there, TEMPORARY)
+    if left and len(left) < len(there) and NAME not in there:
         raise DataError(
             f"{shown(folder)} is not empty; creating a project in it may have been interrupted", "DIR",
             "choose a new folder, or empty this one if nothing in it is yours",
         )  # fmt: skip
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
+    raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
 
 
 @lru_cache(maxsize=64)

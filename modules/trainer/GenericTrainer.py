@@ -145,8 +145,8 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        # with the current concepts and samples, because their files may change during the run
-        self._begun_with = config.packed()
+        # concepts and samples are read once, because their files may change while the run starts and during it
+        config = self._begun_with = config.packed()
         run = self.run_directory
         resumes, backup, before = config.continue_last_backup, None, None
         found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
@@ -201,11 +201,13 @@ class GenericTrainer:
                 self._backup()
                 self._commands.done(STOP)
                 return STOPPED
-            # an epoch may have no step at all, if concepts are repeated less than once per epoch
-            self.progress.epoch = group.epoch
+            self._pass_empty_epochs(group.epoch)
             self._advance(group, self._take_step(group))
             with self._steps_kept():
                 self._do_what_is_due(group.last)
+        else:
+            if not self.config.max_steps:
+                self._pass_empty_epochs(self.config.epochs)
         self._read_step()
         return FINISHED
 
@@ -371,14 +373,18 @@ class GenericTrainer:
     def _undefined(self, loss: float, norm: float) -> None:
         """Handle a NaN or infinite loss or gradient: keep the weights, and end the run after too many in a row."""
         self._counters.undefined_steps += 1
-        where = f"step {self.progress.global_step}: the loss is {loss:g} and the gradient's norm {norm:g}"
+        partly = self.parts.partly_updated()
+        where = f"step {self.progress.global_step}: " + (
+            partly or f"the loss is {loss:g} and the gradient's norm {norm:g}"
+        )
         if self._counters.undefined_steps <= self.config.nan_patience:
-            self.callback.warning(f"{where}; the step is skipped")
+            self.callback.warning(where if partly else f"{where}; the step is skipped")
             return
         self.parts.optimizer.zero_grad(set_to_none=True)
         self._backup()
         raise DataError(
-            f"{where}. Training ends here; a backup of the weights before this step was made",
+            f"{where}. Training ends here; a backup of the weights {'as they are' if partly else 'before this step'} "
+            "was made",
             field="learning_rate",
             hint="lower the learning rate or beta, train in BFLOAT_16 or FLOAT_32 instead of FLOAT_16, or raise "
             "nan_patience",
@@ -413,7 +419,25 @@ class GenericTrainer:
         )
         wall |= self._tenth_ends() << BACKUP_BIT
         # time intervals are not due in all processes at once
-        due = self.processes.agree(wall)
+        self._count_and_do(self.processes.agree(wall))
+
+    def _pass_empty_epochs(self, epoch: int) -> None:
+        """Go on to an epoch, and do what was due at the ends of those before it that had no step: concepts may be
+        repeated less than once per epoch, and all images of an epoch may be skipped.
+        """
+        before = self.progress.epoch
+        if epoch <= before:
+            return
+        self.progress.epoch = epoch
+        due = sum(
+            interval.due_in_empty_epochs(before, epoch) << bit
+            for bit, (interval, _, possible) in enumerate(self._repeated())
+            if possible
+        )
+        with self._steps_kept():
+            self._count_and_do(due)
+
+    def _count_and_do(self, due: int) -> None:
         if not due:
             return
         # ends the run after an invalid step, before anything is counted

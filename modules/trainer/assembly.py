@@ -66,6 +66,7 @@ from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.rules.sample_rules import check_reading
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.display import counted
 from modules.util.enum.choices import DataType, EMAMode, Scaler
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError, UnsupportedError
@@ -139,6 +140,17 @@ class Run:
         """The norm of the step's gradients, including those already used by a fused optimizer."""
         return get_total_norm(gradients) if self.fused is None else self.fused.norm()
 
+    def partly_updated(self) -> str:
+        """Say which weights a fused optimizer left out of the last step, if it has taken the step of others."""
+        fused = self.fused
+        if fused is None or not fused.dropped or not fused.taken:
+            return ""
+        first = next(name for name, parameter in self.named if parameter is fused.dropped[0])
+        what = f"the gradient of {first} is"
+        if len(fused.dropped) > 1:
+            what = f"the gradients of {first} and {counted(len(fused.dropped) - 1, 'other weight')} are"
+        return f"{what} NaN or infinite and not used, but the other weights have taken this step"
+
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """The parameters that are trained now: all of them, until training of a part ends."""
@@ -180,6 +192,7 @@ class Run:
             "rest": " ".join(rest),
             "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
             "data": self.loader.data_digest(),
+            "tags": "" if self.images is None else self.images.tags_digest(),
             "embeddings": "" if model.words is None else model.words.start_digest(),
         }
 

@@ -106,13 +106,16 @@ def _density(level_B: torch.Tensor) -> Curve:
     return Curve([(index + 0.5) / BINS for index in range(BINS)], counts.tolist())
 
 
-def rate_curve(config: TrainConfig, steps: int) -> Curve:
+def rate_curve(config: TrainConfig, steps: int, epoch_steps: int | None = None) -> Curve:
     """The run's learning rate over its optimizer steps, at most 601 of them, as one process trains with it.
+
+    Args:
+        epoch_steps: optimizer steps of the first epoch; ``None`` if they are not known yet.
 
     Raises:
         ConfigError: the class that CUSTOM names cannot be used.
     """
-    schedule = LearningRateSchedule.from_config(config, steps)
+    schedule = LearningRateSchedule.from_config(config, steps, epoch_steps=epoch_steps)
     apart = max(1, -(-steps // MOST_POINTS))
     shown = sorted({*range(0, steps, apart), steps - 1})
     scale = math.sqrt(

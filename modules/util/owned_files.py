@@ -393,9 +393,12 @@ class Owned:
     # --- whole folders ---
 
     def is_vacant(self) -> bool:
-        """Remove what killed attempts at ``filled_at_once`` left here, and return whether the folder can be filled: it
-        is empty, or nothing is there.
+        """Return whether the folder can be filled: it is empty, or nothing is there. What killed attempts at
+        ``filled_at_once`` left is removed first, but nothing from a folder that holds anything else.
         """
+        there = os.listdir(self.root) if self.root.is_dir() else []
+        if len(fnmatch.filter(there, TEMPORARY)) < len(there):
+            return False
         for place in (self.root, self.root.parent):
             if place.is_dir():
                 Owned(place, local=not self._strict).sweep(TEMPORARY)

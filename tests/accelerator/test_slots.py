@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from modules.accelerator.base import ACCELERATORS, Accelerator, Params
 from modules.accelerator.plan import build_plan
 from modules.accelerator.slots import PARADIGMS, check_slots, parse_slots
+from modules.spec.registry import MODES
 from modules.util.errors import ConfigError, UserError, UserErrors
 from tests.source_tree import ROOT
 
@@ -126,9 +127,12 @@ def test_a_lossy_rollout_is_refused(paradigm, words):
         build_plan({"rollout": [CACHE]}, paradigm)
 
 
-@pytest.mark.parametrize("paradigm", ["decoupled", "distillation"])
-def test_modes_that_need_only_images_allow_everything(paradigm):
-    plan = build_plan({"shared": [NATIVE, COMPILE], "rollout": [CACHE]}, paradigm)
+def test_every_paradigm_is_that_of_a_mode():
+    assert set(PARADIGMS) == {mode.paradigm for mode in MODES.values()}
+
+
+def test_modes_that_need_only_images_allow_everything():
+    plan = build_plan({"shared": [NATIVE, COMPILE], "rollout": [CACHE]}, "decoupled")
     assert plan.names == ["attention_backend", "torch_compile", "diffusers_cache"]
     assert plan.warnings == [] and not plan.lossless and not plan.forces_grad
 

@@ -288,6 +288,15 @@ def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(tmp_path,
     ]  # fmt: skip
 
 
+def test_what_a_killed_creation_left_next_to_the_folder_is_removed(tmp_path, capsys, drawer):
+    tasks = write_tasks(tmp_path / "photos")
+    left = tmp_path / "projects" / ".tastemaker-0123456789abcdef.tmp" / "sources"
+    left.mkdir(parents=True)
+    (left / "half.png").write_bytes(b"half")
+    told(capsys, *new(tmp_path / "projects" / "p", tasks))
+    assert [path.name for path in (tmp_path / "projects").iterdir()] == ["p"]
+
+
 def test_a_folder_that_is_refused_keeps_what_looks_like_a_leftover(tmp_path, capsys, drawer):
     tasks = write_tasks(tmp_path / "photos")
     folder = tmp_path / "p"

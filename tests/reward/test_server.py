@@ -216,6 +216,8 @@ def test_other_paths_and_types_are_refused(address):
         (["--reward", "brightness", "--max-images", "0"], TOKEN, "--max-images"),
         (["--reward", "brightness", "--key", "key.pem"], TOKEN, "belong together"),
         (["--reward", "clip_score", "--params", '{"source": "./nowhere"}'], TOKEN, "nowhere"),
+        (["--reward", "brightness", "--device", "cuda:77"], TOKEN, "--device: there is no device cuda:77 here"),
+        (["--reward", "brightness", "--device", "gpu"], TOKEN, "--device: 'gpu' is not a device"),
     ],
 )
 def test_wrong_options_end_the_server_with_a_reason(monkeypatch, capsys, arguments, token, words):

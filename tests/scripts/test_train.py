@@ -197,6 +197,26 @@ def test_a_run_on_a_card_begins_with_its_predicted_memory(
     assert told[-1]["status"] == "finished"
 
 
+def test_the_config_of_a_run_has_the_concepts_that_were_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "concepts.json"
+    concepts = write_pairs(tmp_path / "data")
+    file.write_text(json.dumps(concepts))
+
+    def edited_meanwhile(device: object) -> bool:
+        file.write_text(json.dumps(write_pairs(tmp_path / "others", 2)))
+        return False
+
+    monkeypatch.setattr("scripts.train.has_memory_of_its_own", edited_meanwhile)
+    config = write_config(tmp_path, max_steps=1, concepts=None, concept_file_name=str(file))
+    assert main(["--config-path", str(config)]) == 0
+    (started,) = [event for event in events(tmp_path / "run") if event["kind"] == "run_started"]
+    kept = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["concepts"]
+    assert [one["path"] for one in kept] == [one["path"] for one in concepts]
+    assert started["units"] == 6
+
+
 def test_a_whole_run_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "modules.txt"
     (tmp_path / "sitecustomize.py").write_text(LISTS_MODULES, encoding="utf-8")

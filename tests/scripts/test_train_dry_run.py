@@ -169,6 +169,7 @@ def test_programs_are_told_steps_and_memory_before_the_run(
     assert main(["--config-path", str(config)]) == 0
     (started,) = [event for event in events(tmp_path / "run") if event["kind"] == "run_started"]
     assert told["steps"] == started["total_steps"]
+    assert told["steps_per_epoch"] == 3
     capsys.readouterr()
     arguments = ["--config-path", str(config), "--set", "train_device=auto", "--dry-run"]
     assert main([*arguments, "--json"]) == 0

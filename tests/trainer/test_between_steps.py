@@ -70,3 +70,34 @@ def test_an_epoch_without_a_step_is_passed_over_and_resumed_in_the_right_place(t
     run_here(halted, "continue_last_backup=true", callback=rest)
     assert rest.steps == whole.steps[1:]
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "halted" / "out.safetensors")
+
+
+class Saves(Ordering):
+    """Also keeps the optimizer steps after which something was saved."""
+
+    def __init__(self, run: Path, *first: str) -> None:
+        super().__init__(run, *first)
+        self.saved_at: list[int] = []
+
+    def saved(self, progress: Any, path: Path) -> None:
+        self.saved_at.append(progress.global_step)
+
+
+def test_an_interval_that_ends_with_an_epoch_without_a_step_is_kept(tmp_path: Path) -> None:
+    """Nothing is done twice with the same weights."""
+    concepts = [{**c, "balancing": 0.4} for c in write_pairs(tmp_path / "data", 2)]
+    changes = {
+        "concepts": concepts, "epochs": 10, "batch_size": 1, "save_every": 2, "save_every_unit": "EPOCH"
+    }  # fmt: skip
+    whole = Saves(tmp_path / "whole" / "run")
+    trainer = run_here(write_config(tmp_path / "whole", **changes), callback=whole)
+    epochs = [trainer.parts.loader.steps_in_epoch(e) for e in range(10)]
+    ends = [sum(epochs[:end]) for end in range(2, 11, 2)]
+    assert any(not epochs[end - 1] and sum(epochs[end - 2 : end]) for end in range(2, 11, 2))
+    assert whole.saved_at == [*dict.fromkeys(end for end in ends if end), sum(epochs)]
+
+    halted = write_config(tmp_path / "halted", **changes)
+    first, rest = Saves(tmp_path / "halted" / "run", "stop"), Saves(tmp_path / "halted" / "run")
+    run_here(halted, callback=first)
+    run_here(halted, "continue_last_backup=true", callback=rest)
+    assert first.saved_at + rest.saved_at == whole.saved_at

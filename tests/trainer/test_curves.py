@@ -85,6 +85,20 @@ def test_the_rate_is_that_of_each_step(data: dict[str, Any]) -> None:
     assert len(long.x) <= 601 and long.x[-1] == 100_000 and long.y == sorted(long.y, reverse=True)
 
 
+def test_a_class_is_told_the_steps_that_an_epoch_has() -> None:
+    """A run of max_steps has as many epochs as it needs, whatever the setting says."""
+    asked = {
+        "config": {
+            "max_steps": 7, "epochs": 2, "learning_rate": 1e-3, "learning_rate_scheduler": "CUSTOM",
+            "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.StepLR",
+            "scheduler_params": "step_size=%STEPS_PER_EPOCH%; gamma=0.5",
+        },
+        "steps": 7,
+        "steps_per_epoch": 3,
+    }  # fmt: skip
+    assert script.answer(asked)["rate"]["y"] == [1e-3 * factor for factor in (1, 1, 1, 0.5, 0.5, 0.5, 0.25)]
+
+
 def test_the_rate_is_scaled_as_that_of_the_optimizer() -> None:
     config = config_of(
         base_model_name=str(tiny_folder()), training_method="LORA", train_dtype="FLOAT_32", batch_size=2,

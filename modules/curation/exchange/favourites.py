@@ -23,7 +23,7 @@ from modules.util.image_metadata.containers.fields import decode_text
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.limits import Unusable
 from modules.util.image_metadata.normalise import normalise_prompt
-from modules.util.image_metadata.reader import open_fields
+from modules.util.image_metadata.reader import SWARM, open_fields
 
 LIKE, DISLIKE = "like", "dislike"
 STARRED_FOLDER = "Starred"
@@ -150,7 +150,7 @@ def _said_in_file(path: Path) -> tuple[str, str] | None:
     for sidecar in (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp")):
         if (found := _rated(_beside(sidecar), sidecar.name)) is not None:
             return found
-    if _STARRED.search(_beside(path.with_suffix(".swarm.json"))):
+    if _STARRED.search(_beside(path.with_suffix(SWARM))):
         return LIKE, "starred in SwarmUI"
     try:
         with Source(path) as source:

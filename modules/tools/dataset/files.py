@@ -11,14 +11,13 @@ from pathlib import Path
 
 from modules.curation.intake.edit_sources import ENDINGS
 from modules.util.errors import DataError, list_offenders
+from modules.util.image_metadata.reader import SWARM
 from modules.util.jsonio import read_bytes
 from modules.util.owned_files import shown
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MASKS = ("-masklabel", "-condlabel")
 CAPTIONS = (".txt", ".caption")
-SWARM = ".swarm.json"
-"""Ending of SwarmUI's files next to images, which hold stars."""
 MAX_CAPTION = 1 << 20
 _SOURCE = re.compile(rf"(.+)(?:{'|'.join(map(re.escape, ENDINGS))})(?:\.[2-9])?", re.DOTALL)
 

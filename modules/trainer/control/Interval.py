@@ -52,6 +52,14 @@ class Interval:
             return epoch_ended and progress.epoch % self.after == 0
         return self.clock() - self._last >= self.after * SECONDS[self.unit]
 
+    def due_in_empty_epochs(self, before: int, after: int) -> bool:
+        """Return whether it ended in one of the epochs without a step, from ``before`` finished ones to ``after``.
+        If it also ended with the last step before them, it is not due again, because the weights are the same.
+        """
+        if self.unit is not TimeUnit.EPOCH or before % self.after == 0:
+            return False
+        return after // self.after > before // self.after
+
     @property
     def in_time(self) -> bool:
         """True if it is measured in time."""

@@ -190,20 +190,35 @@ def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
 
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
-    """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory.
+    """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory. A fault of the
+    estimate itself is a warning: the run may train all the same.
 
     Raises:
         UnsupportedError: it does because of the size of the source images.
     """
     try:
-        plan = planner(config)
+        plan, free = planner(config), device_bytes(config.train_device)
     except UserError as error:
         callback.memory_plan({"unknown": error.message})
         return
-    free = device_bytes(config.train_device)
+    except Exception as error:  # noqa: BLE001 - told as a warning
+        callback.memory_plan({"unknown": _no_estimate(error)})
+        callback.warning(_no_estimate(error))
+        return
     callback.memory_plan({**plan.to_dict(), "free_bytes": free})
-    if free is not None and plan.total > free:
-        callback.warning("; ".join(verdict(config, plan, free, planner)))
+    if free is None or plan.total <= free:
+        return
+    try:
+        said = "; ".join(verdict(config, plan, free, planner))
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - told as a warning
+        said = _no_estimate(error)
+    callback.warning(said)
+
+
+def _no_estimate(error: Exception) -> str:
+    return f"the memory of the run cannot be estimated: {type(error).__name__}: {error}"
 
 
 def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:
@@ -317,13 +332,20 @@ def choose_execution_mode(
             fetch(config)
             needed = needs()
     except ModelNotLocal as error:
-        return _in_mode(
-            config, MODES[-1]
-        ), f"execution mode {MODES[-1]}, which needs the least memory: {error.message}"
+        return _careful(config, error.message)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - told as the reason for the mode
+        return _careful(config, _no_estimate(error))
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (
         f"execution mode {mode}: it needs {needed[mode] / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"
     )
+
+
+def _careful(config: TrainConfig, why: str) -> tuple[TrainConfig, str]:
+    """The mode that needs the least memory, and a sentence about it."""
+    return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, which needs the least memory: {why}"
 
 
 def resumed_mode(config: TrainConfig, state: Mapping[str, Any]) -> TrainConfig:

@@ -24,6 +24,10 @@ class FusedSteps:
             limit.
         rounding: stochastic rounding of the results, if used.
         visits: moves parameters in main memory to the device for their step, if any.
+
+    Attributes:
+        dropped: parameters whose gradients were dropped before the last call of ``norm``.
+        taken: number of those that took their step.
     """
 
     def __init__(
@@ -36,6 +40,9 @@ class FusedSteps:
         self._optimizer, self._rounding = optimizer, rounding
         self._limit, self._visits = limit, visits
         self._squares: dict[tuple[int, int], torch.Tensor] = {}
+        self._dropped: list[torch.Tensor] = []
+        self.dropped: list[torch.Tensor] = []
+        self.taken = 0
         # gradients on the device and in main memory arrive in different threads
         self._one_at_a_time = threading.Lock()
         self._handles = [
@@ -65,6 +72,8 @@ class FusedSteps:
             if self._limit:
                 torch.nn.utils.clip_grads_with_norm_(parameter, self._limit, square.sqrt())
             self._step(place[0], parameter, known_as)
+        else:
+            self._dropped.append(known_as)
 
     def _step(self, index: int, parameter: torch.Tensor, known_as: torch.Tensor) -> None:
         optimizer, groups = self._optimizer, self._optimizer.param_groups
@@ -80,6 +89,8 @@ class FusedSteps:
     def norm(self) -> torch.Tensor:
         """The norm of all gradients since the last call."""
         squares, self._squares = self._squares, {}
+        self.dropped, self._dropped = self._dropped, []
+        self.taken = len(squares) - len(self.dropped)
         if not squares:
             return torch.zeros(())
         return torch.stack([squares[place] for place in sorted(squares)]).sum().sqrt()

@@ -133,6 +133,12 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
             "additional_embeddings",
             "restore the files the run was started with, or start a new run",
         )
+    if now["tags"] != saved.get("tags", now["tags"]):
+        raise DataError(
+            "the list of special tags has changed since the backup was made: the run cannot resume from it",
+            field="concepts",
+            hint="restore the file that tag_dropout_special_tags names, or start a new run",
+        )
     if now["data"] != saved["data"]:
         raise DataError(
             "images, captions, pairs or prompts have changed since the backup was made: the run cannot resume from it",

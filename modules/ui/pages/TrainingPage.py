@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from tkinter import ttk
 from typing import Any
 
@@ -10,6 +10,7 @@ from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.run.TrainingCurves import TrainingCurves
+from modules.ui.state.ConfigState import Problem
 from modules.ui.state.optimizer_texts import given_by
 from modules.ui.state.parameters import as_texts
 from modules.ui.texts import training as words
@@ -42,6 +43,10 @@ class TrainingPage(FormPage):
         if paths is None or FIELD in paths:
             self._show_parameters()
         self.curves.draw()
+
+    def show_problems(self, problems: Mapping[str, Problem]) -> None:
+        super().show_problems(problems)
+        self.curves.follow()  # the check that found them also counts the steps
 
     def _show_parameters(self) -> None:
         given = as_texts(self.ui.state.value(FIELD))

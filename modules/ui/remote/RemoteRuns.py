@@ -262,7 +262,14 @@ class RemoteRuns:
             self._checking, self.doing, self.said = True, words.CHECKING_SETTINGS, ""
             self._what, self._on_closing = self.doing, (words.COPYING_TITLE, words.COPYING)
             self._changed()
-            check.now(self._start_if_fine)
+            check.now(self._start_if_fine, self._saves_there())
+
+    def _saves_there(self) -> dict[str, str]:
+        """Settings of the check of a run there: what is here where the result would be saved does not matter."""
+        config = self._ui.state.config
+        folder = Path(config.workspace_dir).absolute().parent / starting.new_name(config)
+        name = Path(config.output_model_destination).name
+        return {"output_model_destination": str(folder / "model" / name)}
 
     def _start_if_fine(self) -> None:
         if not self._checking:  # cancelled

@@ -39,7 +39,7 @@ class StartCheck:
         self._of_files: list[Problem] = []
         self._run: DryRun | None = None
         self._timer = ""
-        self._then: list[Callable[[], None]] = []
+        self._then: dict[Callable[[], None], Mapping[str, Any]] = {}
         self._paces: list[tuple[dict[str, Any], float]] = []
         self.forecast = Forecast()
         """The predicted cost of the run at the current settings; empty while unknown."""
@@ -84,13 +84,16 @@ class StartCheck:
         if _errors(self._of_files) and not self.checking:
             self.soon()
 
-    def now(self, then: Callable[[], None]) -> None:
+    def now(self, then: Callable[[], None], changes: Mapping[str, Any] | None = None) -> None:
         """Check immediately and call ``then`` when everything is known.
 
         A later change restarts the check, and delays the call. Several callers are called in turn, each once.
+
+        Args:
+            changes: settings with which the caller would start, unless others wait for the check too. A start with
+                the settings of the window is checked again afterwards.
         """
-        if then not in self._then:
-            self._then.append(then)
+        self._then[then] = changes or {}
         # also while a check is running: the files may have been fixed since it began
         self._stop()
         self._look()
@@ -102,16 +105,21 @@ class StartCheck:
         elif self.errors_of_settings():
             self._known(Found([]))
         else:
-            run = self._run = DryRun(self._command, self._ui.state.config.to_dict())
+            changes = next(iter(self._then.values())) if len(self._then) == 1 else {}
+            run = self._run = DryRun(self._command, {**self._ui.state.config.to_dict(), **changes})
             self._ui.work(
-                run.run, lambda found: self._done(run, found), lambda error: self._failed(run, error)
+                run.run,
+                lambda found: self._done(run, found, again=bool(changes)),
+                lambda error: self._failed(run, error),
             )
             self._changed()
 
-    def _done(self, run: DryRun, found: Found) -> None:
+    def _done(self, run: DryRun, found: Found, again: bool = False) -> None:
         if run is self._run:
             self._run = None
             self._known(found)
+            if again and not self.checking:
+                self.soon()
 
     def _failed(self, run: DryRun, error: Exception) -> None:
         self._done(run, Found([Problem("", words.NOT_CHECKED.format(reason=error), warning=True)]))
@@ -119,7 +127,7 @@ class StartCheck:
     def _known(self, found: Found) -> None:
         self._of_files, self.checked = found.problems, True
         self.forecast = self._with_pace(found.forecast)
-        waiting, self._then = self._then, []
+        waiting, self._then = self._then, {}
         self._changed()
         for then in waiting:
             then()

@@ -72,6 +72,7 @@ class TrainingCurves:
         # otherwise the noise of a uniform density fills the plot
         self.levels = _Drawing(ui, form, "timestep_distribution", self, from_zero=True)
         self._busy, self._again = False, False
+        self._drawn_for = (0, 0)
         page.bind("<Destroy>", lambda event: self._helper.end() if event.widget is page else None, add="+")
 
     def draw(self) -> None:
@@ -82,12 +83,19 @@ class TrainingCurves:
             self._again = True
             return
         self._busy = True
-        config, steps = self._ui.state.config.to_dict(), self._steps()
-        self._ui.work(lambda: self._helper.ask(config, steps), self._show, self._failed)
+        config = self._ui.state.config.to_dict()
+        steps, epoch_steps = self._drawn_for = self._length()
+        self._ui.work(lambda: self._helper.ask(config, steps, epoch_steps), self._show, self._failed)
 
-    def _steps(self) -> int:
-        config = self._ui.state.config
-        return config.max_steps or self._ui.services.check.forecast.steps or UNKNOWN_STEPS
+    def follow(self) -> None:
+        """Draw again if more is known about the length of the run, or something else."""
+        if self._length() != self._drawn_for and self._ui.services.check.forecast.steps:
+            self.draw()
+
+    def _length(self) -> tuple[int, int]:
+        """Optimizer steps of the run and of its first epoch, as far as they are known."""
+        known = self._ui.services.check.forecast
+        return self._ui.state.config.max_steps or known.steps or UNKNOWN_STEPS, known.epoch_steps
 
     def _done(self) -> None:
         self._busy = False

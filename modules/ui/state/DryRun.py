@@ -69,11 +69,12 @@ class DryRun:
             if errors or "steps" not in data:
                 return Found(problems)
             memory, steps = Memory.from_dict(data["memory"]), int(data["steps"])
+            epoch_steps = int(data.get("steps_per_epoch", 0))
         except (UserError, LookupError, TypeError, ValueError, AttributeError):
             last = complaints.strip().rpartition("\n")[2] or words.SAID_NOTHING
             return Found([Problem("", words.NOT_CHECKED.format(reason=last), warning=True)])
         pace = last_pace(self._config)
-        return Found(problems, Forecast(memory, steps, None if pace is None else pace.seconds))
+        return Found(problems, Forecast(memory, steps, None if pace is None else pace.seconds, epoch_steps))
 
     def _start(self, path: Path) -> subprocess.Popen[str]:
         flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)

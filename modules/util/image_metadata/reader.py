@@ -60,7 +60,9 @@ _STILL_AN_IMAGE = tuple(
 _INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
 _SETTING_KEYS = ("negative_prompt", "seed", "num_inference_steps")
 _TITLED_KEYS = ("Negative Prompt", "Seed", "Stable Diffusion model")
-_SIDECARS = (".txt", ".caption", ".json", ".swarm.json")
+SWARM = ".swarm.json"
+"""Ending of SwarmUI's files next to images, which hold prompts and stars."""
+_SIDECARS = (".txt", ".caption", ".json", SWARM)
 _BEGINNING = 80
 _DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
 _DREAM_SWITCHES = re.compile(r"\s-[sSWHCAnGUI] ?[\w.]+(?:\s|\Z)")

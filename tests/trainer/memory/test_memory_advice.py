@@ -299,6 +299,29 @@ def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None
     assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]
 
 
+def test_a_run_starts_although_its_memory_cannot_be_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the prediction, not of the run."""
+    told: list[Any] = []
+
+    class Listener(Callback):
+        def memory_plan(self, plan: Any) -> None:
+            told.append(plan)
+
+        def warning(self, message: str) -> None:
+            told.append(message)
+
+    def broken(_config: TrainConfig) -> MemoryPlan:
+        raise KeyError("no such part")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    config = config_of(rlhf_dpo_execution_mode="AUTO")
+    memory_advice.log_memory(config, Listener(), broken)
+    plan, warning = told
+    assert plan == {"unknown": warning} and "KeyError: 'no such part'" in warning
+    settled, said = choose_execution_mode(config, torch.device("cuda"), broken)
+    assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "KeyError" in said
+
+
 def edit_plan(config: TrainConfig) -> MemoryPlan:
     """2 GiB of weights, 2 GiB for a result in each of the passes that are made at once, and as much for its source."""
     side = config.source_resolution or 1024

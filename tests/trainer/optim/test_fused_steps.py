@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.assembly import check_settings
+from modules.trainer.callbacks import Callback
+from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.optimizers import create_optimizer
-from modules.util.config.load import read_config
+from modules.util.config.load import load_config, read_config
 from modules.util.config.rules.rules import STEP_ALONE
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
-from modules.util.errors import UnsupportedError
+from modules.util.errors import DataError, UnsupportedError
+from modules.util.TrainProgress import TrainProgress
 from tests.trainer.builders import run_here, settings, write_config, write_pairs
 
 
@@ -121,3 +125,32 @@ def test_several_processes_are_refused() -> None:
     config = TrainConfig.from_dict({**values, "optimizer": {"fused_back_pass": True}})
     with pytest.raises(UnsupportedError, match="several processes"):
         check_settings(config, world_size=2)
+
+
+def test_a_gradient_that_is_nan_is_named_with_what_happened_to_the_other_weights(tmp_path: Path) -> None:
+    concept = {"name": "all", "path": write_pairs(tmp_path / "data", 2)[0]["path"], "type": "STANDARD"}
+
+    class Spoiling(Callback):
+        """Makes the gradient of one weight NaN in the second step."""
+
+        trainer: Any = None
+        warnings: list[str] = []
+
+        def step(self, progress: TrainProgress, metrics: Any, total: int, eta: float | None) -> None:
+            name, weight = self.trainer.parts.named[0]
+            weight.register_hook(lambda gradient: gradient * float("nan"))
+            self.spoiled = name
+
+    listener = Spoiling()
+    config = load_config(write_config(
+        tmp_path, concepts=[concept], rlhf_enabled=False, training_method="FINE_TUNE", clip_grad_norm=0.0,
+        output_model_destination=str(tmp_path / "model"), output_model_format="DIFFUSERS", batch_size=1,
+        optimizer={"fused_back_pass": True}, nan_patience=0,
+    ))  # fmt: skip
+    run = RunDirectory(config.workspace_dir)
+    listener.trainer = GenericTrainer(config, run, listener)
+    with run.locked(), pytest.raises(DataError) as caught:
+        listener.trainer.run()
+    said = caught.value.message
+    assert said.startswith(f"step 1: the gradient of {listener.spoiled} is NaN or infinite and not used")
+    assert "the other weights have taken this step" in said and "before this step" not in said

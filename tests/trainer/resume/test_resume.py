@@ -469,3 +469,26 @@ def test_a_backup_has_the_concepts_that_the_run_began_with(tmp_path: Path, chang
             run_here(config, "continue_last_backup=true")
     file.write_text(text)
     assert run_here(config, "continue_last_backup=true").progress.global_step > 1
+
+
+def test_a_backup_has_the_concepts_that_were_trained_on_if_the_file_changes_while_the_run_starts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "concepts.json"
+    concepts = standard(tmp_path)
+    file.write_text(json.dumps(concepts))
+    write_pairs(tmp_path / "others", 2)
+    units = []
+
+    class Changes(StopAt):
+        def phase(self, name: str, done: int, total: int) -> None:
+            file.write_text(json.dumps([{**concepts[0], "path": str(tmp_path / "others" / "chosen")}]))
+
+        def started(self, facts: Mapping[str, Any]) -> None:
+            units.append(facts["units"])
+
+    config = write_config(tmp_path, rlhf_enabled=False, concepts=None, concept_file_name=str(file))
+    run_here(config, callback=Changes(1))
+    (backup,) = list_backups(tmp_path / "run" / "backup")
+    (concept,) = json.loads((backup / "config.json").read_text())["concepts"]
+    assert (units, concept["path"]) == ([5], concepts[0]["path"])

@@ -18,6 +18,7 @@ from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import Snapshot, read_backup, write_backup
 from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import TagDropoutSpecialTagsMode
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.TrainProgress import TrainProgress
 from tests.trainer.builders import settings, small_files_only
@@ -175,6 +176,26 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         backup.tensors["weights"] = {"other": torch.zeros(1)}
         with pytest.raises(DataError, match="other parts of the model"):
             restore(parts, backup, Counters(), "models/base", writes=True)
+
+
+def test_a_changed_list_of_special_tags_is_refused(tmp_path: Path) -> None:
+    listed = tmp_path / "tags.txt"
+    listed.write_text("red\n")
+    config = job(tmp_path, SUPERVISED)
+    assert config.concepts is not None
+    text = config.concepts[0].text
+    text.tag_dropout_enable, text.tag_dropout_special_tags = True, str(listed)
+    text.tag_dropout_special_tags_mode = TagDropoutSpecialTagsMode.WHITELIST
+    with closing(together(config)) as parts:
+        backup = everything(parts, config)
+        listed.write_text("blue\n")
+        assert everything(parts, config).state["identity"] == backup.state["identity"], "it is read once"
+    with closing(together(config)) as parts:
+        with pytest.raises(DataError, match="the list of special tags has changed") as caught:
+            restore(parts, backup, Counters(), "models/base", writes=True)
+        assert caught.value.field == "concepts"
+        del backup.state["identity"]["tags"]  # an earlier version did not note it
+        restore(parts, backup, Counters(), "models/base", writes=True)
 
 
 def test_the_identity_follows_the_data_and_not_the_place(tmp_path: Path) -> None:

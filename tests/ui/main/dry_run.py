@@ -1,10 +1,12 @@
 """A dry run that looks at nothing: ``dry_run.py FOLDER --config-path FILE`` prints what ``FOLDER/outcome.json`` holds.
 
-Each call adds a line to ``FOLDER/calls``; while there is a file ``FOLDER/hold``, it does not end.
+Each call adds a line to ``FOLDER/calls`` and one with its config to ``FOLDER/asked``; while there is a file
+``FOLDER/hold``, it does not end.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -16,6 +18,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     with (folder / "calls").open("a") as calls:
         calls.write("x\n")
+    with (folder / "asked").open("a") as asked:
+        asked.write(json.dumps(json.loads(Path(sys.argv[-1]).read_text())) + "\n")
     while (folder / "hold").exists():
         time.sleep(0.02)
     outcome = folder / "outcome.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -409,6 +410,24 @@ def test_start_and_start_there_wait_for_the_same_check(opened: Open, server: Ser
     hands.keys("<Escape>", to=hands.dialog())
     hands.wait(lambda: hands.window.control.run is not None, "nothing is started here")
     assert not hands.window.control.is_mirror and not records.known()
+
+
+def test_what_lies_where_the_result_would_be_saved_here_is_no_fault_of_a_run_there(
+    opened: Open, tmp_path: Path
+) -> None:
+    def checked() -> list[str]:
+        """Where the runs that were checked would save their result."""
+        lines = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+        return [json.loads(one)["output_model_destination"] for one in lines]
+
+    hands = opened()
+    here = hands.window.state_.config.output_model_destination
+    hands.click(hands.button(words.START))
+    hands.wait(lambda: isinstance(hands.dialog(), TrustDialog), "nothing is started there")
+    hands.keys("<Escape>", to=hands.dialog())
+    hands.wait(lambda: checked()[-1] == here, "a run here is not checked again")
+    (there,) = (Path(place) for place in checked() if place != here)
+    assert there.name == Path(here).name and not there.parent.exists()
 
 
 def test_many_lines_of_the_other_computer_are_shown_without_drawing_the_run_for_each(

@@ -12,6 +12,7 @@ from modules.ui.state.runs import CurveHelper as helper_module
 from modules.ui.state.runs.CurveHelper import CurveHelper
 from modules.util.enum.choices import LearningRateScheduler
 from modules.util.errors import UserError
+from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.test_parameters import training_page
 
@@ -22,7 +23,7 @@ for line in sys.stdin:
     kind = asked["config"].get("learning_rate_scheduler", "CONSTANT")
     curve = {"x": [1.0, 2.0], "y": [0.5, 0.1 if kind == "LINEAR" else 0.5]}
     rate = {"error": "no such class"} if kind == "CUSTOM" else curve
-    levels = {"drawn": curve, "own": curve, "size": 512, "shift": asked["steps"]}
+    levels = {"drawn": curve, "own": curve, "size": asked["steps_per_epoch"], "shift": asked["steps"]}
     print(json.dumps({"number": asked["number"], "rate": rate, "levels": levels}), flush=True)
 """
 
@@ -58,6 +59,24 @@ def test_drawings_are_shown_follow_the_settings_and_hide(quick: None, hands: Han
     hands.focus(rate.button)
     hands.keys("<Return>")
     hands.wait(lambda: not rate.plot.winfo_ismapped())
+
+
+@pytest.mark.gui
+@pytest.mark.usefixtures("settles_at_once")
+def test_drawings_follow_the_length_that_the_check_finds(
+    quick: None, open_window: OpenWindow, tmp_path: Path
+) -> None:
+    (tmp_path / "hold").touch()
+    hands = open_window()
+    levels = training_page(hands).curves.levels
+    hands.focus(levels.button)
+    hands.keys("<Return>")
+    hands.wait(lambda: "shift 1e+03" in str(levels.said.cget("text")))
+    memory = {"unknown": "it is not looked for"}
+    found = {"errors": [], "warnings": [], "steps": 24, "steps_per_epoch": 8, "memory": memory}
+    (tmp_path / "outcome.json").write_text(json.dumps(found))
+    (tmp_path / "hold").unlink()
+    hands.wait(lambda: "at 8 pixels with shift 24)" in str(levels.said.cget("text")))
 
 
 ONCE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modules.spec.starting_values import STARTING_VALUES
-from modules.util.config.load import find_problems, load_config
+from modules.util.config.load import check_config, find_problems, load_config
 from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
@@ -49,6 +49,13 @@ def test_a_preset_is_right(path: Path) -> None:
     parts = {part for family in ModelType for part in family.parts}
     foreign = (parts & data.keys()) - set(config.model_type.parts)
     assert not foreign, "settings of parts the family has not"
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_preset_of_an_online_mode_sets_nothing_that_is_not_applied(path: Path) -> None:
+    config = load_config(path)
+    if config.trains_online:
+        assert not [one for one in check_config(config) if "is not applied" in one]
 
 
 TABLE = re.compile(r"^\| (epsilon|v-prediction|flow matching): [^|]+\|(.+)\|$", re.MULTILINE)

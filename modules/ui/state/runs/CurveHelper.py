@@ -30,9 +30,12 @@ class CurveHelper:
         self._ended = False
         self._asked = 0
 
-    def ask(self, config: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    def ask(self, config: Mapping[str, Any], steps: int, epoch_steps: int = 0) -> dict[str, Any]:
         """The curves of a config; the first answer takes seconds. After an error, the next question starts a new
         process.
+
+        Args:
+            steps, epoch_steps: optimizer steps of the run and of its first epoch; 0 if the latter is not known.
 
         Raises:
             UserError: the process ended, or says something other than an answer.
@@ -42,7 +45,8 @@ class CurveHelper:
         self._asked += 1
         number = self._asked
         try:
-            process.stdin.write(json.dumps({"number": number, "config": dict(config), "steps": steps}) + "\n")
+            length = {"steps": steps, "steps_per_epoch": epoch_steps}
+            process.stdin.write(json.dumps({"number": number, "config": dict(config), **length}) + "\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except (OSError, ValueError) as error:

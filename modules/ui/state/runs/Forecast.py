@@ -77,11 +77,13 @@ class Forecast:
         memory: memory of the card; ``None`` if not determined.
         steps: optimizer steps; 0 if unknown.
         seconds: duration of one step; ``None`` if no run of this kind was measured.
+        epoch_steps: optimizer steps of the first epoch; 0 if unknown.
     """
 
     memory: Memory | None = None
     steps: int = 0
     seconds: float | None = None
+    epoch_steps: int = 0
 
     def text(self) -> str:
         """Memory and time in one line."""

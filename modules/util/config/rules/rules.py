@@ -56,6 +56,11 @@ class Problems:
 Finding = UserError | ConfigWarning
 Rule = Callable[["TrainConfig"], Iterator[Finding]]
 FEWEST_FOR_KTO = 8
+NOISE_LEVELS = (
+    "timestep_distribution", "timestep_shift", "dynamic_timestep_shifting", "min_noising_strength",
+    "max_noising_strength", "noising_range_before_shift",
+)  # fmt: skip
+"""Settings of the noise levels that training on images draws."""
 STEP_ALONE = (
     Optimizer.ADAMW,
     Optimizer.ADAM,
@@ -211,11 +216,9 @@ def _dropout_is_off_for_pairs(c: TrainConfig) -> Iterator[Finding]:
 
 
 @rule(
-    "rlhf_enabled", "rlhf_mode", "perturbation_noise_weight", "offset_noise_weight", "min_noising_strength",
-    "max_noising_strength",
+    "rlhf_enabled", "rlhf_mode", "perturbation_noise_weight", "offset_noise_weight", *NOISE_LEVELS,
 )  # fmt: skip
 def _noise_of_supervised_training(c: TrainConfig) -> Iterator[Finding]:
-    """The shape of the distribution is left out: presets name that of their family for all modes."""
     if c.rlhf_enabled and c.perturbation_noise_weight > 0:
         yield ConfigWarning("is not applied in preference training", "perturbation_noise_weight")
     if not c.trains_online:
@@ -223,7 +226,7 @@ def _noise_of_supervised_training(c: TrainConfig) -> Iterator[Finding]:
     if c.offset_noise_weight > 0:
         yield ConfigWarning(f"is not applied: {c.rlhf_mode} draws its own noise", "offset_noise_weight")
     levels = "rlhf_sde_window" if c.rlhf_mode.coupled else "rlhf_timestep_range_low and rlhf_timestep_range_high"
-    for name in ("min_noising_strength", "max_noising_strength"):
+    for name in NOISE_LEVELS:
         if getattr(c, name) != type(c).model_fields[name].default:
             yield ConfigWarning(f"is not applied: the noise levels of {c.rlhf_mode} are set by {levels}", name)
 

@@ -9,6 +9,7 @@ from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 GRPO = {"rlhf_enabled": True, "rlhf_mode": "GRPO"}
 DGPO = {"rlhf_enabled": True, "rlhf_mode": "DGPO"}
+FLOW = {**GRPO, "model_type": "FLUX_DEV_1"}
 GSPO = {"rlhf_enabled": True, "rlhf_mode": "GSPO"}
 NORMALISED = {"rlhf_rewards": [{"reward": "entropy"}, {"reward": "contrast", "normalise": True}]}
 CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
@@ -202,6 +203,10 @@ def test_a_single_accelerator_is_a_list_of_one() -> None:
         ({**GRPO, "offset_noise_weight": 0.1}, "offset_noise_weight"),
         ({**GRPO, "min_noising_strength": 0.2}, "min_noising_strength"),
         ({**DGPO, "max_noising_strength": 0.8}, "max_noising_strength"),
+        ({**DGPO, "timestep_distribution": "LOGIT_NORMAL"}, "timestep_distribution"),
+        ({**GRPO, "timestep_shift": 3.0}, "timestep_shift"),
+        ({**FLOW, "dynamic_timestep_shifting": True}, "dynamic_timestep_shifting"),
+        ({**GRPO, "noising_range_before_shift": True}, "noising_range_before_shift"),
         ({**DGPO, "perturbation_noise_weight": 0.1}, "perturbation_noise_weight"),
         ({"rlhf_enabled": True, "perturbation_noise_weight": 0.1}, "perturbation_noise_weight"),
         ({**GRPO, **NORMALISED, "rlhf_advantage_ranked": True}, "rlhf_rewards[1].normalise"),

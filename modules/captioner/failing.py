@@ -1,0 +1,28 @@
+"""What models raise for an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from modules.util.errors import UserError
+from modules.util.files.hub_names import UNREADABLE
+
+
+@contextmanager
+def failing_as(fault: Callable[[Exception], UserError], *more: type[Exception]) -> Iterator[None]:
+    """Raise the fault of whatever a model raises in the block. That a graphics card is full is not a fault of the
+    model, and stays what it is.
+
+    Args:
+        more: what the model may raise besides ``UNREADABLE``.
+    """
+    kinds: tuple[type[Exception], ...] = (*UNREADABLE, *more)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except kinds as error:
+        raise fault(error) from error
