@@ -175,8 +175,8 @@ class OnlineSection(BaseConfig):
         title="CFG scale",
         group="Rollout",
         tip=(
-            "Guidance scale of the rollout. 1: no guidance. GRPO and GSPO also train with this guidance. The other modes "
-            "do not, unless the model takes the scale as an input."
+            "Guidance scale of the rollout. 1: no guidance. GRPO and GSPO also train with this guidance. The other "
+            "modes do not, unless the model takes the scale as an input."
         ),
     )
     rlhf_rollout_negative_prompt: str = setting(
