@@ -111,7 +111,7 @@ class VotePanel(ttk.Frame):
             self._read(self._book)
         waiting = [] if self._book is None else self._book.open_questions()
         first = waiting[0] if waiting else None
-        if first is None or self.question is None or first.key != self.question.key:
+        if first is None or first is not self.question:  # another run may have a question of the same key
             self._show(first)
         self.note.configure(text=counted(len(waiting), words.OPEN) if waiting else "")
         if len(waiting) != self._open:

@@ -79,6 +79,23 @@ def test_questions_are_answered_by_keys_and_clicks(hands: Hands, tmp_path: Path)
     assert votes.question is None and page.tabs.tab(votes, "text") == "Votes"
 
 
+def test_votes_on_a_second_run_that_made_the_same_images_are_its_own(hands: Hands, tmp_path: Path) -> None:
+    first, second = (asking_run(tmp_path / name) for name in ("first", "second"))
+    hands.window.show_page("run")
+    hands.window.runs.attach(str(first.path))
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    hands.wait(lambda: page.votes.question is not None, "no question is shown")
+    canvas = page.votes.images.canvas
+    hands.focus(canvas)
+    hands.keys("<Key-2>", to=canvas)
+    hands.window.runs.attach(str(second.path))
+    hands.focus(canvas)
+    for key in ("<Key-1>", "<Key-3>"):
+        hands.keys(key, to=canvas)
+    assert (kept(first)[0], kept(second)[0]) == (Vote((1,)), Vote((0, 2)))
+
+
 def test_the_source_is_next_to_its_images_and_gone_with_them(hands: Hands, tmp_path: Path) -> None:
     run = asking_run(tmp_path / "asking")
     book = VoteBook(run.path)
