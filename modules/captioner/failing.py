@@ -1,4 +1,4 @@
-"""What models raise for an image."""
+"""Errors that models raise for an image."""
 
 from __future__ import annotations
 

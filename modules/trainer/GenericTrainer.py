@@ -422,7 +422,7 @@ class GenericTrainer:
         self._count_and_do(self.processes.agree(wall))
 
     def _pass_empty_epochs(self, epoch: int) -> None:
-        """Go on to an epoch, and do what was due at the ends of those before it that had no step: concepts may be
+        """Advance to an epoch, and do what was due at the ends of those before it that had no step: concepts may be
         repeated less than once per epoch, and all images of an epoch may be skipped.
         """
         before = self.progress.epoch

@@ -191,7 +191,7 @@ def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
     """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory. A fault of the
-    estimate itself is a warning: the run may train all the same.
+    estimate itself is a warning, because the run may still train.
 
     Raises:
         UnsupportedError: it does because of the size of the source images.
