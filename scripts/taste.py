@@ -169,9 +169,7 @@ def run_generate(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     adapter = None if options.adapter is None else project.adapter(options.adapter)
     if options.strength is not None:
-        if adapter is None:
-            raise ConfigError("there is no adapter that it belongs to", "--strength", "name one with --adapter")
-        adapter = adapter.at(options.strength)
+        adapter = (adapter or project.newest).at(options.strength)
     made = generate(project, progress, options.per_prompt, adapter, options.prompts)
     return {**made, "next": next_step(project)}
 

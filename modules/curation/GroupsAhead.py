@@ -33,11 +33,13 @@ class ScanControl:
         stopped: returns whether to stop.
         counted: called with the number of groups, once every file was seen.
         finished: returns whether a group is done and will not be shown.
+        begins: called before the folder is looked through, each time.
     """
 
     stopped: Callable[[], bool]
     counted: Callable[[int], None]
     finished: Finished
+    begins: Callable[[], None]
 
 
 Scan = Callable[[ScanControl], Iterator[Found]]
@@ -85,7 +87,7 @@ class GroupsAhead:
     ) -> None:
         self.faults: list[ScanFault] = []
         self.began = time.time_ns()
-        """Start of the scan, in nanoseconds."""
+        """Start of the last look through the folder, in nanoseconds."""
         self._finished = finished
         self._asked_for: set[str] = set()
         self._changed = changed
@@ -109,7 +111,7 @@ class GroupsAhead:
     def _run(self, scan: Scan) -> None:
         failure: Exception | None = None
         try:
-            for found in scan(ScanControl(self._asked_to_stop, self._count, self._is_finished)):
+            for found in scan(ScanControl(self._asked_to_stop, self._count, self._is_finished, self._begins)):
                 with self._news:
                     self._take_in(found)
                     self._news.notify_all()
@@ -125,6 +127,9 @@ class GroupsAhead:
             self._news.notify_all()
         if not self._stop.is_set():
             self._changed(self.status())
+
+    def _begins(self) -> None:
+        self.began = time.time_ns()
 
     def _take_in(self, found: Found) -> None:
         if isinstance(found, ScanFault):
@@ -273,6 +278,7 @@ def search_folder(
         with HashCache(output / HASH_CACHE_NAME) as cache:
             while not control.stopped():
                 waiting = held_back()
+                control.begins()
                 taken: set[str] = set()
                 takes = partial(_take_once, seen | (waiting or set()), taken)
                 yield from scan_groups(

@@ -25,7 +25,7 @@ from modules.curation.PairServer import PairServer
 from modules.curation.review.review import PairReview, pairs_per_bucket
 from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession
-from modules.curation.statistics import answer_statistics, score_agreement
+from modules.curation.statistics import answer_statistics, score_agreement, valid_answers
 from modules.curation.store import CurationStore, existing_store
 from modules.util.display import counted
 from modules.util.dpo_curation_util import (
@@ -178,7 +178,7 @@ def statistics(output_dir: Path, scores_file: Path | None = None) -> Json:
             "events": kinds,
             "undone": len(store.events(undone=True)),
             "answers": answer_statistics(events).to_dict(),
-            "scores": None if scores is None else asdict(score_agreement(events, scores)),
+            "scores": None if scores is None else asdict(score_agreement(valid_answers(events), scores)),
         }
 
 

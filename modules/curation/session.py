@@ -34,6 +34,8 @@ SEEN = "seen"
 """Events that record what was on the screen; they are not answers."""
 NOT_UNDONE = (SEEN, "remove")
 """Events that undo skips. The review has its own undo for the pairs removed there."""
+LEAST_LEANING = 1e-9
+"""A probability that is no further from a coin toss says nothing: it comes from rounding."""
 
 
 class Refused(UserError):
@@ -296,14 +298,14 @@ class CurationSession:
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 
     def _certainty(self, best: int, worst: int) -> float | None:
-        """The ranking's certainty of a pair; ``None`` if neither image was compared, or the person decided
-        otherwise.
+        """The ranking's certainty of a pair; ``None`` if the answers say nothing about it, as when neither image was
+        compared or each only with others, or if the person decided otherwise.
         """
         state = self.state()
         if not self.way.compares or compared_images(state.answers).isdisjoint((best, worst)):
             return None
         found = state.standing.posterior.probability_ordered(best, worst)
-        return min(1.0, found) if found >= 0.5 else None
+        return min(1.0, found) if found > 0.5 + LEAST_LEANING else None
 
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
         """Remove files from the group that are no longer images, or have changed since they were shown.

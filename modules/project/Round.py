@@ -288,7 +288,8 @@ class Round:
         """Number of answers: questions answered and not skipped, pairs picked without a question, and images liked
         or disliked.
 
-        This is what a taste learns from, and the number that is shown everywhere.
+        This is the number that is shown everywhere. A taste learns from the same answers, except those about an image
+        that was deleted or replaced since.
         """
         return self._count(_ANSWERS)
 

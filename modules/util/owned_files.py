@@ -22,6 +22,7 @@ from pathlib import Path
 
 from modules.util.errors import UserError
 from modules.util.files.OpenFolder import (
+    TELLS_WHO_WORKS,
     OpenFolder,
     announced,
     close,
@@ -394,12 +395,13 @@ class Owned:
 
     def is_vacant(self) -> bool:
         """Return whether the folder can be filled: it is empty, or nothing is there. What killed attempts at
-        ``filled_at_once`` left is removed first, but nothing from a folder that holds anything else.
+        ``filled_at_once`` left is removed first, but nothing from a folder that holds anything else. What they left
+        next to the folder stays on Windows, where nothing tells it from what another process is just writing.
         """
         there = os.listdir(self.root) if self.root.is_dir() else []
         if len(fnmatch.filter(there, TEMPORARY)) < len(there):
             return False
-        for place in (self.root, self.root.parent):
+        for place in (self.root, self.root.parent) if TELLS_WHO_WORKS else (self.root,):
             if place.is_dir():
                 Owned(place, local=not self._strict).sweep(TEMPORARY)
         return not os.path.lexists(self.root) or (self.root.is_dir() and not os.listdir(self.root))

@@ -68,6 +68,20 @@ def test_images_ordered_by_hand_that_were_never_compared_claim_nothing(tmp_path,
     assert ["certainty" in pair for pair in ordered] == [False, False]
 
 
+def test_images_ordered_by_hand_that_were_only_compared_with_others_claim_nothing(tmp_path):
+    session, _ = open_session(tmp_path, 6, mode=CurationMode.ELO)
+    asked = []
+    for _ in range(2):
+        asked.append(session.state().question)
+        session.answer(*asked[-1])
+    (first, third), (second, fourth) = asked
+    assert len({first, second, third, fourth}) == 4, "each image is compared once"
+    rest = [i for i in session.state().alive if i not in (first, second, third, fourth)]
+    session.export_ranked([first, third, *rest, fourth, second], 2)
+    # both won once, and both lost once
+    assert ["certainty" in pair for pair in session.pairs()] == [False, False]
+
+
 def test_a_choice_without_comparisons_claims_nothing(tmp_path):
     session, _ = open_session(tmp_path, 4, mode=CurationMode.SELECT)
     session.choose(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +58,21 @@ def test_groups_come_once_and_finished_ones_not_at_all(tmp_path):
         assert ahead.take(groups[0].key) == groups[0], "an undo can still lead to it"
         ahead.put_back(groups[0])
         assert ahead.coming(2) == [groups[0]]
+
+
+def test_what_was_seen_counts_from_the_last_look_at_a_folder_that_is_being_filled(tmp_path, monkeypatch):
+    source = make_images(tmp_path / "in", 1, 2)
+    looks = iter([frozenset({"unfinished.png"}), None])
+
+    def held_back() -> frozenset[str] | None:
+        os.utime(source)  # another image arrives
+        return next(looks)
+
+    monkeypatch.setattr(ahead_module, "LOOK_AGAIN_SECONDS", 0.0)
+    with search_folder(source, tmp_path / "out", ScanOptions(), nothing, held_back=held_back) as ahead:
+        assert len(drained(ahead)) == 1
+        assert next(looks, "none left") == "none left"
+        assert ahead.began >= source.stat().st_mtime_ns
 
 
 def test_only_a_few_groups_are_decoded_ahead(tmp_path):

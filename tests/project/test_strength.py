@@ -35,6 +35,17 @@ def test_one_without_an_adapter_is_refused(project, capsys, adapter):
     assert not (project / "round-1" / "plan.json").exists()
 
 
+def test_one_without_a_name_is_that_of_the_adapter_in_use(tmp_path, prompts_file, drawer, capsys):
+    (tmp_path / "mine.safetensors").write_text("mine")
+    told(
+        capsys, "new", tmp_path / "taste", "--prompts", prompts_file, "--base-model", "resources/demo_model",
+        "--adapter", tmp_path / "mine.safetensors",
+    )  # fmt: skip
+    told(capsys, "generate", tmp_path / "taste", "--strength", "0.5")
+    plan = json.loads((tmp_path / "taste" / "round-1" / "plan.json").read_text())
+    assert plan["adapter"] and plan["strength"] == 0.5
+
+
 def test_one_of_an_adapter_is_that_of_its_images(project, tmp_path, capsys):
     told(capsys, "generate", project, "--adapter", tmp_path / "mine.safetensors", "--strength", "0.5")
     assert json.loads((project / "round-1" / "plan.json").read_text())["strength"] == 0.5

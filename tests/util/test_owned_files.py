@@ -347,6 +347,18 @@ def test_what_a_living_process_writes_is_not_swept(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["elsewhere", "Windows"])
+def test_what_lies_next_to_a_folder_is_removed_only_where_nobody_can_be_writing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    monkeypatch.setattr("modules.util.owned_files.TELLS_WHO_WORKS", told)
+    beside = tmp_path / ".tastemaker-0123456789abcdef.tmp"
+    beside.mkdir()
+    (beside / "model").write_text("being written")
+    assert Owned(tmp_path / "new").is_vacant()
+    assert beside.exists() == (not told)
+
+
 @pytest.mark.child
 def test_a_process_killed_while_it_writes_leaves_what_the_next_one_sweeps(tmp_path: Path) -> None:
     program = (

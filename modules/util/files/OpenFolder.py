@@ -280,9 +280,13 @@ def _hold(handle: int, wait: bool) -> bool:
     return True
 
 
+TELLS_WHO_WORKS = os.name != "nt"
+"""Whether ``unheld`` can tell that a running process uses a folder."""
+
+
 def hold_folder(path: Path) -> int:
     """Open a handle that keeps ``unheld`` away from a folder until it is closed; -1 if the folder does not exist."""
-    if os.name == "nt":
+    if not TELLS_WHO_WORKS:
         return -1
     handle = os.open(path, _FOLDER)
     _hold(handle, wait=True)
