@@ -174,7 +174,10 @@ class OnlineSection(BaseConfig):
         first=True,
         title="CFG scale",
         group="Rollout",
-        tip="Guidance scale of the rollout. 1: no guidance. Training is guided in the same way.",
+        tip=(
+            "Guidance scale of the rollout. 1: no guidance. GRPO and GSPO also train with this guidance. The other "
+            "modes do not, unless the model takes the scale as an input."
+        ),
     )
     rlhf_rollout_negative_prompt: str = setting(
         "",
