@@ -44,7 +44,7 @@ def picture_of_votes(voted: Sequence[Voted], sentence: str) -> bytes:
 
 
 def _small(path: Path) -> Image.Image:
-    """An image in the size of its cell; grey if it is gone or damaged, because the vote counts all the same."""
+    """An image in the size of its cell; grey if it is gone or damaged, because the vote still counts."""
     side = CELL - 2 * FRAME
     try:
         with Image.open(path) as image:

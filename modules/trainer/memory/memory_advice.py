@@ -30,7 +30,7 @@ SOURCE_SIDES = (768, 512, 384, 256)
 
 
 class NoEstimate(UserError):
-    """A fault of the estimate itself. The run may train all the same."""
+    """A fault of the estimate itself, which does not prevent the run."""
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
     """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory. A fault of the
-    estimate itself is a warning: the run may train all the same.
+    estimate itself is only a warning, because it does not prevent the run.
 
     Raises:
         UnsupportedError: it does because of the size of the source images.
