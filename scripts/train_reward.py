@@ -55,6 +55,7 @@ from modules.util.files.EventLog import Event  # noqa: E402
 from modules.util.image_metadata.limits import Unusable  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
+from modules.util.pairs.decoding import IMAGE_ERRORS  # noqa: E402
 from modules.util.pairs.dpo_pair_files import Pair  # noqa: E402
 from scripts.curate import exit_status, tell  # noqa: E402
 
@@ -284,7 +285,9 @@ def load_image(path: Path) -> torch.Tensor:
                 turned = turned.convert("RGBA")
                 turned = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned)
             array = np.array(turned.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except IMAGE_ERRORS as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return torch.from_numpy(array).permute(2, 0, 1).float() / 255
 

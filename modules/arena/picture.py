@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageOps
 
 from modules.arena.Arena import Voted
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 CELL, GAP, FRAME, HEAD = 128, 8, 4, 24
 ACROSS = 5
@@ -18,7 +19,9 @@ GREEN, GREY, PAPER, INK = "#2e9e57", "#9a9a9a", "#ffffff", "#202020"
 
 
 def picture_of_votes(voted: Sequence[Voted], sentence: str) -> bytes:
-    """Draw the newest ``MOST`` votes as a PNG file, below the result. A tie has two grey frames."""
+    """Draw the newest ``MOST`` votes as a PNG file, below the result. A tie has two grey frames, an image
+    that cannot be read is a grey area.
+    """
     shown = voted[-MOST:]
     columns = max(1, min(ACROSS, len(shown)))
     rows = max(1, -(-len(shown) // columns))
@@ -41,7 +44,11 @@ def picture_of_votes(voted: Sequence[Voted], sentence: str) -> bytes:
 
 
 def _small(path: Path) -> Image.Image:
-    with Image.open(path) as image:
-        image.draft("RGB", (2 * CELL, 2 * CELL))
-        side = CELL - 2 * FRAME
-        return ImageOps.pad(image.convert("RGB"), (side, side), color=PAPER)
+    """An image in the size of its cell; grey if it is gone or damaged, because the vote still counts."""
+    side = CELL - 2 * FRAME
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (2 * CELL, 2 * CELL))
+            return ImageOps.pad(image.convert("RGB"), (side, side), color=PAPER)
+    except IMAGE_ERRORS:
+        return Image.new("RGB", (side, side), GREY)

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
-from modules.arena.Arena import Arena
+from modules.arena.Arena import Arena, Voted
 from modules.arena.ArenaServer import ArenaServer
 from modules.arena.Contestant import Contestant
+from modules.arena.picture import CELL, GAP, GREY, HEAD, picture_of_votes
 from modules.arena.VoteStore import VoteStore
 from modules.util.errors import UserError
 from tests.scripts.test_curate_pairs import generated
+from tests.tools.pictures import damaged_avif
 
 Reply = dict[str, Any]
 SHADES = {"plain": 10, "better": 200, "third": 100}
@@ -172,6 +174,18 @@ def test_images_that_disappear_while_voting_are_not_asked_about_and_no_vote_coun
         with_better = [seed for pair, _, seed in asked[1:] if 1 in pair]
         assert len(with_better) >= 3 and set(with_better) <= left
         assert (arena.ending.value, arena.left) == ("images", 0)
+
+
+def test_images_that_are_gone_or_damaged_are_grey_in_the_picture_of_the_votes(tmp_path):
+    white = tmp_path / "white.png"
+    Image.new("RGB", (4, 4), "white").save(white)
+    votes = [Voted("", white, tmp_path / "gone.png", 0), Voted("", damaged_avif(tmp_path / "damaged.avif"), white, 1)]
+    with Image.open(io.BytesIO(picture_of_votes(votes, "white won"))) as sheet:
+        row = HEAD + GAP + CELL // 2
+        cells = [GAP + CELL // 2 + vote * (2 * CELL + 2 * GAP) + side * (CELL + GAP // 2)
+                 for vote in (0, 1) for side in (0, 1)]  # fmt: skip
+        grey, full = ImageColor.getrgb(GREY), (255, 255, 255)
+        assert [sheet.getpixel((x, row)) for x in cells] == [full, grey, grey, full]
 
 
 def test_several_contestants(tmp_path):

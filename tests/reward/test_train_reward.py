@@ -21,6 +21,7 @@ from scripts import train_reward
 from scripts.train_reward import answer_comparisons, load_image, pair_comparisons
 from tests.reward.builders import batch_of
 from tests.source_tree import ROOT
+from tests.tools.pictures import damaged_avif
 
 DEMO = str(ROOT / "resources" / "demo_model")
 VAE = ("--features", "vae", "--grid", "2")
@@ -260,8 +261,16 @@ def test_images_are_turned_and_laid_on_white(tmp_path):
     Image.new("RGB", (4, 2)).save(tmp_path / "turned.jpg", exif=exif)
     assert load_image(tmp_path / "turned.jpg").shape == (3, 4, 2)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(DataError, match="broken.png"):
-        load_image(tmp_path / "broken.png")
+    for broken in (tmp_path / "broken.png", damaged_avif(tmp_path / "broken.avif")):
+        with pytest.raises(DataError, match=broken.name):
+            load_image(broken)
+
+
+def test_an_image_with_too_many_pixels_is_told_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_reward, "MAX_PIXELS", 7)
+    Image.new("RGB", (4, 2)).save(tmp_path / "large.png")
+    with pytest.raises(DataError, match="large.png has more than 7 pixels$"):
+        load_image(tmp_path / "large.png")
 
 
 @pytest.fixture

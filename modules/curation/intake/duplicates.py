@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import struct
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from modules.util.files.Database import Database
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
 from modules.util.owned_files import Owned
+from modules.util.pairs.decoding import IMAGE_ERRORS
 
 log = logging.getLogger(__name__)
 _GRID = (9, 8)
@@ -41,20 +40,6 @@ one in eight reaches this value.
 """
 _PLAIN = 1.0
 _SAME_SHADE = 8.0
-_DECODE_ERRORS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-"""Exceptions of Pillow on damaged files."""
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -123,7 +108,7 @@ def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
             return fingerprint_of(image)
     except (FileNotFoundError, PermissionError) as error:
         raise unusable(error) from error
-    except _DECODE_ERRORS as error:
+    except IMAGE_ERRORS as error:
         raise Unusable(Reason.UNDECODABLE, str(error)) from error
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,9 +23,27 @@ from modules.util.device_names import listed
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UnsupportedError, UserError
 
+_log = logging.getLogger(__name__)
 Plan = Callable[[TrainConfig], MemoryPlan]
 SOURCE_SIDES = (768, 512, 384, 256)
 """Values of ``source_resolution`` to recommend, largest first."""
+
+
+class NoEstimate(UserError):
+    """A fault of the estimate itself, which does not prevent the run."""
+
+
+@contextmanager
+def _estimating() -> Iterator[None]:
+    """Raise any unexpected error as ``NoEstimate``, and log its traceback."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        message = f"the memory of the run cannot be estimated: {type(error).__name__}: {error}"
+        _log.warning(message, exc_info=True)
+        raise NoEstimate(message) from error
 
 
 def device_bytes(name: str) -> int | None:
@@ -137,17 +157,24 @@ def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
 
 
 def advise(config: TrainConfig) -> list[str]:
-    """The memory table of a run and, with a CUDA device, whether it fits.
+    """The memory table of a run and, with a CUDA device, whether it fits. A fault of the estimate itself is a line.
 
     Raises:
         UserError: the model's configs are not available, or the source images are too large for the device.
     """
-    plan = plan_memory(config)
-    free = device_bytes(config.train_device)
-    lines = plan.lines()
-    if free is None:
-        return [*lines, *_without_a_card(config, plan), "no CUDA device here to compare with"]
-    return [*lines, *verdict(config, plan, free)]
+    lines: list[str] = []
+    try:
+        with _estimating():
+            plan = plan_memory(config)
+            lines += plan.lines()
+            free = device_bytes(config.train_device)
+            if free is None:
+                lines += [*_without_a_card(config, plan), "no CUDA device here to compare with"]
+            else:
+                lines += verdict(config, plan, free)
+    except NoEstimate as error:
+        lines.append(error.message)
+    return lines
 
 
 def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]:
@@ -163,6 +190,14 @@ def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]
     """
     if listed(config.train_device)[0] == "cpu":
         return {"unknown": "on the CPU, training uses the main memory"}
+    try:
+        with _estimating():
+            return _forecast(config, planner)
+    except NoEstimate as error:
+        return {"unknown": error.message}
+
+
+def _forecast(config: TrainConfig, planner: Plan) -> dict[str, Any]:
     try:
         plan = planner(config)
     except UserError as error:
@@ -197,28 +232,22 @@ def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_mem
         UnsupportedError: it does because of the size of the source images.
     """
     try:
-        plan, free = planner(config), device_bytes(config.train_device)
+        with _estimating():
+            plan, free = planner(config), device_bytes(config.train_device)
     except UserError as error:
         callback.memory_plan({"unknown": error.message})
-        return
-    except Exception as error:  # noqa: BLE001 - told as a warning
-        callback.memory_plan({"unknown": _no_estimate(error)})
-        callback.warning(_no_estimate(error))
+        if isinstance(error, NoEstimate):
+            callback.warning(error.message)
         return
     callback.memory_plan({**plan.to_dict(), "free_bytes": free})
     if free is None or plan.total <= free:
         return
     try:
-        said = "; ".join(verdict(config, plan, free, planner))
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001 - told as a warning
-        said = _no_estimate(error)
+        with _estimating():
+            said = "; ".join(verdict(config, plan, free, planner))
+    except NoEstimate as error:
+        said = error.message
     callback.warning(said)
-
-
-def _no_estimate(error: Exception) -> str:
-    return f"the memory of the run cannot be estimated: {type(error).__name__}: {error}"
 
 
 def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:
@@ -326,17 +355,14 @@ def choose_execution_mode(
         return {mode: plan(_in_mode(config, mode)).total for mode in MODES}
 
     try:
-        try:
-            needed = needs()
-        except ModelNotLocal:
-            fetch(config)
-            needed = needs()
-    except ModelNotLocal as error:
+        with _estimating():
+            try:
+                needed = needs()
+            except ModelNotLocal:
+                fetch(config)
+                needed = needs()
+    except (ModelNotLocal, NoEstimate) as error:
         return _careful(config, error.message)
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001 - told as the reason for the mode
-        return _careful(config, _no_estimate(error))
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (
         f"execution mode {mode}: it needs {needed[mode] / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"

@@ -11,6 +11,7 @@ from modules.pipeline.nodes.transforms import AMOUNTS
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.remote.RemoteConfig import RemoteConfig
+from modules.util.config.rules.rules import NOISE_LEVELS
 from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
     FrozenPartConfig,
@@ -88,7 +89,8 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
         ConfigError: settings differ that must not change. All of them are listed.
     """
     unused = RATES if config.optimizer.ignores_rate else set()
-    free = FREE | (LENGTH if _any_length(config) else set()) | unused
+    idle = set(NOISE_LEVELS) if config.trains_online else set()
+    free = FREE | (LENGTH if _any_length(config) else set()) | unused | idle
     old = TrainConfig.from_dict(saved)
     now, before = config.to_dict(), old.to_dict()
     concepts = _trained_concepts(config)

@@ -369,7 +369,7 @@ class RunsPage(Page):
         self._enable()
         self.look()
         if errors:
-            self.ui.error(errors[0] if len(errors) == 1 else UserErrors(errors))
+            self._tell(errors)
 
     def empty_trash(self) -> None:
         """Delete the runs in the trash for good, after asking."""
@@ -385,31 +385,26 @@ class RunsPage(Page):
             )
 
     def undelete(self) -> None:
-        """Restore what was deleted last. What cannot be restored yet can be tried again."""
+        """Restore what was deleted last. What cannot be restored yet can be tried again, after earlier deletions."""
         if not self._deleted:
             return
         moved = self._deleted.pop()
-        left = list(moved)
 
-        def restore() -> None:
-            while left:
-                folder, trashed = left[0]
-                restore_run(trashed, folder)
-                left.pop(0)
-
-        def done(_result: None) -> None:
-            self.ui.status(words.RESTORED.format(runs=counted(len(moved), words.ONE_RUN)))
+        def done(failed: list[tuple[tuple[Path, Path], UserError]]) -> None:
+            kept = [one for one, _ in failed if one[1].exists()]
+            self._deleted[:0] = [kept] if kept else []
+            restored = len(moved) - len(failed)
+            if restored:
+                self.ui.status(words.RESTORED.format(runs=counted(restored, words.ONE_RUN)))
             self._enable()
             self.look()
+            if failed:
+                self._tell([error for _, error in failed])
 
-        def failed(error: Exception) -> None:
-            kept = [one for one in left if one[1].exists()]
-            self._deleted += [kept] if kept else []
-            self._enable()
-            self.look()
-            self.ui.error(error)
+        self.ui.work(lambda: _restore(moved), done)
 
-        self.ui.work(restore, done, failed)
+    def _tell(self, errors: list[UserError]) -> None:
+        self.ui.error(errors[0] if len(errors) == 1 else UserErrors(errors))
 
 
 def _parents(runs: list[RunSummary], workspace: Path) -> list[Path]:
@@ -429,6 +424,22 @@ def _delete(folders: list[Path]) -> tuple[list[tuple[Path, Path]], list[UserErro
         except UserError as error:
             errors.append(error)
     return moved, errors
+
+
+def _restore(moved: list[tuple[Path, Path]]) -> list[tuple[tuple[Path, Path], UserError]]:
+    """Restore runs of which the original and the present folder are given. Returns those that cannot be, with the
+    reasons.
+    """
+    failed: list[tuple[tuple[Path, Path], UserError]] = []
+    for folder, trashed in moved:
+        try:
+            restore_run(trashed, folder)
+        except UserError as error:
+            failed.append(((folder, trashed), error))
+        except OSError as error:
+            reason = UserError(f"{folder} cannot be restored: {error.strerror or error}")
+            failed.append(((folder, trashed), reason))
+    return failed
 
 
 def _names(runs: list[RunSummary]) -> dict[Path, str]:

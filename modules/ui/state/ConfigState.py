@@ -239,8 +239,11 @@ class ConfigState:
         edit = source.pop()
         edit.when = 0.0
         target.append(edit)
-        if edit.files is not None:
-            self.path = edit.files[source is self._redo]
+        if edit.files is not None:  # the path being left may be another one since, by saving under a new name
+            before, after = edit.files
+            redone = source is self._redo
+            edit.files = (self.path, after) if redone else (before, self.path)
+            self.path = after if redone else before
         self._put(cells(edit))
         return edit.title
 

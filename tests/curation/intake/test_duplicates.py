@@ -26,6 +26,8 @@ from modules.curation.intake.duplicates import (
 )
 from modules.curation.session import ImageGroup
 from modules.util.image_metadata.limits import Reason, Unusable
+from modules.util.pairs.decoding import IMAGE_ERRORS
+from tests.tools.pictures import damaged_avif
 
 
 def scene(seed: int, size: int = 256) -> Image.Image:
@@ -100,12 +102,24 @@ def test_files_without_a_picture(tmp_path: Path) -> None:
     for path, reason in (
         (cut, Reason.UNDECODABLE),
         (words, Reason.UNDECODABLE),
+        (damaged_avif(tmp_path / "damaged.avif"), Reason.UNDECODABLE),
         (tmp_path / "none.png", Reason.GONE),
     ):
         with pytest.raises(Unusable) as caught:
             file_dhash(path)
         assert caught.value.reason is reason
         assert FingerprintDistance()(path, whole) == 64.0
+
+
+@pytest.mark.parametrize("error", IMAGE_ERRORS)
+def test_every_error_of_a_decoder_is_that_of_the_image(error: type[Exception], tmp_path: Path, monkeypatch) -> None:
+    def fail(_image: Image.Image) -> Fingerprint:
+        raise error("damaged")
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.setattr(duplicates, "fingerprint_of", fail)
+    with pytest.raises(Unusable):
+        fingerprint(tmp_path / "a.png")
 
 
 HASHES = st.integers(0, (1 << 64) - 1)

@@ -322,6 +322,27 @@ def test_a_run_starts_although_its_memory_cannot_be_predicted(monkeypatch: pytes
     assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "KeyError" in said
 
 
+def test_a_dry_run_tells_that_its_memory_cannot_be_predicted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_config: TrainConfig) -> MemoryPlan:
+        raise KeyError("no such part")
+
+    def savings_break(config: TrainConfig) -> MemoryPlan:
+        return model_plan(config) if config == given else broken(config)
+
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 6 * GIB)
+    given = config_of(unet={"gradient_checkpointing": False}, train_device="auto")
+    said = "the memory of the run cannot be estimated: KeyError: 'no such part'"
+    for planner in (broken, savings_break):
+        caplog.clear()
+        assert memory_advice.forecast(given, planner) == {"unknown": said}
+        (record,) = caplog.records
+        assert record.exc_info and record.exc_info[0] is KeyError
+    monkeypatch.setattr(memory_advice, "plan_memory", broken)
+    assert memory_advice.advise(given) == [said]
+
+
 def edit_plan(config: TrainConfig) -> MemoryPlan:
     """2 GiB of weights, 2 GiB for a result in each of the passes that are made at once, and as much for its source."""
     side = config.source_resolution or 1024

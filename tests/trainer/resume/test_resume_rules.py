@@ -256,6 +256,19 @@ def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
         check_resumable(config(seed=3, rlhf_dpo_beta=7.0), saved)
 
 
+@pytest.mark.parametrize("mode", ["GRPO", "NFT", "DGPO"])
+def test_noise_levels_that_an_online_mode_does_not_apply_may_change(mode: str) -> None:
+    """Built-in presets of these modes once set them."""
+    online = {"model_type": "FLUX_DEV_1", "rlhf_enabled": True, "rlhf_mode": mode}
+    former = {"timestep_distribution": "LOGIT_NORMAL", "timestep_shift": 3.0}
+    assert refused(config(**online, **former), config(**online)) == []
+    pairs = {**online, "rlhf_mode": "DPO"}
+    for before in (config(**pairs, **former), config(**online, **former)):
+        lines = refused(before, config(**pairs))
+        assert "timestep_shift: 3.0 in the backup, 1.0 now" in lines
+        assert "timestep_distribution: LOGIT_NORMAL in the backup, UNIFORM now" in lines
+
+
 @pytest.mark.parametrize("names", [("", "a.safetensors"), ("a.safetensors", "")])
 def test_a_preference_run_keeps_its_kind_of_reference(names: tuple[str, str]) -> None:
     before, now = (config(lora_model_name=name, rlhf_enabled=True) for name in names)

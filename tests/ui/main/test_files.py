@@ -90,6 +90,26 @@ def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path:
     assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
 
 
+def test_redoing_an_open_after_saving_under_a_new_name_keeps_that_name(hands: Hands, tmp_path: Path) -> None:
+    mine, other, copy = (tmp_path / f"{name}.json" for name in ("mine", "other", "copy"))
+    for path, epochs in ((other, "11"), (mine, "22")):
+        hands.fill("epochs", epochs)
+        assert hands.window.files.save_to(path)
+    files, state = hands.window.files, hands.window.state_
+    assert files.load(other)
+    hands.fill("epochs", "33")
+    assert files.save_to(copy)
+    for step, expected in (
+        (state.undo, (copy, 11)), (state.undo, (mine, 22)), (state.redo, (copy, 11)), (state.redo, (copy, 33)),
+    ):  # fmt: skip
+        assert step()
+        assert (Path(files.path), state.config.epochs) == expected
+    assert not state.is_modified()
+    hands.fill("epochs", "44")
+    hands.keys("<Control-s>")
+    assert [load_config(path).epochs for path in (mine, other, copy)] == [22, 11, 44]
+
+
 def test_a_config_of_the_command_line_is_the_same_file_when_the_program_starts_elsewhere(
     open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

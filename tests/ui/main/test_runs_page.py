@@ -173,6 +173,36 @@ def test_a_deleted_run_whose_name_is_taken_can_be_restored_once_it_is_free(
     assert (first / "samples" / "20.png").is_file()
 
 
+def test_a_run_whose_name_is_taken_keeps_neither_its_batch_nor_earlier_deletions_from_being_restored(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    work = tmp_path / "work"
+    note_run(a_run(work / "third", 1))
+
+    def listed(*names: str) -> None:
+        hands.wait(lambda: [run.path.name for run in runs.runs] == list(names))
+
+    runs.look()
+    listed("third", "second", "first")
+    hands.focus(runs.tree)
+    for chosen, left in ((["2"], ["third", "second"]), (["0", "1"], [])):
+        runs.tree.selection_set(chosen)
+        hands.rest(0.1)
+        hands.keys("<Delete>")
+        listed(*left)
+    (work / "third").mkdir()
+    hands.click(runs.buttons["Undo delete"])
+    hands.expect_dialog("third")
+    listed("second")
+    hands.click(runs.buttons["Undo delete"])
+    listed("second", "first")
+    (work / "third").rmdir()
+    hands.click(runs.buttons["Undo delete"])
+    listed("third", "second", "first")
+    assert runs.buttons["Undo delete"].instate(["disabled"])
+
+
 def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
     hands, runs = page
     trash = tmp_path / "work" / TRASH
