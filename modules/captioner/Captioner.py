@@ -8,8 +8,9 @@ from typing import Protocol
 
 from PIL import Image
 
-from modules.util.errors import UserError
+from modules.util.errors import AnswerError, UserError
 
+THINKS = "<think>"
 THOUGHTS = re.compile(r".*</think>", re.DOTALL)
 """Of a model that thinks first. Where the question ends with the opening mark, the answer has only the closing one."""
 
@@ -19,7 +20,7 @@ class Captioner(Protocol):
 
     def describe(self, images: Sequence[Image.Image]) -> Sequence[str | UserError]:
         """Return one text for each RGB image, in order: empty if there is nothing to say, or the error of an
-        image that could not be described.
+        image that could not be described, an ``AnswerError`` if only its answer cannot be used.
 
         Raises:
             UserError: no image can be described.
@@ -30,6 +31,6 @@ class Captioner(Protocol):
 def without_thoughts(answer: str) -> str | UserError:
     """The answer of a model that may think before it answers, or why there is none."""
     said = THOUGHTS.sub("", answer).strip()
-    if said.startswith("<think>"):
-        return UserError("the answer is nothing but thoughts", hint="a larger --length, or another model")
+    if said.startswith(THINKS):
+        return AnswerError("the answer is nothing but thoughts", hint="a larger --length, or another model")
     return said

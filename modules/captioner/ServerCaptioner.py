@@ -11,7 +11,7 @@ from functools import partial
 from PIL import Image
 
 from modules.captioner.Captioner import without_thoughts
-from modules.util.errors import ConfigError, UserError
+from modules.util.errors import AnswerError, ConfigError, UserError
 from modules.util.web.HttpClient import HttpClient
 
 WHAT = "the caption server"
@@ -85,7 +85,7 @@ class ServerCaptioner:
         if not isinstance(text, str):
             raise UserError(f"{WHAT} answered without a text: {str(answer)[:300]}")
         if reason == "length" or len(text) > MOST_CHARACTERS:
-            raise UserError(
+            raise AnswerError(
                 "the answer is too long", hint="a larger --length, or a question for a short answer"
             )
         return without_thoughts(text)

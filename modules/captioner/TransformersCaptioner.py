@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from modules.captioner.Captioner import without_thoughts
+from modules.captioner.Captioner import THINKS, without_thoughts
 from modules.captioner.failing import failing_as
 from modules.util.errors import DataError, UserError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder with config.json, the weights, preprocessor_config.json and the tokenizer"
+MOST_OF_A_MARK = 16
+"""Number of tokens at the end of a question that may be the opening mark and what follows it."""
 
 
 class TransformersCaptioner:
@@ -73,7 +75,13 @@ class TransformersCaptioner:
         texts: list[str] = self._processor.batch_decode(
             tokens_BT[:, given if again else 0 :], skip_special_tokens=True
         )
-        return [without_thoughts(text) for text in texts]
+        begun = self._begun(inputs["input_ids"]) if given else [""] * len(texts)
+        return [without_thoughts(first + text) for first, text in zip(begun, texts, strict=True)]
+
+    def _begun(self, tokens_BT: torch.Tensor) -> list[str]:
+        """The opening mark of thoughts where a question ends with it, as those of some chat templates do."""
+        ends: list[str] = self._processor.batch_decode(tokens_BT[:, -MOST_OF_A_MARK:])
+        return [THINKS if end.rstrip().endswith(THINKS) else "" for end in ends]
 
     def _inputs(self, images: list[Image.Image]) -> Any:
         if getattr(self._processor, "chat_template", None):

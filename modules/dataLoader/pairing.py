@@ -220,8 +220,10 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
     """Split pairs into train and validation so that no prompt is on both sides.
 
     Pairs that share any alternative of their captions stay together. The groups held back depend only on the
-    seed and the prompts. With two groups or more, at least one is held back and one remains. Up to 50 %, at least half
-    of the pairs remain, however unequal the groups are.
+    seed and the prompts. With two groups or more, at least one is held back and one remains. In the order of the seed,
+    groups are held back as long as at least half of the next one is missing. A group larger than the percentage is
+    skipped if it does not fit, or would leave less than half of the pairs; if nothing fits, the smallest group is held
+    back. So at most one and a half times the percentage is held back, or half of the pairs.
 
     Raises:
         DataError: all pairs share one prompt.
@@ -236,14 +238,18 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
         )
     target = len(pairs) * percentage / 100
     order = sorted(groups, key=lambda name: (digest64("validation-split", seed, name), name))
-    if len(groups[order[0]]) > max(target, len(pairs) / 2):
-        # no other group is as large
-        order.append(order.pop(0))
     held: set[int] = set()
-    for name in order[:-1]:
-        if held and len(held) + len(groups[name]) / 2 > target:
+    for name in order:
+        size = len(groups[name])
+        fits = len(held) + size / 2 <= target
+        if size > target:
+            if fits and len(held) + size <= len(pairs) / 2:
+                held.update(groups[name])
+        elif fits and len(held) + size < len(pairs):
+            held.update(groups[name])
+        else:
             break
-        held.update(groups[name])
+    held = held or set(groups[min(order, key=lambda name: len(groups[name]))])
     train = [pair for index, pair in enumerate(pairs) if index not in held]
     return train, [pair for index, pair in enumerate(pairs) if index in held]
 

@@ -22,6 +22,7 @@ from modules.reward.base import REWARDS, Kind, Reward, RewardBatch, RewardError,
 from modules.reward.wire import VERSION, decode_answer, encode_request
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import parse_json
+from modules.util.web.HttpClient import may_hold_login
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ def check_url(url: str, allow_insecure: bool = False) -> SplitResult:
         ConfigError: the address is invalid, contains credentials or a query, or is plain http to another
             computer.
     """
+    if may_hold_login(url):
+        raise ConfigError(
+            "an address must not hold a password", "url", f"put a token into the variable {TOKEN_VARIABLE}"
+        )
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -56,10 +61,6 @@ def check_url(url: str, allow_insecure: bool = False) -> SplitResult:
         raise ConfigError(f"{url!r} is not an address: {error}", "url") from error
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{url!r} is not an http or https address", "url", "write http://127.0.0.1:8077")
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            "an address must not hold a password", "url", f"put a token into the variable {TOKEN_VARIABLE}"
-        )
     if parts.query or parts.fragment:
         raise ConfigError(f"{url!r} has a query or fragment, which is not used", "url")
     if parts.scheme == "http" and not is_loopback(host) and not allow_insecure:

@@ -45,6 +45,10 @@ class UnsupportedError(UserError, NotImplementedError):
     """A combination that this program does not support."""
 
 
+class AnswerError(UserError):
+    """An answer that cannot be used, of a model or server that may well answer the next question."""
+
+
 class UserErrors(UserError):
     """Several faults of one check, reported together.
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_prompt
@@ -9,6 +9,7 @@ from modules.dataLoader.pipelineModules.PairByFilename import PairByFilename
 from modules.pipeline.Item import Item
 from modules.pipeline.Pipeline import Pipeline
 from modules.util.errors import DataError
+from modules.util.rng import digest64
 
 
 def item(key: str, *prompts: str, side: str = "good", extension: str = "png") -> Item:
@@ -136,6 +137,51 @@ def test_a_prompt_with_most_of_the_pairs_stays_in_train(seed: int) -> None:
     few = [(f"prompt {n}",) for n in range(10)]
     train, held = split_by_prompt(pairs_of([("often",)] * 30 + few), 10, seed)
     assert len(train) > 30 and 1 <= len(held) <= 4
+
+
+def grouped(*sizes: int) -> list[Pair]:
+    return pairs_of([(f"prompt {n}",) for n, size in enumerate(sizes) for _ in range(size)])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "percentage", "wanted"),
+    [
+        ((4, 12, 4), 50, {8}),
+        ((10, 10, 1), 10, {1}),
+        ((19, 1), 50, {1}),
+        ((70, 30), 60, {30}),
+        ((5, 4, 3), 5, {3}),
+        ((40, 12, 1, 1, 1, 1), 10, {4}),
+    ],
+)
+def test_large_prompts_are_skipped_where_small_ones_do(
+    sizes: tuple[int, ...], percentage: float, wanted: set[int]
+) -> None:
+    assert {len(split_by_prompt(grouped(*sizes), percentage, seed)[1]) for seed in range(60)} == wanted
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=12), st.floats(0, 100), st.integers(0, 99))
+def test_not_much_more_than_the_share_is_held_back(sizes: list[int], percentage: float, seed: int) -> None:
+    pairs = grouped(*sizes)
+    train, held = split_by_prompt(pairs, percentage, seed)
+    assert train and held
+    assert len(held) <= max(1.5 * len(pairs) * percentage / 100, len(pairs) / 2) + 1e-6
+
+
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=12), st.floats(0, 100), st.integers(0, 99))
+def test_prompts_no_larger_than_the_share_are_taken_in_turn(sizes: list[int], percentage: float, seed: int) -> None:
+    pairs = grouped(*sizes)
+    target = len(pairs) * percentage / 100
+    assume(max(sizes) <= target)
+    names = [f"prompt {n}" for n in range(len(sizes))]
+    order = sorted(names, key=lambda name: (digest64("validation-split", seed, name), name))
+    wanted: list[Pair] = []
+    for name in order[:-1]:
+        group = [pair for pair in pairs if pair.chosen.prompts == (name,)]
+        if wanted and len(wanted) + len(group) / 2 > target:
+            break
+        wanted += group
+    assert {pair.id for pair in split_by_prompt(pairs, percentage, seed)[1]} == {pair.id for pair in wanted}
 
 
 def test_with_single_images_what_has_no_partner_is_a_like_or_a_dislike() -> None:

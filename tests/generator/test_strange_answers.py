@@ -10,6 +10,7 @@ import pytest
 
 from modules.generator.Generator import Generator, ImageRequest
 from modules.generator.registry import make_generator
+from modules.reward.remote import check_url
 from modules.util.errors import UserError
 from modules.util.web import HttpClient as http
 from tests.generator.servers import SERVERS, Answer, Server
@@ -87,6 +88,28 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(kind: type[Server
         make_generator(kind.KEY, {**kind.SETTINGS, "url": "http://me:hush-hush@127.0.0.1:1"})
     assert raised.value.field == "--url" and "hush-hush" not in str(raised.value)
     assert "generators.json" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hush/hush@127.0.0.1:7860", "http://me:hush#x@127.0.0.1:7860", "http://me:hu?sh@127.0.0.1:7860",
+        "https://me:hush@127.0.0.1:786O", "me:hush@127.0.0.1:7860", "http://me:123#hush@127.0.0.1:7860",
+    ],
+)  # fmt: skip
+def test_a_password_in_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
+    with pytest.raises(UserError, match="password") as raised:
+        make_generator("a1111", {"url": url})
+    assert "hush" not in str(raised.value) and "hu?sh" not in str(raised.value)
+    with pytest.raises(UserError, match="password") as raised:
+        check_url(url)
+    assert "hush" not in str(raised.value) and "hu?sh" not in str(raised.value)
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path))
+    assert http.HttpClient("A1111", "http://127.0.0.1:1/@me/").url == "http://127.0.0.1:1/@me"
+    check_url("http://127.0.0.1:1/@me")
 
 
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)

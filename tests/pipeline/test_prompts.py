@@ -207,6 +207,11 @@ def test_patterns_that_are_not_taken_are_named(pattern: str) -> None:
         ("ohwx man", "an ohwx man", "an ohwx man"),
         ("<fox>", "a<fox>b", "a<fox>b"),
         ("猫", "黒猫がいる", "黒猫がいる"),
+        ("fox", "two foxes", "two foxes"),
+        ("sks", "a desk, sksstyle", "a desk, sksstyle"),
+        ("dog", "two [trigger]s", "two dogs"),
+        ("sks", "[trigger]style house", "sksstyle house"),
+        ("sks", "a de[trigger]", "a desks"),
     ],
 )
 def test_a_trigger_word_inside_another_word_does_not_count(word: str, prompt: str, made: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ import pytest
 import torch
 from PIL import Image, PngImagePlugin
 
+from modules.captioner.Captioner import without_thoughts
 from modules.captioner.TransformersCaptioner import TransformersCaptioner
+from modules.tools.dataset.captioning import Mode, Wanted, plan_captions, write_captions
+from modules.tools.dataset.files import find_images
 from modules.util.errors import UserError
 from modules.util.web import HttpClient as http
 from scripts.caption import main
@@ -76,6 +79,28 @@ def test_thoughts_of_a_local_model_are_not_part_of_a_caption(
     monkeypatch.setattr(type(captioner._processor), "batch_decode", lambda self, *_, **__: answers)
     cat, none = captioner.describe([Image.new("RGB", (32, 32))] * 2)
     assert cat == "a cat" and isinstance(none, UserError)
+
+
+def test_thoughts_that_a_chat_template_begins_are_no_caption(tmp_path: Path, images: Path, capsys: Any) -> None:
+    model = chatting_model(tmp_path / "model")
+    tokenizer, template = model / "tokenizer.json", model / "chat_template.jinja"
+    tokenizer.write_text(tokenizer.read_text().replace('"cat"', '"<think>"'))
+    template.write_text(template.read_text() + " <think>")
+    assert call("describe", "--model", model, "--prompt", "a fox", "--length", 6, images) == 2
+    assert "nothing but thoughts" in capsys.readouterr().err and texts(images) == {}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_an_answer_that_cannot_be_used_does_not_stop_the_others(images: Path, batch: int) -> None:
+    answers = iter(["<think>Hm.", "a cat", "a fox", "<think>Hm."])
+
+    def describe(batch: Sequence[Image.Image]) -> list[str | UserError]:
+        return [without_thoughts(next(answers)) for _ in batch]
+
+    plan = plan_captions(images, find_images(images, False), Mode.BLANK)
+    done = write_captions(images, plan, Wanted(batch=batch), describe, lambda *_: None)
+    assert texts(images) == {"1": "a cat", "2": "a fox"}
+    assert list(done.left) == ["0.png", "3.png"] and "thoughts" in done.left["0.png"]
 
 
 def test_what_becomes_of_captions_that_exist(tmp_path: Path, images: Path, capsys: Any) -> None:

@@ -51,20 +51,20 @@ def complete_prompt(prompt: str, settings: Any) -> str:
     """A prompt with the concept's trigger word, prefix and suffix."""
     word = settings.trigger_word
     if word:
-        prompt = prompt.replace("[trigger]", word)
-        prompt = prompt if _contains(prompt, word) else f"{word} {prompt}".strip()
+        wanted = "[trigger]" in prompt or _contains(prompt, word)
+        prompt = prompt.replace("[trigger]", word) if wanted else f"{word} {prompt}".strip()
     framed = (settings.caption_prefix, prompt, settings.caption_suffix)
     return " ".join(part for part in framed if part) if any(framed[::2]) else prompt
 
 
 def _contains(prompt: str, word: str) -> bool:
-    """Return whether a prompt has a word or words that are not part of a longer word, as ``sks`` is in ``desks``. Only
-    Latin letters and digits count, because other scripts may have no spaces between words.
+    """Return whether a prompt has a word, or a longer one that begins with it: ``foxes`` has ``fox``, but ``desks``
+    does not have ``sks``. Only Latin letters and digits count, because other scripts may have no spaces between words.
     """
     at = prompt.find(word)
     while at >= 0:
-        edges = (prompt[at - 1 : at] + word[0], word[-1] + prompt[at + len(word) : at + len(word) + 1])
-        if not any(len(edge) == 2 and edge.isascii() and edge.isalnum() for edge in edges):
+        edge = prompt[at - 1 : at] + word[0]
+        if not (len(edge) == 2 and edge.isascii() and edge.isalnum()):
             return True
         at = prompt.find(word, at + 1)
     return False

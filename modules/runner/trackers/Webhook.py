@@ -26,7 +26,8 @@ class Webhook(Tracker):
 
     def __init__(self, url: str, name: str) -> None:
         if not host_of(url):
-            raise ConfigError(f"{url!r} is not an address", "--url", "for example https://example.org/hook")
+            # it may contain a secret, so it is not repeated
+            raise ConfigError("the text given is not an address", "--url", "for example https://example.org/hook")
         self._url, self._name = url, name
         self._step, self._error, self._ended = 0, "", ""
 

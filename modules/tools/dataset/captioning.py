@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, shared_files, sources_of_edits
 from modules.tools.Journal import Journal
-from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.errors import AnswerError, DataError, UserError, list_offenders
 from modules.util.jsonio import read_bytes
 from modules.util.pairs.decoding import IMAGE_ERRORS
 
@@ -85,14 +85,15 @@ def write_captions(
         progress: called with the number of images done and the name of the next.
 
     Raises:
-        UserError: describing failed. ``Journal.undo`` undoes what was written before.
+        UserError: describing failed, or no answer could be used. ``Journal.undo`` undoes what was written before.
     """
     outcome = Outcome([], {})
+    refused: list[AnswerError] = []
     with Journal(root).job("captions") as job:
         for start in range(0, len(plan), wanted.batch):
             progress(start, plan[start].name)
             batch = plan[start : start + wanted.batch]
-            for one, said in _described(root, batch, describe, outcome):
+            for one, said in _described(root, batch, describe, outcome, refused):
                 text = " ".join("".join(s for s in said if s.isprintable() or s.isspace()).split())
                 reason = "nothing was found to say" if not text else _cannot_take(root, one, text, wanted)
                 if reason:
@@ -102,16 +103,21 @@ def write_captions(
                 old = [target] if (root / target).exists() else []
                 job.replace(old, {target: partial(_write, _whole(root, one, text, wanted))})
                 outcome.written.append(one.name)
+    if refused and len(refused) == len(plan):
+        raise refused[0]
     return outcome
 
 
 def _described(
-    root: Path, batch: list[DataImage], describe: Describe, outcome: Outcome
+    root: Path, batch: list[DataImage], describe: Describe, outcome: Outcome, refused: list[AnswerError]
 ) -> list[tuple[DataImage, str]]:
     """The images of a batch that could be described, with their texts. The others are recorded.
 
+    Args:
+        refused: gets the errors of answers that cannot be used.
+
     Raises:
-        UserError: no image of the batch could be described.
+        UserError: no image of the batch was answered.
     """
     opened: dict[DataImage, Image.Image] = {}
     for one in batch:
@@ -121,8 +127,10 @@ def _described(
             outcome.left[one.name] = f"unreadable: {error}"
     said = dict(zip(opened, describe(list(opened.values())), strict=True)) if opened else {}
     faults = {one: error for one, error in said.items() if isinstance(error, UserError)}
-    if faults and len(faults) == len(said):
+    answers = [error for error in faults.values() if isinstance(error, AnswerError)]
+    if faults and len(faults) == len(said) and not answers:
         raise next(iter(faults.values()))
+    refused += answers
     outcome.left.update({one.name: error.message for one, error in faults.items()})
     return [(one, text) for one, text in said.items() if isinstance(text, str)]
 

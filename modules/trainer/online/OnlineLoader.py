@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -98,7 +98,8 @@ class OnlineLoader:
             SamplingCancelled: ``tell`` cancelled making images; the epoch can be requested again.
             DataError: nothing is left to train on.
         """
-        epoch, start, idle = progress.epoch, progress.epoch_step, 0
+        epoch, start = progress.epoch, progress.epoch_step
+        without_votes: list[bool] = []
         most = self.config.max_steps
         # no images are made for steps that will not be taken
         while progress.global_step < most if most else epoch < self.config.epochs:
@@ -107,15 +108,17 @@ class OnlineLoader:
                 self._made = self._maker.make(epoch, progress.global_step)
             made = self._made
             plan = self._cutter.plan(made)
-            idle = 0 if plan else idle + 1
-            if idle >= IDLE_EPOCHS:
-                raise DataError(
-                    f"{idle} epochs in a row had no image to learn from",
-                    field="rlhf_reward",
-                    hint="all images of a prompt get the same reward: choose another reward, or more images per prompt",
-                )
+            without_votes = [] if plan else [*without_votes, self._has_no_votes(made)]
+            if len(without_votes) >= IDLE_EPOCHS:
+                raise _nothing_to_learn(without_votes)
             yield from self._cutter.groups(made, plan, start)
             epoch, start = epoch + 1, 0
+
+    def _has_no_votes(self, made: MadeEpoch) -> bool:
+        """Return whether no prompt of an epoch was judged. Rewards that fail for all prompts end the run, so only
+        missing votes can be the reason.
+        """
+        return made.facts.get("rl/dropped_groups") == self.config.rlhf_prompts_per_epoch
 
     # -- backups ----------------------------------------------------------------------------------------------
 
@@ -172,3 +175,23 @@ class OnlineLoader:
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"the images of the epoch in the backup cannot be read: {error}") from error
+
+
+def _nothing_to_learn(without_votes: Sequence[bool]) -> DataError:
+    """The error of epochs from which nothing can be learned.
+
+    Args:
+        without_votes: of each epoch, whether nobody voted on its prompts in time.
+    """
+    reasons = []
+    if any(without_votes):
+        reasons.append("nobody voted on the images in time: vote, or set rlhf_person_timeout higher or to 0")
+    if not all(without_votes):
+        reasons.append(
+            "all images of a prompt get the same reward: choose another reward, or more images per prompt"
+        )
+    return DataError(
+        f"{len(without_votes)} epochs in a row had no image to learn from",
+        field="rlhf_person_timeout" if all(without_votes) else "rlhf_reward",
+        hint="; ".join(reasons),
+    )

@@ -83,7 +83,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
                 raise DataError(
                     f"{empty} micro-batches in a row have no image left to train on",
                     field="rlhf_max_empty_batches",
-                    hint="check the rewards: perhaps all images of a prompt get the same one",
+                    hint="check the rewards: perhaps all images of a prompt get the same one, or nobody voted in time",
                 )
         total = sum(images[one] for one in open_step)
         if rule.images:

@@ -178,7 +178,10 @@ class ConceptTextConfig(BaseConfig):
     trigger_word: str = setting(
         "",
         title="Trigger word",
-        tip="Replaces [trigger] in prompts, and is added before prompts that do not contain it.",
+        tip=(
+            "Replaces [trigger] in prompts, and is added before prompts that have neither [trigger] nor a word that is "
+            "or begins with it."
+        ),
     )
     caption_prefix: str = setting("", title="Prefix", tip="Added before each prompt, separated by a space.")
     caption_suffix: str = setting("", title="Suffix", tip="Added after each prompt, separated by a space.")

@@ -31,6 +31,15 @@ def host_of(url: str) -> str:
     return host or "" if parts.scheme in ("http", "https") else ""
 
 
+def may_hold_login(url: str) -> bool:
+    """Return whether an address has a user name or password, or has something like it and cannot be read, for example
+    because the password has a slash. In the path of an address, an ``@`` is a letter like others.
+    """
+    if "@" not in url or not host_of(url):
+        return "@" in url
+    return any("@" in part for part in urlsplit(url)._replace(path=""))
+
+
 class HttpClient:
     """A client of one server. Only reads are retried; a request that makes an image is sent once.
 
@@ -48,14 +57,14 @@ class HttpClient:
     ) -> None:  # fmt: skip
         self.what, self.url, self._sends, self._seconds = what, url.rstrip("/"), sends, seconds
         host = host_of(self.url)
-        if not host:
-            raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
-        if "@" in urlsplit(self.url).netloc:
+        if may_hold_login(self.url):
             # addresses are stored with projects and shown in messages
             raise ConfigError(
                 f"the address of {what} must not hold a user name or password", "--url",
                 f"write them into {settings_folder() / LOGINS}; see docs/taste.md and docs/tools.md",
             )  # fmt: skip
+        if not host:
+            raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
         if not remote:
             self._check_near(host)
         import requests  # only where there is a server: every start of the window would pay for it

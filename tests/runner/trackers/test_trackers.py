@@ -179,6 +179,13 @@ def test_a_webhook_that_refuses_is_one_message_and_no_change(run, capsys, status
     assert len(got) == tries and files_of(run) == before
 
 
+@pytest.mark.parametrize("url", ["hooks.example.org/hook-token", "https://example.org:x/hook-token"])
+def test_the_secret_of_an_address_with_a_slip_is_not_repeated(run, capsys, url):
+    assert track.main([str(run), "--to", "webhook", "--url", url]) == 2
+    said = capsys.readouterr().err
+    assert "address" in said and "hook-token" not in said
+
+
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
 def test_services_get_the_numbers_of_each_step(run, monkeypatch, name):
     logged, ended, began = [], [], []

@@ -22,7 +22,7 @@ from PIL import Image
 from modules.reward.person import Shown, centred_ranks, expected_ranks
 from modules.runner.votes.VoteBook import Question, Vote, VoteBook
 from modules.trainer.online.VoteDesk import VoteDesk
-from modules.util.errors import UserError
+from modules.util.errors import DataError, UserError
 from scripts import runctl
 from tests.trainer.builders import command, environment, run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
@@ -224,6 +224,14 @@ def test_prompts_that_nobody_votes_on_are_left_out_in_time(tmp_path: Path) -> No
     late = next(one for one in resumed.questions.values() if one.dropped)
     with pytest.raises(UserError, match="nobody answered it in time"):
         resumed.give(late.key, Vote((0,), done=True))
+
+
+def test_epochs_without_any_vote_end_with_that_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.trainer.online.OnlineLoader.IDLE_EPOCHS", 2)
+    with pytest.raises(DataError, match="2 epochs in a row had no image to learn from") as raised:
+        run_here(person(tmp_path, epochs=3, rlhf_person_timeout=0.1))
+    assert raised.value.field == "rlhf_person_timeout"
+    assert "nobody voted" in str(raised.value) and "same reward" not in str(raised.value)
 
 
 def test_a_head_votes_on_what_the_person_does_not_see(
