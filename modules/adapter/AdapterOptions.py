@@ -57,12 +57,6 @@ class AdapterOptions:
             )
         if self.rank < 1:
             raise ConfigError(f"must be at least 1, not {self.rank}", field="lora_rank")
-        if kind == "OFT_2" and self.rank < 2:
-            raise ConfigError(
-                "a block of 1 has nothing to rotate, so nothing would be trained",
-                field="lora_rank",
-                hint="set it to 2 or more with OFT_2; 32 is usual",
-            )
         if not self.alpha > 0.0:
             raise ConfigError(f"must be greater than 0, not {self.alpha}", field="lora_alpha")
         if kind != "LORA" and (self.decompose or self.rank_stabilized):

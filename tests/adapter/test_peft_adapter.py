@@ -214,7 +214,6 @@ def test_rotations_skip_what_peft_rotates_wrongly() -> None:
     [
         ({"kind": "ADAPTER"}, "peft_type"),
         ({"rank": 0}, "lora_rank"),
-        ({"kind": "OFT_2", "rank": 1}, "lora_rank"),
         ({"alpha": 0.0}, "lora_alpha"),
         ({"kind": "LOHA", "decompose": True}, "lora_decompose"),
         ({"kind": "LOKR", "rank_stabilized": True}, "lora_rs"),
