@@ -62,13 +62,15 @@ def run_model(options: Options, progress: ProgressLine) -> None:
     report(f"reading {options.base}")
     dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
     model = converting.load_lazily(options.base, setup, options.to, False, {})
+    files = []
     for path, strength in adapters_of(options):
         file = read_adapter(path, model)
         for note in (*file.notes, *file.left_out()):
             report(note)
         report(f"{path}: {file.kind} on {len(file.layers)} layers, strength {strength:g}")
         converting.report_lost_layers(model, file, options.to, report)
-        converting.merge(model, file, strength, dtype)
+        files.append((file, strength))
+    converting.merge(model, files, dtype)
     if not options.dry_run:
         converting.write_model(model, options.target, options.to, dtype, report)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -203,7 +203,7 @@ def merge_adapter(
         report(note)
     report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {counted(len(file.layers), 'layer')}")
-    merge(model, file, strength, dtype)
+    merge(model, [(file, strength)], dtype)
     write_model(model, target, kind, dtype, report)
 
 
@@ -216,14 +216,15 @@ def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Repor
         )
 
 
-def merge(model: Model, file: AdapterFile, strength: float, dtype: torch.dtype | None = None) -> None:
-    """Merge an adapter lazily into those weights of a model that are in files.
+def merge(model: Model, files: Sequence[tuple[AdapterFile, float]], dtype: torch.dtype | None = None) -> None:
+    """Merge adapters lazily into those weights of a model that are in files.
 
-    The change, times ``strength``, is added in float32 when a weight is read.
+    Their changes, each times its strength, are added in float32 when a weight is read, and the sum is rounded once:
+    small changes would be lost if it were rounded after each adapter.
 
     Args:
-        dtype: type of the merged weights; ``None`` keeps that of the base. Rounding the sum to a narrower one first
-            would lose small changes.
+        files: all adapters to merge, in order, with their strengths.
+        dtype: type of the merged weights; ``None`` keeps that of the base.
 
     Raises:
         UnsupportedError: the weights are stored in GGUF blocks.
@@ -237,28 +238,40 @@ def merge(model: Model, file: AdapterFile, strength: float, dtype: torch.dtype |
             f"{model.denoiser_source or model.source} is a GGUF file, and adapters are not merged into these",
             hint="merge it into the version of this model in 16 bits",
         )
-    for part, path in file.layers:
+    changes: dict[Place, list[tuple[AdapterFile, float]]] = {}
+    for file, strength in files:
+        for place in file.layers:
+            changes.setdefault(place, []).append((file, strength))
+    for (part, path), own in changes.items():
         module = model.module(part)
         name = f"{path}.weight"
         base = lazy_base_tensors(module)[name]
         stored_as = dtype or base.dtype
-        read = partial(_merged, model, file, (part, path), base, strength, stored_as)
+        read = partial(_merged, model, own, (part, path), base, stored_as)
         replace_tensor(module, name, replace(base, dtype=stored_as, read=read, part=None))
 
 
-@torch.no_grad()
 def _merged(
     model: Model,
-    file: AdapterFile,
+    files: Sequence[tuple[AdapterFile, float]],
     place: Place,
     base: LazyTensor,
-    strength: float,
     stored_as: torch.dtype,
 ) -> torch.Tensor:
-    """The merged weight of one layer. The layer is created, adapted and merged separately."""
+    """The weight of one layer with all its adapters merged."""
+    weight = base.read().float()
+    for file, strength in files:
+        weight = _merged_with(model, file, place, weight, strength)
+    return weight.to(stored_as)
+
+
+@torch.no_grad()
+def _merged_with(
+    model: Model, file: AdapterFile, place: Place, before: torch.Tensor, strength: float
+) -> torch.Tensor:
+    """A weight with one adapter merged, in float32. The layer is created, adapted and merged separately."""
     part, path = place
     layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
-    before = base.read().float()
     layer.weight, layer.bias = nn.Parameter(before, requires_grad=False), None
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
     only = replace(file, layers={place: file.layers[place]})
@@ -268,7 +281,7 @@ def _merged(
     merged: torch.Tensor = adapted.get_base_layer().weight.detach()
     # adapters and their layers reference each other, and would keep the weight until they are collected
     adapted.get_base_layer().weight = None
-    return merged.sub_(before).mul_(strength).add_(before).to(stored_as)
+    return merged.sub_(before).mul_(strength).add_(before)
 
 
 def _alone(path: str, layer: nn.Module) -> nn.Module:

@@ -430,6 +430,7 @@ def _filled(
 ) -> nn.Module:
     """The part in a folder with the weights of some of its files."""
     folder, part = place.parent, place.name
+    expected: tuple[type[Exception], ...] = (OSError, *config_errors(), _safetensor_error())
     try:
         module, info = from_pretrained(
             str(place),
@@ -439,7 +440,7 @@ def _filled(
             output_loading_info=True,
             **types,
         )
-    except (OSError, *config_errors(), _safetensor_error()) as error:
+    except expected as error:
         raise UserError(
             f"{part} of {folder} cannot be loaded: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
             field=FIELD,

@@ -131,6 +131,28 @@ def test_rotations_whose_blocks_do_not_fit_every_layer_come_back(tmp_path: Path,
     assert torch.allclose(image(model), image(handle.model), atol=1e-6)
 
 
+def test_a_rotation_whose_first_layer_has_nothing_to_rotate_comes_back(tmp_path: Path) -> None:
+    """Layers whose width has no divisor near the size of a block get blocks of 1, which have no numbers."""
+    handle = trained(kind="OFT_2", rank=4)
+    path = save_adapter(handle, tmp_path / "adapter.safetensors", KOHYA)
+    (part, layer), *others = read_adapter(path, tiny_model()).layers
+    tensors = load_file(path)
+    (key,) = (key for key in tensors if key.startswith(f"lora_unet_{layer.replace('.', '_')}.oft_R"))
+    assert part == "unet" and others
+    blocks, numbers = tensors[key].shape
+    assert numbers == 6
+    tensors[key] = torch.empty(blocks * 4, 0)
+    save_file(tensors, path)
+    model, again = reread(path)
+    assert again.rank(f"{part}.{layer}") == 1
+    assert {again.rank(".".join(place)) for place in others} == {4}
+    with torch.no_grad():
+        dict(handle.named_parameters())[f"{part}.{layer}.oft_R.weight"].zero_()
+    assert torch.allclose(image(model), image(handle.model), atol=1e-6)
+    same, _ = reread(save_adapter(again, tmp_path / "again.safetensors", KOHYA))
+    assert torch.equal(image(same), image(model))
+
+
 def test_golden_kohya_keys() -> None:
     tensors = adapter_tensors(known(), KOHYA)
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_out_0"

@@ -129,7 +129,7 @@ def test_one_tensor_is_held_at_a_time(tmp_path: Path) -> None:
     adapter = save_adapter(trained_family(FLUX), tmp_path / "a.safetensors", LEGACY)
     model = tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True))
     assert {p.device.type for module in model.modules().values() for p in module.parameters()} == {"meta"}
-    converting.merge(model, read_adapter(adapter, model), 1.0)
+    converting.merge(model, [(read_adapter(adapter, model), 1.0), (read_adapter(adapter, model), 0.5)])
     live: list[weakref.ref[torch.Tensor]] = []
     most = 0
     for name in model.modules():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import save_file as save_tensors
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import KOHYA, save_adapter
@@ -68,6 +70,34 @@ def test_a_merged_model_is_the_base_and_the_loras(tmp_path: Path, two: tuple[Pat
             touched += 1
         assert torch.allclose(merged[name], wanted, atol=1e-5), name
     assert touched == len(first) > 20
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [(torch.float32, "BFLOAT_16"), (torch.bfloat16, None), (torch.float8_e4m3fn, None)],
+)
+def test_several_loras_are_rounded_once(tmp_path: Path, stored: torch.dtype, asked: str | None) -> None:
+    base = shutil.copytree(tiny_folder(), tmp_path / "base")
+    state = {name: tensor.to(stored) for name, tensor in load_file(base / "unet" / WEIGHTS).items()}
+    save_tensors(state, base / "unet" / WEIGHTS)
+    both = [lora(tmp_path / f"{seed}.safetensors", seed, alpha=0.2) for seed in (1, 2)]
+    words = ("model", "--adapters", "; ".join(map(str, both)), "--family", SD, "--to", "DIFFUSERS", base)
+    assert call(*words, tmp_path / "wide", "--dtype", "FLOAT_32") == 0
+    assert call(*words, tmp_path / "narrow", *(["--dtype", asked] if asked else [])) == 0
+    wide, narrow = (load_file(tmp_path / name / "unet" / WEIGHTS) for name in ("wide", "narrow"))
+    first, second = (added(path) for path in both)
+    kind = torch.bfloat16 if asked else stored
+    differs = 0
+    for name, weight in state.items():
+        assert narrow[name].dtype == kind and torch.equal(
+            narrow[name].float(), wide[name].to(kind).float()
+        ), name
+        if spelled(name) in first:
+            one, other = (change[spelled(name)].reshape(weight.shape) for change in (first, second))
+            assert torch.allclose(wide[name], weight.float() + one + other, atol=1e-6), name
+            twice = ((weight.float() + one).to(kind).float() + other).to(kind)
+            differs += int((twice.float() != narrow[name].float()).sum())
+    assert differs > 100
 
 
 def test_the_sum_of_loras_is_exact_and_of_a_rank_the_best(tmp_path: Path, two: tuple[Path, Path]) -> None:

@@ -11,6 +11,7 @@ from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import raise_all
 from modules.util.config.overrides import merge, override
 from modules.util.config.rules import (  # noqa: F401 - registers their rules
+    adapter_rules,
     embedding_rules,
     family_rules,
     mask_rules,

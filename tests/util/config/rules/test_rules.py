@@ -57,6 +57,7 @@ DPO = {"rlhf_enabled": True}
         ({"__version": 1, "output_model_format": "SAFETENSORS"}, "output_model_format", ConfigError),
         ({"peft_type": "LOKR", "lora_decompose": True}, "lora_decompose", UnsupportedError),
         ({"peft_type": "OFT_2", "lora_rs": True}, "lora_rs", UnsupportedError),
+        ({"peft_type": "OFT_2", "lora_rank": 1}, "lora_rank", ConfigError),
         (
             {
                 "lora_decompose": True,
@@ -113,6 +114,9 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
         {"lora_decompose": True, "output_model_format": "DIFFUSERS_LORA"},
         {"layer_filter_preset": "custom", "layer_filter": "attn1, attn2"},
         {"unet": {"train": False}, "text_encoder": {"train": True}},
+        {"peft_type": "OFT_2", "lora_rank": 1, "lora_model_name": "rotation.safetensors"},
+        {"peft_type": "OFT_2", "lora_rank": 2},
+        {"training_method": "FINE_TUNE", "peft_type": "OFT_2", "lora_rank": 1},
         {"backup_after": 0, "backup_after_unit": "NEVER"},
         {"sample_after_unit": "ALWAYS"},
         {"timestep_distribution": "SIGMOID", "noising_weight": -5},
