@@ -35,7 +35,7 @@ SEEN = "seen"
 NOT_UNDONE = (SEEN, "remove")
 """Events that undo skips. The review has its own undo for the pairs removed there."""
 LEAST_LEANING = 1e-9
-"""A probability that is no further from a coin toss says nothing: it comes from rounding."""
+"""A probability as close as this to a coin toss comes from rounding: the answers say nothing."""
 
 
 class Refused(UserError):

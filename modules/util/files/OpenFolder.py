@@ -281,7 +281,7 @@ def _hold(handle: int, wait: bool) -> bool:
 
 
 TELLS_WHO_WORKS = os.name != "nt"
-"""Whether ``unheld`` can tell that a running process uses a folder."""
+"""False on Windows, where ``unheld`` cannot see that a running process uses a folder."""
 
 
 def hold_folder(path: Path) -> int:
