@@ -204,6 +204,9 @@ class ShapesOnly(TorchFunctionMode):
     ) -> torch.Tensor:
         if self.dtype != torch.float32:
             query, key, value = (_in_type(tensor, self.dtype) for tensor in (query, key, value))
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            # kernels take a bias: each call makes one of the mask, and holds it
+            attn_mask = attn_mask.new_empty(attn_mask.shape, dtype=query.dtype)
         return _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-any-return,no-untyped-call]
 
 
