@@ -124,8 +124,8 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
 
 @pytest.mark.slow
 def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Path) -> None:
-    # the layers that adapters get by default, as the plans have
-    run_here(write_config(tmp_path, max_steps=1, layer_filter_preset="attn-mlp"))
+    # the layers of the plans
+    run_here(write_config(tmp_path, max_steps=1, layer_filter_preset="attn-only"))
 
     def copies(**changes: Any) -> dict[str, int]:
         config = config_of("STABLE_DIFFUSION_15", rlhf_prompts_file="unused", **changes)
