@@ -282,41 +282,39 @@ def test_a_card_that_is_not_here_has_no_memory(
     assert memory_advice.device_bytes(name) == free
 
 
+class Listener(Callback):
+    """Keeps the plan and the warnings that are told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def memory_plan(self, plan: Any) -> None:
+        self.told.append(plan)
+
+    def warning(self, message: str) -> None:
+        self.told.append(message)
+
+
 def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    class Listener(Callback):
-        def memory_plan(self, plan: Any) -> None:
-            told.append(plan)
-
-        def warning(self, message: str) -> None:
-            told.append(message)
-
+    listener = Listener()
     monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 6 * GIB)
     config = config_of(unet={"gradient_checkpointing": False})
-    memory_advice.log_memory(config, Listener(), model_plan)
-    assert told[0]["free_bytes"] == 6 * GIB and told[0]["total_bytes"] == 8 * GIB
-    assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]
+    memory_advice.log_memory(config, listener, model_plan)
+    plan, warning = listener.told
+    assert plan["free_bytes"] == 6 * GIB and plan["total_bytes"] == 8 * GIB
+    assert "does not fit" in warning and "gradient_checkpointing" in warning
 
 
 def test_a_run_starts_although_its_memory_cannot_be_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the prediction, not of the run."""
-    told: list[Any] = []
-
-    class Listener(Callback):
-        def memory_plan(self, plan: Any) -> None:
-            told.append(plan)
-
-        def warning(self, message: str) -> None:
-            told.append(message)
-
+    listener = Listener()
     def broken(_config: TrainConfig) -> MemoryPlan:
         raise KeyError("no such part")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
     config = config_of(rlhf_dpo_execution_mode="AUTO")
-    memory_advice.log_memory(config, Listener(), broken)
-    plan, warning = told
+    memory_advice.log_memory(config, listener, broken)
+    plan, warning = listener.told
     assert plan == {"unknown": warning} and "KeyError: 'no such part'" in warning
     settled, said = choose_execution_mode(config, torch.device("cuda"), broken)
     assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "KeyError" in said
