@@ -150,7 +150,7 @@ def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
     least = DIMENSIONS.get(leaf, 2)
     if tensor.dim() < least:
         return f"has {tensor.dim()} dimensions instead of at least {least}"
-    # a rotation in blocks of 1 has no numbers
+    # a rotation in blocks of 1 stores nothing
     if not tensor.numel() and not (leaf == "oft_R" and tensor.shape[0]):
         return f"is empty: its shape is {tuple(tensor.shape)}"
     if leaf == "alpha":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy
@@ -11,7 +12,7 @@ from PIL import Image
 
 from modules.captioner.failing import failing_as
 from modules.util.display import counted
-from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.errors import ConfigError, DataError, UserError, first_line
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder of CLIPSeg with config.json, the weights, preprocessor_config.json and the tokenizer"
@@ -56,13 +57,19 @@ def pixels_above(probability_11hw: torch.Tensor, image: Image.Image, threshold: 
     return chosen
 
 
+def cannot_look(fault: Callable[[str, Exception], DataError], error: Exception) -> UserError:
+    """The error of a model that fails for every image."""
+    made = fault("cannot look at an image", error)
+    return UserError(made.message, made.field, made.hint)
+
+
 def model_fault(source: str, what: str, error: Exception, wanted: str) -> DataError:
     """The fault of a model, in one line.
 
     Args:
         wanted: what to give instead.
     """
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    said = first_line(error)
     return DataError(f"the model {source!r} {what}: {said}", field="--model", hint=f"give {wanted}")
 
 
@@ -110,7 +117,7 @@ class Segmenter:
         Raises:
             UserError: the model fails for any image.
         """
-        with failing_as(self._cannot_look):
+        with failing_as(partial(cannot_look, self._fault)):
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
             with torch.no_grad():
                 said = self._model(
@@ -119,10 +126,6 @@ class Segmenter:
                 ).logits  # fmt: skip
             small = said.reshape(1, 1, *said.shape[-2:]).sigmoid().float()
             return pixels_above(small, image, self._threshold)
-
-    def _cannot_look(self, error: Exception) -> UserError:
-        fault = self._fault("cannot look at an image", error)
-        return UserError(fault.message, fault.field, fault.hint)
 
     def _fault(self, what: str, error: Exception) -> DataError:
         return model_fault(self._source, what, error, f"{PARTS}, or {HUB} CIDAS/clipseg-rd64-refined")

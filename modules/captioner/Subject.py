@@ -4,6 +4,7 @@ background.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy
@@ -11,8 +12,15 @@ import torch
 from PIL import Image
 
 from modules.captioner.failing import failing_as
-from modules.captioner.Segmenter import HUB, check_threshold, check_weights, model_fault, pixels_above
-from modules.util.errors import DataError, UserError
+from modules.captioner.Segmenter import (
+    HUB,
+    cannot_look,
+    check_threshold,
+    check_weights,
+    model_fault,
+    pixels_above,
+)
+from modules.util.errors import DataError
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder of a semantic segmentation model with config.json, the weights and preprocessor_config.json"
@@ -57,7 +65,7 @@ class Subject:
         Raises:
             UserError: the model cannot do it, whatever the image.
         """
-        with failing_as(self._cannot_look):
+        with failing_as(partial(cannot_look, self._fault)):
             # the whole image is looked at, not its middle alone
             whole = {"do_center_crop": False} if getattr(self._processor, "do_center_crop", None) else {}
             pixels = self._processor(images=[image.convert("RGB")], return_tensors="pt", **whole)[
@@ -67,10 +75,6 @@ class Subject:
                 said_1Khw = self._model(pixel_values=pixels.to(self._device)).logits.float()
             subject_11hw = 1.0 - said_1Khw.softmax(dim=1)[:, self._background : self._background + 1]
             return pixels_above(subject_11hw, image, self._threshold)
-
-    def _cannot_look(self, error: Exception) -> UserError:
-        fault = self._fault("cannot look at an image", error)
-        return UserError(fault.message, fault.field, fault.hint)
 
     def _fault(self, what: str, error: Exception) -> DataError:
         return model_fault(

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from modules.captioner.failing import failing_as
-from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.errors import ConfigError, DataError, UserError, first_line
 from modules.util.files.hub_names import UNREADABLE
 from modules.util.jsonio import read_bytes
 
@@ -52,7 +52,7 @@ class TagRules:
 
 
 def _fault(error: Exception) -> UserError:
-    said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    said = first_line(error)[:300]
     return UserError(f"the tagger failed: {said}", "--model", "download it again")
 
 
@@ -191,7 +191,7 @@ def _classifier(folder: Path, device: torch.device) -> Judge:
         model = AutoModelForImageClassification.from_pretrained(folder, trust_remote_code=False)
         processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
     except (*UNREADABLE, ImportError, SafetensorError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = first_line(error)
         raise DataError(
             f"the tagger in {folder} cannot be loaded: {said}", "--model",
             f"transformers must know its kind; most taggers also have a {ONNX}",

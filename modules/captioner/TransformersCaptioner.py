@@ -10,7 +10,7 @@ from PIL import Image
 
 from modules.captioner.Captioner import THINKS, without_thoughts
 from modules.captioner.failing import failing_as
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, first_line
 from modules.util.files.hub_names import UNREADABLE, fetched
 
 PARTS = "a folder with config.json, the weights, preprocessor_config.json and the tokenizer"
@@ -44,7 +44,7 @@ class TransformersCaptioner:
                 AutoModelForImageTextToText, source, dtype=getattr(torch, dtype), trust_remote_code=False
             )
         except (*UNREADABLE, ImportError, SafetensorError) as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            said = first_line(error)
             raise DataError(
                 f"the captioning model {source!r} cannot be loaded: {said}",
                 field="--model",
@@ -58,7 +58,7 @@ class TransformersCaptioner:
             return self._answers(list(images))
 
     def _fault(self, error: Exception) -> UserError:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = first_line(error)
         return UserError(
             f"the model {self._source!r} cannot describe an image: {said}", "--prompt",
             "some models need a question, others none, and some a file chat_template.jinja next to them",

@@ -58,6 +58,11 @@ def elo_ratings(count: int, comparisons: Sequence[Comparison]) -> Floats:
     return ratings
 
 
+def images_of(comparisons: Sequence[Comparison]) -> set[int]:
+    """The images that were compared."""
+    return {image for c in comparisons for image in (c.first, c.second)}
+
+
 @lru_cache(maxsize=64)
 def _normals(count: int) -> Floats:
     """(DRAWS, count) standard normal numbers, always the same."""
@@ -151,8 +156,7 @@ def bradley_terry(
         prior_std: standard deviation of the Gaussian prior, in logits.
         start: where to start Newton's method (the fit before the last answer), shape (N,).
     """
-    compared = {image for c in comparisons for image in (c.first, c.second)}
-    fitted = list(range(count)) if count <= WHOLE_FIT else sorted(compared)
+    fitted = list(range(count)) if count <= WHOLE_FIT else sorted(images_of(comparisons))
     rows = {image: row for row, image in enumerate(fitted)}
     precision = np.eye(len(fitted)) / prior_std**2
     quality = np.zeros(len(fitted)) if start is None or not comparisons else start[fitted]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from modules.curation.ranking import Comparison, Floats, Posterior
+from modules.curation.ranking import Comparison, Floats, Posterior, images_of
 
 Distance = Callable[[int, int], float]
 """Visual distance of two images of the group."""
@@ -69,7 +69,7 @@ def all_comparisons(answers: Sequence[Answer]) -> list[Comparison]:
 
 def compared_images(answers: Sequence[Answer]) -> set[int]:
     """The images of which an answer says anything."""
-    return {image for c in all_comparisons(answers) for image in (c.first, c.second)}
+    return images_of(all_comparisons(answers))
 
 
 @dataclass(frozen=True)

@@ -241,13 +241,10 @@ def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tupl
     held: set[int] = set()
     for name in order:
         size = len(groups[name])
-        fits = len(held) + size / 2 <= target
-        if size > target:
-            if fits and len(held) + size <= len(pairs) / 2:
-                held.update(groups[name])
-        elif fits and len(held) + size < len(pairs):
+        most = len(pairs) / 2 if size > target else len(pairs) - 1
+        if len(held) + size / 2 <= target and len(held) + size <= most:
             held.update(groups[name])
-        else:
+        elif size <= target:
             break
     held = held or set(groups[min(order, key=lambda name: len(groups[name]))])
     train = [pair for index, pair in enumerate(pairs) if index not in held]

@@ -355,9 +355,7 @@ def _samplers(graph: Graph) -> list[tuple[str, str]]:
         for field in ("seed", "noise_seed")
         if isinstance(node["inputs"].get(field), int) and "positive" in node["inputs"]
     }
-    if len(found) > 1:
-        return sorted(found.items(), key=lambda one: -len(_above(graph, one[0]) & found.keys()))
-    return list(found.items())
+    return sorted(found.items(), key=lambda one: -len(_above(graph, one[0]) & found.keys()))
 
 
 def _above(graph: Graph, key: str) -> set[str]:

@@ -14,7 +14,7 @@ import torch
 
 from modules.model.gguf_file import read_gguf
 from modules.util.display import counted
-from modules.util.errors import UserError
+from modules.util.errors import UserError, first_line
 from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
@@ -240,7 +240,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
             hint="use the safetensors version of this model",
         ) from error
     except DAMAGED as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = first_line(error)
         raise UserError(f"{path} is damaged: {first}", hint="copy or download it again") from error
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):

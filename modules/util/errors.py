@@ -65,6 +65,11 @@ class UserErrors(UserError):
         super().__init__("\n".join([heading, *(f"- {error}" for error in errors)]))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def list_offenders(names: Sequence[str], limit: int = MAX_OFFENDERS) -> str:
     """The first ``limit`` names, one per line, and how many more there are."""
     shown = [f"    {name}" for name in names[:limit]]

@@ -18,7 +18,7 @@ from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.display import counted
-from modules.util.errors import UserError, UserErrors, list_offenders
+from modules.util.errors import UserError, UserErrors, first_line, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
 from modules.util.files.model_index import NAMES, index_file, read_index
 from modules.util.files.user_path import user_path
@@ -442,7 +442,7 @@ def _filled(
         )
     except expected as error:
         raise UserError(
-            f"{part} of {folder} cannot be loaded: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
+            f"{part} of {folder} cannot be loaded: {first_line(error)}",
             field=FIELD,
             hint="the file may be incomplete; copy or download it again",
         ) from error

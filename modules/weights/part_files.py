@@ -23,7 +23,7 @@ from modules.model.gguf_layers import GgufTensor, keep_packed
 from modules.model.lazy_modules import ShapesOnly, make_lazy
 from modules.model.weight_files import SCALES, WeightFile
 from modules.spec.FamilySpec import FamilySpec, PartSpec
-from modules.util.errors import UserError
+from modules.util.errors import UserError, first_line
 from modules.util.jsonio import read_json
 from modules.util.program_files import RESOURCES
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily
@@ -275,7 +275,7 @@ def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
         with ShapesOnly():
             return _make(part, config)
     except config_errors() as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"a config of the {part.name} does not fit its class: {reason}") from error
 
 

@@ -132,7 +132,7 @@ def test_rotations_whose_blocks_do_not_fit_every_layer_come_back(tmp_path: Path,
 
 
 def test_a_rotation_whose_first_layer_has_nothing_to_rotate_comes_back(tmp_path: Path) -> None:
-    """Layers whose width has no divisor near the size of a block get blocks of 1, which have no numbers."""
+    """Layers whose width has no divisor near the size of a block get blocks of 1, which store nothing."""
     handle = trained(kind="OFT_2", rank=4)
     path = save_adapter(handle, tmp_path / "adapter.safetensors", KOHYA)
     (part, layer), *others = read_adapter(path, tiny_model()).layers

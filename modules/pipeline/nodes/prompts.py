@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import random
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -61,13 +62,8 @@ def _contains(prompt: str, word: str) -> bool:
     """Return whether a prompt has a word, or a longer one that begins with it: ``foxes`` has ``fox``, but ``desks``
     does not have ``sks``. Only Latin letters and digits count, because other scripts may have no spaces between words.
     """
-    at = prompt.find(word)
-    while at >= 0:
-        edge = prompt[at - 1 : at] + word[0]
-        if not (len(edge) == 2 and edge.isascii() and edge.isalnum()):
-            return True
-        at = prompt.find(word, at + 1)
-    return False
+    edge = r"(?<![A-Za-z0-9])" if word[0].isascii() and word[0].isalnum() else ""
+    return re.search(edge + re.escape(word), prompt) is not None
 
 
 def text_variations(prompts: Sequence[str], wanted: int, augmented: bool) -> int:

@@ -362,16 +362,14 @@ def choose_execution_mode(
                 fetch(config)
                 needed = needs()
     except (ModelNotLocal, NoEstimate) as error:
-        return _careful(config, error.message)
+        careful = MODES[-1]
+        return _in_mode(config, careful), (
+            f"execution mode {careful}, which needs the least memory: {error.message}"
+        )
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (
         f"execution mode {mode}: it needs {needed[mode] / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"
     )
-
-
-def _careful(config: TrainConfig, why: str) -> tuple[TrainConfig, str]:
-    """The mode that needs the least memory, and a sentence about it."""
-    return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, which needs the least memory: {why}"
 
 
 def resumed_mode(config: TrainConfig, state: Mapping[str, Any]) -> TrainConfig:

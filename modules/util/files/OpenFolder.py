@@ -300,7 +300,7 @@ def unheld(path: Path) -> Iterator[None]:
     Raises:
         BlockingIOError: it is in use. OSError: the path is a link, or does not exist.
     """
-    if os.name == "nt":
+    if not TELLS_WHO_WORKS:
         yield
         return
     handle = os.open(path, os.O_RDONLY | _PLAIN)

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 
+def _begins_an_adapter(c: TrainConfig) -> bool:
+    """Return whether a new adapter is trained. One that is trained further determines its own type and size."""
+    return c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
+
+
 @rule("training_method", "peft_type", "lora_rank", "lora_model_name")
 def _rotations_have_blocks(c: TrainConfig) -> Iterator[Finding]:
-    # an adapter that is trained further determines its own blocks
-    new = c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
-    if new and c.peft_type is PeftType.OFT_2 and c.lora_rank < 2:
+    if _begins_an_adapter(c) and c.peft_type is PeftType.OFT_2 and c.lora_rank < 2:
         yield ConfigError(
             "a block of 1 has nothing to rotate, so nothing would be trained",
             "lora_rank",
@@ -48,9 +51,7 @@ def _lora_only(c: TrainConfig) -> Iterator[Finding]:
     "output_model_format",
 )
 def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
-    # an adapter that is trained further determines its own type
-    new = c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
-    if not new or c.output_model_format is not ModelFormat.DIFFUSERS_LORA:
+    if not _begins_an_adapter(c) or c.output_model_format is not ModelFormat.DIFFUSERS_LORA:
         return
     if c.peft_type is PeftType.LORA and c.lora_decompose and not c.lora_decompose_output_axis:
         yield UnsupportedError(
