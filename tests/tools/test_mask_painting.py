@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -39,6 +39,7 @@ def painted(painting: Painting, *strokes: tuple[object, ...]) -> numpy.ndarray:
 
 
 @given(SIZES, PLACES, PLACES, st.floats(0.5, 12))
+@example((1, 1), (0.0, 0.0), (0.0, 7.2e-50), 1.0)
 @settings(max_examples=60, deadline=None)
 def test_a_stroke_paints_the_pixels_near_its_line_and_no_others(
     size: tuple[int, int], start: tuple[float, float], end: tuple[float, float], radius: float

@@ -215,11 +215,10 @@ def _near(area: Area, start: Point, end: Point, radius: float) -> numpy.ndarray:
     x = numpy.arange(area.left, area.right, dtype=numpy.float32)[None, :] + numpy.float32(0.5 - start[0])
     y = numpy.arange(area.top, area.bottom, dtype=numpy.float32)[:, None] + numpy.float32(0.5 - start[1])
     along = (end[0] - start[0], end[1] - start[1])
-    length = along[0] ** 2 + along[1] ** 2
+    # a shorter line than these numbers can hold is a dot
+    length = numpy.float32(along[0] ** 2 + along[1] ** 2)
     if length:
-        share = ((x * numpy.float32(along[0]) + y * numpy.float32(along[1])) / numpy.float32(length)).clip(
-            0, 1
-        )
+        share = ((x * numpy.float32(along[0]) + y * numpy.float32(along[1])) / length).clip(0, 1)
         x, y = x - share * numpy.float32(along[0]), y - share * numpy.float32(along[1])
     near: numpy.ndarray = x * x + y * y <= numpy.float32(radius**2)
     return near
