@@ -25,6 +25,7 @@ from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, fault_of_placeholder
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path
+from modules.util.tensors.lazy_tensors import converted
 from modules.util.tensors.tensor_files import write_safetensors
 
 BUNDLE = "bundle_emb."
@@ -40,7 +41,7 @@ def file_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of a single-embedding file, (tokens, E) each, on the CPU."""
     names = {CLIP: SINGLE, f"{CLIP}{OUTPUT}": SINGLE_OUT} if spec.embedding_keys == (CLIP,) else {}
-    return {names.get(key, key): _written(rows, dtype) for key, rows in _by_key(word, spec).items()}
+    return {names.get(key, key): _written(rows, dtype, key) for key, rows in _by_key(word, spec).items()}
 
 
 def bundle_tensors(
@@ -48,7 +49,7 @@ def bundle_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of an embedding in an adapter file, on the CPU."""
     return {
-        f"{BUNDLE}{word.placeholder}.{key}": _written(rows, dtype)
+        f"{BUNDLE}{word.placeholder}.{key}": _written(rows, dtype, f"{word.placeholder}.{key}")
         for key, rows in _by_key(word, spec).items()
     }
 
@@ -71,14 +72,14 @@ def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
 def rebundled(file: AdapterFile, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
     """The embeddings of an adapter file in the format of another file."""
     return {
-        f"{BUNDLE}{placeholder}.{key}": _written(vectors, dtype)
+        f"{BUNDLE}{placeholder}.{key}": _written(vectors, dtype, f"{placeholder}.{key}")
         for placeholder, own in file.embeddings.items()
         for key, vectors in own.items()
     }
 
 
-def _written(vectors: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    return vectors.detach().to("cpu", dtype or vectors.dtype, copy=True).contiguous()
+def _written(vectors: torch.Tensor, dtype: torch.dtype | None, name: str) -> torch.Tensor:
+    return converted(vectors.detach().to("cpu", copy=True), dtype, name).contiguous()
 
 
 def save_embedding(

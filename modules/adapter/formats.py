@@ -33,6 +33,7 @@ from modules.model.Model import Model
 from modules.model.text.LearnedWords import LearnedWord
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.jsonio import atomic_path
+from modules.util.tensors.lazy_tensors import converted
 from modules.util.tensors.tensor_files import write_safetensors
 from modules.weights.keymaps.base import Original
 
@@ -236,9 +237,8 @@ def _keys(
             peft = (count,) if len(ones) == 1 else in_a_row
             usual = in_a_row if of_inputs(tensor) else (count, *ones)
             tensor = tensor.reshape(usual if layout.alpha else peft)
-        written[f"{name}.{layout.suffixes.get(short, short)}"] = (
-            tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
-        )
+        key = f"{name}.{layout.suffixes.get(short, short)}"
+        written[key] = converted(tensor.detach().to("cpu"), dtype, key).contiguous()
     return written
 
 

@@ -38,7 +38,7 @@ from modules.util.errors import ConfigError, DataError, UnsupportedError, UserEr
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
-from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, lazily, write_lazily
+from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, converted, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
 from modules.weights import one_file
 from modules.weights.part_files import part_tensors as tensors_of_part
@@ -262,7 +262,7 @@ def _merged(
     weight = base.read().float()
     for file, strength in files:
         weight = _merged_with(model, file, place, weight, strength)
-    return weight.to(stored_as)
+    return converted(weight, stored_as, f"{place[1]}.weight")
 
 
 @torch.no_grad()

@@ -63,7 +63,7 @@ def file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, La
         if part.inside and part.name in model.modules():
             stored = lazy_base_tensors(model.module(part.name))
             made |= {f"{part.inside}{name}": tensor for name, tensor in stored.items()}
-    return {name: tensor.to(dtype) for name, tensor in made.items()}
+    return {name: tensor.to(dtype, name) for name, tensor in made.items()}
 
 
 def save_file(

@@ -125,14 +125,14 @@ def single_file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[
     tensors: dict[str, LazyTensor] = {}
     for name, module in model.modules().items():
         tensors |= file_entries(model.spec.part(name), module, lazy_base_tensors(module))
-    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    return {name: tensor.to(dtype, name) for name, tensor in tensors.items()}
 
 
 def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
     """The base weights of a part under its library's names for files."""
     spec, module = model.spec.part(part), model.module(part)
     root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
-    return {f"{root}{name}": tensor.to(dtype) for name, tensor in lazy_base_tensors(module).items()}
+    return {f"{root}{name}": tensor.to(dtype, name) for name, tensor in lazy_base_tensors(module).items()}
 
 
 def _write_config(module: nn.Module, place: Path) -> None:
@@ -160,7 +160,7 @@ def _carry_over(model: Model, place: str, fresh: Path, dtype: torch.dtype | None
     (fresh / place).mkdir()
     _write_json(fresh / place / "config.json", read_json(source / "config.json", "model config"))
     weights = fresh / place / "diffusion_pytorch_model.safetensors"
-    write_lazily({name: tensor.to(dtype) for name, tensor in tensors.items()}, weights, {"format": "pt"})
+    write_lazily({name: tensor.to(dtype, name) for name, tensor in tensors.items()}, weights, {"format": "pt"})
 
 
 def _has_part(model: Model, place: str) -> bool:

@@ -293,6 +293,30 @@ def test_one_clear_error(
     assert not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.parametrize("command", ["checkpoint", "merge", "adapter"])
+def test_numbers_that_a_format_cannot_hold_are_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = shutil.copytree(tiny_folder(), tmp_path / "base") / "unet" / "diffusion_pytorch_model.safetensors"
+    adapter, target = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA), tmp_path / "out.safetensors"
+    large, key = (adapter, "lora_unet_conv_in.lora_up.weight") if command == "adapter" else (base, "conv_in.weight")
+    tensors = load_file(large)
+    tensors[key].view(-1)[:2] = torch.tensor([65504.0, -70000.0])
+    save_file(tensors, large)
+    target.write_bytes(b"precious")
+    source = {"checkpoint": (base.parents[1],), "merge": (base.parents[1], adapter), "adapter": (adapter,)}[command]
+    layout = KOHYA if command == "adapter" else "SAFETENSORS"
+    words = (command, *source, target, "--to", layout, "--family", SD, "--force")
+    more = ("--base", tiny_folder()) if command == "adapter" else ()
+    assert convert(*words, *more, "--dtype", "FLOAT_16") == 2
+    error = capsys.readouterr().err
+    saved_as = key if command == "adapter" else "model.diffusion_model.input_blocks.0.0.weight"
+    assert (saved_as in error or key in error) and "-> save in BFLOAT_16" in error
+    assert "1 number of" in error and "the largest is 70000" in error
+    assert target.read_bytes() == b"precious"
+    assert convert(*words, *more, "--dtype", "BFLOAT_16") == 0
+
+
 def test_layouts_that_cannot_hold_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save_adapter(trained(FLUX, kind="LOHA"), tmp_path / "a.safetensors", LEGACY)
     words = ("adapter", source, tmp_path / "b.safetensors", "--base", tiny_folder(FLUX), "--to")

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modules.util.display import counted
+from modules.util.errors import DataError
+
 if TYPE_CHECKING:
     import torch
 
@@ -71,11 +74,45 @@ class LazyTensor:
         like = change(self.empty())
         return LazyTensor(tuple(like.shape), like.dtype, lambda: change(self.read()))
 
-    def to(self, dtype: torch.dtype | None) -> LazyTensor:
-        """Convert to another floating-point type. Unchanged for ``None`` or for other types of numbers."""
+    def to(self, dtype: torch.dtype | None, name: str = "a tensor") -> LazyTensor:
+        """Convert to another floating-point type. Unchanged for ``None`` or for other types of numbers.
+
+        Args:
+            name: name of the tensor in the message of the error that ``read`` raises if a number is too large.
+        """
         if dtype is None or dtype == self.dtype or not self.dtype.is_floating_point:
             return self
-        return replace(self, dtype=dtype, read=lambda: self.read().to(dtype), part=None)
+        return replace(self, dtype=dtype, read=lambda: converted(self.read(), dtype, name), part=None)
+
+
+def converted(tensor: torch.Tensor, dtype: torch.dtype | None, name: str) -> torch.Tensor:
+    """Convert a tensor that is to be saved to another type; ``None`` keeps its type.
+
+    Raises:
+        DataError: a finite number becomes infinite, because it is too large for the type.
+    """
+    import torch
+
+    made = tensor if dtype is None else tensor.to(dtype)
+    if not (made.is_floating_point() and tensor.is_floating_point()):
+        return made
+    limit = torch.finfo(made.dtype).max
+    if limit >= torch.finfo(tensor.dtype).max:
+        return made
+    # torch has few operations for numbers of 8 bits
+    wide = made if made.dtype.itemsize > 1 else made.float()
+    # a sum is not finite if any number in it is not, and needs no memory
+    if bool(wide.sum(dtype=torch.float64).isfinite()):
+        return made
+    lost = tensor.isfinite() & ~wide.isfinite()
+    if bool(lost.any()):
+        raise DataError(
+            f"{counted(int(lost.sum()), 'number')} of {name} cannot be saved in "
+            f"{str(made.dtype).removeprefix('torch.')}, which ends at {limit:.6g}: the largest is "
+            f"{float(tensor[lost].abs().max()):.6g}",
+            hint="save in BFLOAT_16 or FLOAT_32 (output_dtype in a config, --dtype on the command line)",
+        )
+    return made
 
 
 def lazily(tensor: torch.Tensor) -> LazyTensor:
