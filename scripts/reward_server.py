@@ -357,7 +357,13 @@ def checked_token(host: str) -> str | None:
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of this name. Raises ``ConfigError`` if this computer does not have it."""
+    """The device of this name. Raises ``ConfigError`` if this computer does not have it, or for a list."""
+    if "," in name:
+        raise ConfigError(
+            f"{name!r} lists several devices, and a server uses one",
+            "--device",
+            "give one device, and start a server with a port of its own for each of the others",
+        )
     try:
         return choose_device(name)
     except ConfigError as error:

@@ -218,6 +218,7 @@ def test_other_paths_and_types_are_refused(address):
         (["--reward", "clip_score", "--params", '{"source": "./nowhere"}'], TOKEN, "nowhere"),
         (["--reward", "brightness", "--device", "cuda:77"], TOKEN, "--device: there is no device cuda:77 here"),
         (["--reward", "brightness", "--device", "gpu"], TOKEN, "--device: 'gpu' is not a device"),
+        (["--reward", "brightness", "--device", "cuda:77,cuda:78"], TOKEN, "--device: 'cuda:77,cuda:78' lists several"),
     ],
 )
 def test_wrong_options_end_the_server_with_a_reason(monkeypatch, capsys, arguments, token, words):
