@@ -19,6 +19,7 @@ from modules.adapter.layers import adaptable_layers, by_pattern, check_readable,
 from modules.adapter.magnitudes import measure_inputs, weaken
 from modules.model.libraries import BITSANDBYTES, unseen
 from modules.model.Model import Model
+from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
 from modules.util.rng import digest64
 
@@ -199,6 +200,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     handle = AdapterHandle(model, options, layers, notes)
     for path, layer in layers.items():
         _settle(path, layer, options)
+    if options.kind == "OFT_2":
+        notes.extend(_still(handle, source is None))
     if source is not None:
         state = source.state_for(dict(handle.named_tensors()))
         hint = "the adapter was made for a model of another size"
@@ -207,6 +210,30 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     model.adapter = handle
     model.layers_changed()
     return handle
+
+
+def _still(handle: AdapterHandle, new: bool) -> list[str]:
+    """A sentence about layers whose blocks are 1 wide, because their width has no divisor near the size of a block.
+
+    Raises:
+        ConfigError: all layers of a new adapter are like this.
+    """
+    still = [path for path in handle.layers if handle.rank(path) < 2]
+    if not still:
+        return []
+    rank, count = handle.options.rank, len(handle.layers)
+    if new and len(still) == count:
+        raise ConfigError(
+            f"no layer can be divided into blocks of about {rank}: all {count} get blocks of 1, which have nothing to "
+            "rotate, so nothing would be trained",
+            field="lora_rank",
+            hint="set it to a divisor of the width of the layers, such as 4, 8 or 32, or choose another peft_type",
+        )
+    return [
+        f"{counted(len(still), 'layer')} of {count} will not be trained, because OFT_2 divides them into blocks of 1, "
+        f"which have nothing to rotate ({', '.join(still[:_SHOWN])}): lora_rank {rank} is not near a divisor of their "
+        "width"
+    ]
 
 
 def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:

@@ -209,6 +209,20 @@ def test_rotations_skip_what_peft_rotates_wrongly() -> None:
         attach(tiny_model(), AdapterOptions(kind="OFT_2", rank=4, patterns=("conv_in",)))
 
 
+def test_rotations_of_layers_that_have_nothing_to_rotate_are_reported_or_refused() -> None:
+    """Layers 7 wide have no divisor near 2, and peft gives them blocks of 1."""
+    model = tiny_model()
+    model.denoiser.time_embedding.linear_1 = torch.nn.Linear(7, 32)
+    (note,) = attach(model, AdapterOptions(kind="OFT_2", rank=2)).notes
+    assert "1 layer of 63 will not be trained" in note and "unet.time_embedding.linear_1" in note
+    model = tiny_model()
+    model.denoiser.time_embedding.linear_1 = torch.nn.Linear(7, 32)
+    with pytest.raises(ConfigError, match="nothing would be trained") as caught:
+        attach(model, AdapterOptions(kind="OFT_2", rank=2, patterns=("time_embedding.linear_1",)))
+    assert caught.value.field == "lora_rank"
+    assert not attach(tiny_model(), AdapterOptions(kind="OFT_2", rank=4)).notes
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [
