@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ TILE, STRIDE = 1024, 768
 """Sides of a tile in pixels, and from the start of one to that of the next; where two overlap, they are blended."""
 WRAPPED = "circular padding"
 """The value of ``stored_as`` for a module whose edges are wrapped."""
+_FULL = re.compile(r"DefaultCPUAllocator: .*memory|std::bad_alloc|[Cc]annot allocate memory")
 _SETTINGS = (
     "use_tiling",
     "tile_sample_min_size",
@@ -37,6 +40,13 @@ def tiling(vae: nn.Module, size: tuple[int, int]) -> str:
     if size[0] * size[1] <= MOST_PIXELS or not hasattr(vae, "use_tiling"):
         return ""
     return "" if WRAPPED in str(getattr(vae, "stored_as", "")) else f"tiles {TILE}/{STRIDE}"
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Return whether a library raised an error because the computer's own memory is full."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return _FULL.search(str(error)) is not None
 
 
 def give_back(device: torch.device) -> None:

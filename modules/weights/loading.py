@@ -14,6 +14,7 @@ from torch import nn
 
 from modules.model.dtypes import PartDtypes
 from modules.model.libraries import prepare_denoisers
+from modules.model.memory import is_memory_full
 from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.config.SecretsConfig import SecretsConfig
@@ -440,7 +441,16 @@ def _filled(
             output_loading_info=True,
             **types,
         )
-    except expected as error:
+    except torch.OutOfMemoryError:
+        # a graphics card that is full is no fault of the file
+        raise
+    except (MemoryError, *expected) as error:
+        if is_memory_full(error):
+            raise UserError(
+                f"there is too little memory to load {part} of {folder}: {first_line(error)}",
+                field=FIELD,
+                hint="close other programs, load it with fewer bits (weight_dtype), or add swap space",
+            ) from error
         raise UserError(
             f"{part} of {folder} cannot be loaded: {first_line(error)}",
             field=FIELD,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -107,6 +108,32 @@ def test_truncated_weights(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"unet/diffusion_pytorch_model\.safetensors is damaged"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), torch.OutOfMemoryError, "CUDA"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            UserError,
+            "too little memory to load unet",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), UserError, "too little memory to load unet"),
+        (OSError(errno.EIO, "Input/output error"), UserError, "the file may be incomplete"),
+        (RuntimeError("invalid header"), UserError, "the file may be incomplete"),
+    ],
+)
+def test_a_full_memory_is_not_called_a_damaged_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, kind: type[Exception], said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("diffusers.UNet2DConditionModel.from_pretrained", fail)
+    with pytest.raises(kind, match=said) as caught:
+        load(folder)
+    assert ("incomplete" in said) == ("incomplete" in str(caught.value))
 
 
 def test_weights_of_another_model(folder: Path) -> None:
