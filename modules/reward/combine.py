@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 OnError = Literal["fail", "skip_group"]
 SCALE_DECAY = 0.9
+TOTAL = "total"
+"""Name of the weighted sum of all rewards in the log."""
 
 
 class RewardSettings(Protocol):
@@ -96,7 +98,7 @@ class Combined:
         kept_N: bool, whole groups only.
         stats: for the log, of the raw scores of kept images: ``<name>/mean``, ``/std``, ``/zero_std_ratio``
             (share of groups whose images all have the same score), ``/scale`` where normalised, and
-            ``total/...``, ``dropped_groups``.
+            ``total/...`` of the sum, ``dropped_groups``. A reward called ``total`` is ``total.reward`` here.
     """
 
     terms_RN: Tensor
@@ -240,15 +242,16 @@ class RewardSet:
         stats: dict[str, float] = {"dropped_groups": float(len(gone))}
         for row, term in enumerate(self.terms):
             raw_K = raw_RN[row, kept_N]
-            stats |= _describe(self.names[row], raw_K, at_N)
+            label = _label(self.names[row])
+            stats |= _describe(label, raw_K, at_N)
             shaped_K = term.shape(raw_K)
             if term.normalise:
                 scale = self._scale.update(self.names[row], _spread(shaped_K, at_N))
-                stats[f"{self.names[row]}/scale"] = scale
+                stats[f"{label}/scale"] = scale
                 shaped_K = shaped_K / scale
             terms_RN[row, kept_N] = shaped_K
         total_N = (torch.tensor(self.weights)[:, None] * terms_RN).sum(dim=0)
-        stats |= _describe("total", total_N[kept_N], at_N)
+        stats |= _describe(TOTAL, total_N[kept_N], at_N)
         return Combined(terms_RN, total_N, kept_N, stats)
 
     def state_dict(self) -> dict[str, Any]:
@@ -342,6 +345,11 @@ def _spread(score_K: Tensor, at_K: Tensor) -> float:
     count_G = torch.bincount(at_K).double()
     mean_G = torch.bincount(at_K, weights=score_K) / count_G
     return float((score_K - mean_G[at_K]).square().mean().sqrt())
+
+
+def _label(name: str) -> str:
+    """The name of a reward in the log, where one called like the sum of all is told apart from it."""
+    return f"{name}.reward" if name == TOTAL else name
 
 
 def _describe(name: str, score_K: Tensor, at_K: Tensor) -> dict[str, float]:

@@ -57,6 +57,14 @@ def test_several_rewards_are_weighted_and_described():
     assert rewards.names == ["a", "b"] and rewards.weights == [2.0, -0.5]
 
 
+def test_a_reward_called_total_does_not_hide_the_total():
+    rewards = RewardSet([RewardTerm(Table("total"), 2.0, normalise=True), RewardTerm(Table("b", "other"))])
+    out = combined(rewards, batch_with([1, 2, 3, 4], other=[4, 0, 0, 8]))
+    assert out.stats["total/mean"] == pytest.approx(float(out.total_N.mean())) != 2.5
+    assert out.stats["total.reward/mean"] == 2.5
+    assert "total.reward/scale" in out.stats and "total/scale" not in out.stats
+
+
 def test_clipping_comes_before_the_gate_and_numbers_are_described_raw():
     term = RewardTerm(Table(), clip_low=-1.0, clip_high=2.0, threshold=0.5)
     out = combined(RewardSet([term]), batch_with([-5, 0.4, 0.5, 9]))
