@@ -228,6 +228,16 @@ def _nothing_is_guided_without_the_network_for_it(c: TrainConfig) -> Iterator[Fi
             )
 
 
+@rule(*_MODE, "rlhf_rollout_cfg_scale", "model_type")
+def _guidance_begins_above_one(c: TrainConfig) -> Iterator[Finding]:
+    spec, scale = c.model_type.spec, c.rlhf_rollout_cfg_scale
+    if c.trains_online and 0 < scale < 1 and not spec.embeds_guidance:
+        yield ConfigWarning(
+            f"{scale:g} has no effect: images are made without guidance up to 1, and with it above 1",
+            "rlhf_rollout_cfg_scale",
+        )
+
+
 @rule(*_MODE, "rlhf_num_train_timesteps", "rlhf_timestep_sampler", "rlhf_rollout_steps")
 def _enough_steps_to_train(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "decoupled") or c.rlhf_timestep_sampler in _CONTINUOUS:

@@ -162,11 +162,17 @@ def test_every_mode_is_fine_as_it_comes(mode: RLHFMode) -> None:
             {"rlhf_enabled": True, "rlhf_mode": "GSPO", "rlhf_loss_aggregation": "TOKEN_MEAN"},
             "rlhf_loss_aggregation",
         ),
+        ({**GRPO, "rlhf_rollout_cfg_scale": 0.5}, "rlhf_rollout_cfg_scale"),
     ],
 )
 def test_warnings(data: dict, field: str) -> None:
     found = find_problems(read_config(data)).warnings
     assert [warning.field for warning in found] == [field]
+
+
+def test_a_model_that_takes_its_guidance_as_an_input_takes_a_small_one() -> None:
+    data = {**GRPO, "model_type": "FLUX_DEV_1", "rlhf_rollout_cfg_scale": 0.5}
+    assert "rlhf_rollout_cfg_scale" not in [found.field for found in find_problems(read_config(data)).warnings]
 
 
 def test_texts() -> None:
