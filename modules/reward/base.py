@@ -219,6 +219,10 @@ class Reward(ABC):
         """A local file that determines its scores, if any. A run does not resume with another one."""
         return None
 
+    def model_folders(self) -> list[Path]:
+        """Local folders of models that determine its scores. A run does not resume with other ones."""
+        return []
+
     def outline(self) -> RewardOutline | None:
         """Its model without weights; ``None`` if it has none, or if their shapes are not known on this machine."""
         return None

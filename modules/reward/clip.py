@@ -220,6 +220,10 @@ class ClipReward(Reward):
         super().load(device)
         self.clip.load(device)
 
+    def model_folders(self) -> list[Path]:
+        places = dict.fromkeys([self.clip.source, self.clip.processor])
+        return [Path(place) for place in places if Path(place).is_dir()]
+
     def outline(self) -> RewardOutline | None:
         return self.clip.outline()
 

@@ -7,6 +7,7 @@ advantages (added up, or first standardised within their prompt).
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,12 @@ OnError = Literal["fail", "skip_group"]
 SCALE_DECAY = 0.9
 TOTAL = "total"
 """Name of the weighted sum of all rewards in the log."""
+_KINDS = {"files": "file", "folders": "model folder"}
+_READ = (
+    *("*.safetensors", "*.bin", "config.json", "preprocessor_config.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
+)
+"""The files of a model's folder that decide what it answers."""
 
 
 class RewardSettings(Protocol):
@@ -125,7 +132,7 @@ class RewardSet:
         self.weights = [float(term.weight) for term in terms]
         self.on_error = on_error
         self._scale = _MovingScale(scale_decay)
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, dict[str, str]] = {}
 
     @classmethod
     def from_settings(cls, entries: Sequence[RewardSettings], on_error: OnError = "fail") -> RewardSet:
@@ -154,7 +161,7 @@ class RewardSet:
         for term in self.terms:
             if term.reward.name not in self._digests:
                 # now, because the file may be replaced during the run
-                self._digests |= _digest_of(term.reward)
+                self._digests[term.reward.name] = _digests_of(term.reward)
             term.reward.load(device)
 
     def unload(self) -> None:
@@ -255,15 +262,17 @@ class RewardSet:
         return Combined(terms_RN, total_N, kept_N, stats)
 
     def state_dict(self) -> dict[str, Any]:
-        """The moving averages as plain numbers, and digests of the files that rewards use."""
-        return {**self._scale.state_dict(), "files": self._files()}
+        """The moving averages as plain numbers, and digests of the files and folders that rewards use."""
+        return {**self._scale.state_dict(), **self._read()}
 
-    def _files(self) -> dict[str, str]:
-        """Name of a reward -> SHA-256 of its file, as it was loaded, for those that have one."""
-        found: dict[str, str] = {}
+    def _read(self) -> dict[str, dict[str, str]]:
+        """Name of a reward -> SHA-256 of its file and of its folders, as they were loaded, for those that have any."""
+        found: dict[str, dict[str, str]] = {kind: {} for kind in _KINDS}
         for term in self.terms:
-            known = self._digests.get(term.reward.name)
-            found |= _digest_of(term.reward) if known is None else {term.reward.name: known}
+            name = term.reward.name
+            known = self._digests.get(name)
+            for kind, digest in (_digests_of(term.reward) if known is None else known).items():
+                found[kind][name] = digest
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -271,18 +280,20 @@ class RewardSet:
 
         Raises:
             DataError: the state is not one that ``state_dict`` returns.
-            ConfigError: a reward uses another file than it did then.
+            ConfigError: a reward uses another file or folder than it did then.
         """
-        files = state.get("files", {})
-        if not isinstance(files, Mapping):
-            raise DataError("the saved digests of rewards are damaged")
-        changed = [name for name, digest in self._files().items() if files.get(name, digest) != digest]
-        if changed:
-            raise ConfigError(
-                f"the file of reward {changed[0]!r} has changed since the backup was made",
-                "rlhf_reward",
-                "restore the previous file, or start a new run",
-            )
+        now = self._read()
+        for kind, what in _KINDS.items():
+            then = state.get(kind, {})
+            if not isinstance(then, Mapping):
+                raise DataError("the saved digests of rewards are damaged")
+            changed = [name for name, digest in now[kind].items() if then.get(name, digest) != digest]
+            if changed:
+                raise ConfigError(
+                    f"the {what} of reward {changed[0]!r} has changed since the backup was made",
+                    "rlhf_reward",
+                    f"restore the previous {what}, or start a new run",
+                )
         self._scale.load_state_dict(state, self.names)
 
 
@@ -293,10 +304,19 @@ def _scored(reward: Reward, batch: RewardBatch, unjudged: set[int]) -> Tensor:
     return score_N
 
 
-def _digest_of(reward: Reward) -> dict[str, str]:
-    """Name of a reward -> SHA-256 of its file; empty without one."""
+def _digests_of(reward: Reward) -> dict[str, str]:
+    """SHA-256 of a reward's file and of its folders, by kind, for what there is."""
     file = reward.weights_file()
-    return {} if file is None or not file.is_file() else {reward.name: file_sha256(file)}
+    made = {} if file is None or not file.is_file() else {"files": file_sha256(file)}
+    read = [
+        path for folder in reward.model_folders() for kind in _READ for path in sorted(folder.glob(kind))
+        if path.is_file()
+    ]  # fmt: skip
+    if read:
+        # not the folder's own name: it may be moved
+        told = "".join(f"{path.name} {file_sha256(path)}\n" for path in read)
+        made["folders"] = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+    return made
 
 
 def _nothing_left(gone: set[int], dropped: Mapping[int, str]) -> RewardError:

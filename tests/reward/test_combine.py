@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from modules.reward.base import Reward, RewardError, RewardUnavailable
 from modules.reward.combine import RewardSet, RewardTerm
+from modules.util.config.section.RewardConfig import RewardConfig
 from modules.util.errors import ConfigError, DataError
 from tests.reward.builders import batch_of, noise_images
 
@@ -262,3 +263,28 @@ def test_a_reward_does_not_resume_with_another_file(tmp_path):
     fresh().load_state_dict({name: saved[name] for name in ("sum", "mass")})
     with pytest.raises(DataError, match="damaged"):
         fresh().load_state_dict({**saved, "files": 3})
+
+
+@pytest.mark.parametrize("key", ["clip_score", "clip_source", "pickscore", "aesthetic"])
+def test_a_reward_does_not_resume_with_another_model_in_its_folder(tmp_path, key):
+    folder = tmp_path / "clip"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"first")
+    (folder / "preprocessor_config.json").write_text("{}")
+
+    def fresh():
+        return RewardSet.from_settings([RewardConfig(reward=key, params={"source": str(folder)})])
+
+    saved = json.loads(json.dumps(fresh().state_dict()))
+    (folder / "README.md").write_text("notes")
+    fresh().load_state_dict(saved)
+    for name in ("model.safetensors", "preprocessor_config.json"):
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"other")
+        with pytest.raises(ConfigError, match=f"the model folder of reward '{key}' has changed"):
+            fresh().load_state_dict(saved)
+        (folder / name).write_bytes(before)
+    fresh().load_state_dict(saved)
+    # a backup of an earlier version says nothing of folders
+    (folder / "model.safetensors").write_bytes(b"other")
+    fresh().load_state_dict({name: saved[name] for name in ("sum", "mass", "files")})
