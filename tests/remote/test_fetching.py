@@ -15,10 +15,14 @@ from modules.remote.Far import Far
 from modules.remote.fetching import Fetch
 from modules.remote.growing import append_at
 from modules.remote.records import Record
+from modules.remote.there import runs as there_runs
+from modules.remote.there.digest import digest_of
+from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.errors import UserError
+from modules.util.jsonio import write_json
 from modules.util.owned_files import Owned
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
@@ -244,6 +248,44 @@ def test_backups_come_when_they_are_asked_for(folder):
     other = Other({"backup/1/state": b"b", "backup-before-x/1/state": b"c", "save/a": b"a"})
     assert fetch(other, folder).fetched == ["save/a"]
     assert len(fetch(other, folder, backups=True).fetched) == 2
+
+
+def test_a_run_that_starts_while_it_is_compared_keeps_its_data(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path / "runs" / "run-1").create()
+    saved, data = run.path / "save" / "a", tmp_path / "inputs" / "run-1" / "b"
+    for path in (saved, data):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"a")
+    whole = {"save/a": hashlib.sha256(b"a").hexdigest()}
+
+    def compared(path, *size):
+        write_json(run.launch_path, {"process": ProcessId.own().to_dict()})
+        return digest_of(path, *size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(there_runs, "digest_of", compared)
+        with pytest.raises(UserError, match="the run run-1 is running"):
+            there_runs.clean(tmp_path, "run-1", whole)
+    assert saved.exists() and data.exists()
+    run.launch_path.unlink()
+    assert there_runs.clean(tmp_path, "run-1", whole) == []
+    assert not run.path.exists() and not data.exists()
+
+
+@pytest.mark.parametrize("removed", ["inputs/run-1", "runs/run-1"])
+def test_no_trainer_begins_while_a_run_is_removed(tmp_path, monkeypatch, removed):
+    run = RunDirectory(tmp_path / "runs" / "run-1").create()
+    free, remove = [], Owned.remove_tree
+
+    def watched(owned, name):
+        if name == removed:
+            with run.undisturbed() as alone:
+                free.append(alone)
+        return remove(owned, name)
+
+    monkeypatch.setattr(Owned, "remove_tree", watched)
+    there_runs.clean(tmp_path, "run-1", {})
+    assert free == [False] and not run.path.exists()
 
 
 # -- with a real connection ------------------------------------------------------------------------------------------

@@ -189,25 +189,38 @@ def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
     Raises:
         UserError: the run is active.
     """
-    run = open_run(root, name)
+    run, top = open_run(root, name), Owned(root, local=True)
     with run.undisturbed() as alone:
-        if not alone or is_live(run):
-            raise UserError(
-                f"the run {name} is running", hint=f"stop it first: train_remote.py send stop {name}"
-            )
-        owned, stays = Owned(run.path, local=True), []
-        for one, _ in contents(root, name):
-            same = fetched.get(one) == digest_of(owned.plain_file(one))
-            # events say how the run ended, so they stay as long as anything does
-            if same and one not in GROWING:
-                owned.remove(one)
-            elif not same and not one.rpartition("/")[2].startswith(".tastemaker-"):
-                stays.append(one)
-    top = Owned(root, local=True)
-    top.remove_tree(f"{INPUTS}/{name}")
-    if not stays:
-        top.remove_tree(f"{RUNS}/{name}")
+        _check_ended(run, alone)
+        owned = Owned(run.path, local=True)
+        same = {
+            one: fetched.get(one) == digest_of(owned.plain_file(one)) for one, _ in contents(root, name)
+        }
+        stays = [
+            one
+            for one, is_there in same.items()
+            if not is_there and not one.rpartition("/")[2].startswith(".tastemaker-")
+        ]
+        with one_start_at_a_time():
+            # hashing takes long, and somebody may have resumed the run meanwhile
+            _check_ended(run, alone)
+            for one in same:
+                # events say how the run ended, so they stay as long as anything does
+                if same[one] and one not in GROWING:
+                    owned.remove(one)
+            top.remove_tree(f"{INPUTS}/{name}")
+            if not stays:
+                top.remove_tree(f"{RUNS}/{name}")
     return stays
+
+
+def _check_ended(run: RunDirectory, alone: bool) -> None:
+    """Raise ``UserError`` if a trainer works in a run or is starting."""
+    if not alone or is_live(run):
+        name = run.path.name
+        raise UserError(
+            f"the run {name} is running", hint=f"stop it first: train_remote.py send stop {name}"
+        )
 
 
 def programs_in_use(root: Path) -> set[str]:
