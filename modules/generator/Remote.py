@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import signal
 import struct
+import threading
 from abc import abstractmethod
 from collections.abc import Generator as Stream
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +139,8 @@ class Remote(Generator):
             adapter = names[request.adapter] if request.adapter is not None else ""
             self._number = number
             try:
-                data = self.make(request, adapter)
+                with _ended_as_stopped():
+                    data = self.make(request, adapter)
             except KeyboardInterrupt:
                 # a program that is gone makes no image any more
                 with suppress(UserError):
@@ -152,6 +155,26 @@ class Remote(Generator):
                 f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
             )
         return with_parameters(data, parameters(request, self.checkpoint, self.WHAT))
+
+
+@contextmanager
+def _ended_as_stopped() -> Iterator[None]:
+    """Inside the block, SIGTERM is Ctrl+C, unless somebody else handles it: the other program would go on making an
+    image that nobody fetches.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _named(stem: str, names: Sequence[str]) -> str:

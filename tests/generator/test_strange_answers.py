@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,28 @@ def test_an_at_sign_in_the_path_of_an_address_is_no_password(monkeypatch: pytest
     monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path))
     assert http.HttpClient("A1111", "http://127.0.0.1:1/@me/").url == "http://127.0.0.1:1/@me"
     check_url("http://127.0.0.1:1/@me")
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
+def test_a_program_that_is_ended_stops_the_image_that_is_being_made(
+    kind: type[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    cancelled = []
+    with kind(tmp_path).running() as url:
+        generator = make_generator(kind.KEY, {**kind.SETTINGS, "url": url})
+
+        def ended(request: ImageRequest, adapter: str) -> bytes:
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "the signal would kill the test"
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the signal was ignored")
+
+        monkeypatch.setattr(generator, "make", ended)
+        monkeypatch.setattr(generator, "cancel", lambda: cancelled.append(True))
+        with pytest.raises(KeyboardInterrupt):
+            begin(generator)
+    assert cancelled == [True]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)
