@@ -406,7 +406,8 @@ def _regulated_ratios_are_of_densities(c: TrainConfig) -> Iterator[Finding]:
         yield UnsupportedError(
             f"brings ratios of Gaussian densities to one scale, and those of {c.rlhf_logprob_form} are on another",
             "rlhf_grpo_guard",
-            "switch it off, or set rlhf_logprob_form to GAUSSIAN",
+            "switch it off, or set rlhf_logprob_form to GAUSSIAN; a run that began with both cannot be resumed, so "
+            "start a new one",
         )
 
 

@@ -132,6 +132,13 @@ def test_one_error_each(data: dict, field: str, kind: type) -> None:
     assert caught.value.field == field
 
 
+def test_an_old_run_that_this_version_cannot_resume_is_told_what_to_do() -> None:
+    """Neither setting can be changed in a resumed run."""
+    with pytest.raises(UnsupportedError) as caught:
+        read_config({**GRPO, "rlhf_grpo_guard": True, "rlhf_logprob_form": "SQUARED_ERROR"})
+    assert "cannot be resumed, so start a new one" in str(caught.value)
+
+
 @pytest.mark.parametrize("model", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_35", "FLUX_SCHNELL_1"])
 def test_a_guided_reference_is_fine_where_guidance_is_two_passes(model: str) -> None:
     read_config({**DGPO, "model_type": model, "rlhf_dgpo_kl_cfg": 2.0})
