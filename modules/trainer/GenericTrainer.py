@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -250,12 +250,15 @@ class GenericTrainer:
         if fault:
             raise fault
         self._note_average()
-        with parts.exported_weights():
-            if parts.best is not None and parts.best.step is not None and self.processes.first:
+        best = parts.best if parts.best is not None and parts.best.step is not None else None
+        # the disk may be full, or a number too large for the type of the output. The best weights replace those of the
+        # last step for good, so that a backup would be of neither; but they are kept in a file of their own.
+        with self._steps_kept() if best is None else nullcontext(), parts.exported_weights():
+            if best is not None and self.processes.first:
                 # last of all, because neither the average nor the optimizer's view may come after it; only
                 # where it is saved
-                parts.best.restore()
-                self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
+                best.restore()
+                self.callback.phase(f"keeping the best weights, of step {best.step}", 1, 1)
             self._save(Path(config.output_model_destination))
         self.processes.barrier()
 

@@ -110,7 +110,8 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype | None, name: str) -> tor
             f"{counted(int(lost.sum()), 'number')} of {name} cannot be saved in "
             f"{str(made.dtype).removeprefix('torch.')}, which ends at {limit:.6g}: the largest is "
             f"{float(tensor[lost].abs().max()):.6g}",
-            hint="save in BFLOAT_16 or FLOAT_32 (output_dtype in a config, --dtype on the command line)",
+            hint="save in BFLOAT_16 or FLOAT_32: --dtype of a command, or output_dtype of a config, whose run can then "
+            "be resumed with continue_last_backup",
         )
     return made
 

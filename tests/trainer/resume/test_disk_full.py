@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from modules.adapter import formats
 from modules.trainer.callbacks import Callback
@@ -82,6 +83,25 @@ def test_a_model_that_cannot_be_saved_is_told(tmp_path: Path, monkeypatch: pytes
     assert caught.value.field == "output_model_destination"
     assert [category for _, category in listener.errors] == ["user"]
     assert not list(tmp_path.glob("*out.safetensors*"))
+
+
+@pytest.mark.parametrize("cause", ["disk", "number"])
+def test_a_model_that_cannot_be_saved_at_the_end_costs_no_step(
+    cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: dict[str, Any] = {"optimizer": {"optimizer": "SGD"}, "max_steps": 1, "output_dtype": "FLOAT_16"}
+    if cause == "disk":
+        full_at(monkeypatch, formats, 1)
+    else:
+        changes |= {"learning_rate": 100.0, "rlhf_dpo_beta": 1e9, "clip_grad_norm": 0.0}
+    config = write_config(tmp_path, **changes)
+    with pytest.raises(UserError, match="No space left" if cause == "disk" else "cannot be saved in float16"):
+        run_here(config)
+    (backup,) = list_backups(tmp_path / "run" / "backup")
+    assert "-backup-1-" in backup.name and not (tmp_path / "out.safetensors").exists()
+    run_here(config, "continue_last_backup=true", "output_dtype=BFLOAT_16")
+    largest = max(float(tensor.abs().max()) for tensor in load_file(tmp_path / "out.safetensors").values())
+    assert (largest > 65504) == (cause == "number")
 
 
 def test_best_weights_that_cannot_be_kept_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
