@@ -309,7 +309,8 @@ class Owned:
         """Yield a temporary path next to ``name``. On success, that file is flushed to disk and replaces
         ``name``.
 
-        If the block raises, the temporary file is removed and an existing file is unchanged.
+        If the block raises, the temporary file is removed and an existing file is unchanged. Who may read the new file
+        is decided by the one that it replaces, or else by the system.
 
         Args:
             private: whether only its owner may read it, from the first moment on.
@@ -319,10 +320,14 @@ class Owned:
         """
         with self._parent(name, make=True) as (folder, last):
             self._check_place_of_file(folder, last, name)
-            temporary, handle = folder.create(0o600 if private else 0o666)
+            before = None if private else folder.mode(last)
+            kept = None if before is None or not stat.S_ISREG(before) else stat.S_IMODE(before) & 0o777 | 0o600
+            temporary, handle = folder.create(0o600 if private else 0o666 if kept is None else kept)
             try:
                 with announced("write", folder.path / last):
                     yield folder.path / temporary
+                if kept is not None:
+                    folder.permit(temporary, kept)
                 folder.fsync(temporary)
                 self._check_place_of_file(folder, last, name)
                 if os.name == "nt":

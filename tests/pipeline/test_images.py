@@ -109,7 +109,10 @@ def test_sixteen_bits_and_floats_keep_their_range(tmp_path: Path) -> None:
     broken = ramp.astype(np.float32) / 65535
     broken[0, 0], broken[0, 1] = np.nan, np.inf
     Image.fromarray(broken).save(tmp_path / "nan.tiff")
-    for name in ("i16.png", "f1.tiff", "f255.tiff", "nan.tiff"):
+    Image.fromarray(ramp.astype(np.int32)).save(tmp_path / "i32.tiff")
+    Image.fromarray(ramp.astype(np.int32) // 257).save(tmp_path / "i32-255.tiff")
+    Image.fromarray(ramp.astype(np.int32) * 1000).save(tmp_path / "i32-large.tiff")
+    for name in ("i16.png", "f1.tiff", "f255.tiff", "nan.tiff", "i32.tiff", "i32-255.tiff", "i32-large.tiff"):
         values = np.asarray(load_rgb(tmp_path / name))[..., 0].flatten()[2:]
         assert np.abs(values.astype(int) - np.arange(256)[2:]).max() <= 1, name
 

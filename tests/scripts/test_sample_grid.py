@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.evaluate import sample_grid
-from modules.trainer.evaluate.grid_axes import last_save, read_axis
+from modules.trainer.evaluate.grid_axes import Cell, last_save, read_axis
 from modules.trainer.evaluate.grid_sheet import MOST_PIXELS, MOST_SIDE, cell_side, wrapped
+from modules.util.config.SampleConfig import SampleConfig
 from modules.util.errors import ConfigError
 from modules.util.image_metadata_util import read_metadata
 from modules.util.jsonio import write_bytes
@@ -24,6 +25,7 @@ from scripts import sample
 from tests.scripts.test_merge import lora
 from tests.scripts.test_sample import pixels
 from tests.tiny import tiny_folder, tiny_model
+from tests.tools.pictures import damaged_avif
 
 SMALL = ["--steps", "2", "--width", "64", "--height", "64", "--device", "cpu"]
 
@@ -84,6 +86,15 @@ def test_cells_are_the_images_made_one_by_one(tmp_path: Path, a: Path, b: Path, 
     assert (about.prompt, about.seed) == (prompt, 42)
     (sheet,) = out.glob("grid-*.png")
     assert pixels(sheet).shape[1] > 3 * 64
+
+
+def test_a_cell_that_cannot_be_decoded_is_made_again(tmp_path: Path) -> None:
+    grid = sample_grid.SampleGrid(Cell(SampleConfig()), None, None, tmp_path, {}, [])
+    (cell,) = grid.missing()
+    cell.path.parent.mkdir()
+    # Pillow has an error of its own kind for it
+    damaged_avif(tmp_path / "a.avif").rename(cell.path)
+    assert grid.missing() == [cell]
 
 
 def test_what_is_there_is_not_made_again(

@@ -248,6 +248,20 @@ def test_written_files_have_the_rights_that_the_system_gives_new_files(tmp_path:
         os.umask(before)
 
 
+@pytest.mark.parametrize("rights", [0o600, 0o640, 0o664, 0o444])
+def test_a_file_that_is_replaced_keeps_its_rights(tmp_path: Path, rights: int) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").chmod(rights)
+    with Owned(tmp_path).write("file") as temporary:
+        temporary.write_text("new")
+        assert not stat.S_IMODE(temporary.stat().st_mode) & ~(rights | 0o600), "nobody reads it meanwhile"
+    # its owner may always write
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == rights | 0o600
+    with Owned(tmp_path).write("file", private=True) as temporary:
+        temporary.write_text("secret")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
 def test_writing_over_a_link_replaces_the_link_alone(place: Path) -> None:
     with Owned(place).write("link") as temporary:
         temporary.write_text("new")

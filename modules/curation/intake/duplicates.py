@@ -218,12 +218,15 @@ def near_fingerprints(prints: Sequence[Fingerprint], threshold: int) -> list[int
     hashes = numpy.array([one.dhash for one in prints], dtype=numpy.uint64)
     shades = [_shade(one.grey) for one in prints]
     kept: list[int] = []
+    # hashes[kept] would make an array of a list each time
+    kept_hashes = numpy.empty_like(hashes)
     verdicts: list[int | None] = []
     for i, value in enumerate(hashes):
-        near = numpy.bitwise_count(hashes[kept] ^ value) <= threshold
+        near = numpy.bitwise_count(kept_hashes[: len(kept)] ^ value) <= threshold
         twin = next((kept[k] for k in numpy.flatnonzero(near) if _alike(shades[kept[k]], shades[i])), None)
         verdicts.append(twin)
         if twin is None:
+            kept_hashes[len(kept)] = value
             kept.append(i)
     return verdicts
 

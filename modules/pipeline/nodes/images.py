@@ -142,5 +142,8 @@ def _eight_bits(image: Image.Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     if image.mode == "F":
         top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0 if values.max() <= 255.0 else values.max()
     else:
-        top = 65535.0 if values.max(initial=0.0) <= 65535.0 else values.max()
+        # integers of 32 bits in a TIFF file may be numbers of 8 bits; other files scale them to 16 bits
+        levels = (255.0, 65535.0) if image.mode == "I" and image.format == "TIFF" else (65535.0,)
+        highest = values.max(initial=0.0)
+        top = next((level for level in levels if highest <= level), highest)
     return np.clip(np.rint(values * (255.0 / top)), 0, 255).astype(np.uint8)

@@ -17,6 +17,7 @@ from modules.trainer.evaluate.grid_axes import Axis, Cell, cells_of
 from modules.trainer.evaluate.grid_sheet import draw_sheet
 from modules.util.config.SampleConfig import READING, SampleConfig
 from modules.util.jsonio import write_bytes
+from modules.util.pairs.decoding import IMAGE_ERRORS
 from modules.util.pairs.dpo_pair_files import file_sha256
 from modules.util.pairs.source_files import further_sources
 
@@ -133,7 +134,7 @@ def _whole(path: Path) -> bool:
     try:
         with Image.open(path) as image:
             image.load()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except IMAGE_ERRORS:
         return False
     return True
 

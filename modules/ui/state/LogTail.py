@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from modules.ui.texts.run import LOG_UNREADABLE
+
 FIRST_BYTES = 64 * 1024
 MAX_BYTES = 128 * 1024
 
@@ -20,10 +22,11 @@ class LogTail:
         self.path = path
         self._offset: int | None = None
         self._rest = b""
+        self._fault = ""
 
     def poll(self) -> tuple[str, bool]:
-        """Read new complete lines, and whether they replace everything shown (the file is new or was
-        truncated).
+        """Read new complete lines, and whether they replace everything shown (the file is new or was truncated). If
+        the file cannot be read, a line says so, once.
         """
         try:
             with self.path.open("rb") as stream:
@@ -36,6 +39,12 @@ class LogTail:
                 data = stream.read(size - start)
         except FileNotFoundError:
             return "", False
+        except OSError as error:
+            # a disk of another computer may be back soon
+            before, self._fault = self._fault, error.strerror or str(error)
+            told = LOG_UNREADABLE.format(path=self.path, reason=self._fault)
+            return "" if before == self._fault else f"{told}\n", False
+        self._fault = ""
         if fresh:
             self._rest = b""
         self._offset = start + len(data)

@@ -78,6 +78,7 @@ STARTING = "Starting training in {folder}"
 START_CANCELLED = "The start was cancelled"
 NOTHING_LIVE = "No run is active"
 LOG_IS = "The log file is {path}"
+LOG_UNREADABLE = "The log file {path} cannot be read: {reason}"
 NOT_CHECKED = "The files could not be checked: {reason}"
 
 # progress

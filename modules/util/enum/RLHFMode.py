@@ -33,13 +33,15 @@ class RLHFMode(BaseEnum):
         return self.spec.coupled
 
 
-def shown_for(rows: str) -> str:
+def shown_for(rows: str, without: str = "") -> str:
     """A visibility rule for settings that act only in some modes.
 
     Args:
         rows: ``offline``, ``online``, ``coupled``, ``decoupled``, or a group named in ``ModeSpec.rows``.
+        without: another of these, whose modes are left out.
 
     Raises:
         KeyError: no mode has such settings.
     """
-    return f"rlhf_enabled,rlhf_mode={'|'.join(modes_with(rows))}"
+    others = modes_with(without) if without else ()
+    return f"rlhf_enabled,rlhf_mode={'|'.join(mode for mode in modes_with(rows) if mode not in others)}"

@@ -137,6 +137,23 @@ def test_log_tail(tmp_path: Path) -> None:
     assert fresh and len(text) <= MAX_BYTES
 
 
+def test_a_log_that_cannot_be_read_for_a_while_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"one\n")
+    tail = LogTail(path)
+    assert tail.poll() == ("one\n", True)
+    path.rename(tmp_path / "aside.txt")
+    path.mkdir()
+    text, fresh = tail.poll()
+    assert (text, fresh) == (f"The log file {path} cannot be read: Is a directory\n", False)
+    assert tail.poll() == ("", False)
+    path.rmdir()
+    (tmp_path / "aside.txt").rename(path)
+    with path.open("ab") as stream:
+        stream.write(b"two\n")
+    assert tail.poll() == ("two\n", False)
+
+
 @given(st.lists(st.integers(1, 900), max_size=14), st.integers(1, 3))
 def test_cards_keep_their_order_and_fit_the_columns(heights: list[int], columns: int) -> None:
     made = _split(heights, columns)

@@ -152,6 +152,12 @@ def test_visibility(rule: str, values: dict, shown: bool) -> None:
     assert is_visible(rule, values.__getitem__) is shown
 
 
+@pytest.mark.parametrize(("mode", "shown"), [("DPO", False), ("GRPO", True), ("NFT", True), ("ONLINE_DPO", False)])
+def test_the_limit_of_advantages_is_shown_where_it_acts(mode: str, shown: bool) -> None:
+    (limit,) = (s for s in iter_settings(TrainConfig) if s.path == "rlhf_advantage_clip")
+    assert is_visible(limit.visible, {"rlhf_enabled": True, "rlhf_mode": mode}.__getitem__) is shown
+
+
 def test_a_bad_rule_is_a_bug() -> None:
     with pytest.raises(ValueError, match="visibility"):
         is_visible("a & b", lambda path: True)

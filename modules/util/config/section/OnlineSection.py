@@ -470,14 +470,12 @@ class OnlineSection(BaseConfig):
         5.0,
         gt=0,
         le=1000,
-        visible=_ONLINE,
+        # pairs need only the order of a prompt's images
+        visible=shown_for("online", without="pair_loss"),
         free=False,
         title="Advantage limit",
         group="Advantage",
-        tip=(
-            "Advantages are clipped to the range from minus this value to this value. No effect in ONLINE_DPO, which "
-            "needs only the order of a prompt's images."
-        ),
+        tip="Advantages are clipped to the range from minus this value to this value.",
     )
     rlhf_skip_zero_advantage: bool = setting(
         False,
