@@ -164,6 +164,31 @@ class TestGenerate:
         )
         assert "no adapter 'round-7'" in refused(capsys, "generate", project, "--adapter", "round-7")
 
+    def test_an_adapter_from_elsewhere_is_part_of_the_project(self, project, tmp_path, capsys, drawer):
+        """The project is moved, the file is replaced, and still every image of the round has the same adapter."""
+        (tmp_path / "cache").write_text("mine")
+        link = tmp_path / "mine.safetensors"
+        link.symlink_to(tmp_path / "cache")
+        told(capsys, "generate", project, "--per-prompt", 1, "--adapter", link)
+        assert told(capsys, "generate", project, "--adapter", link)["made"] == 0
+        moved = tmp_path / "elsewhere" / "taste"
+        moved.parent.mkdir()
+        shutil.move(project, moved)
+        link.write_text("another")
+        assert "were made with" in refused(capsys, "generate", moved, "--per-prompt", 2, "--adapter", link)
+        told(capsys, "generate", moved, "--per-prompt", 2)
+        assert len(drawer.made) == 16 and {adapter for _, _, adapter in drawer.made} == {"mine"}
+        assert str(tmp_path) not in (moved / "round-1" / "plan.json").read_text()
+
+    def test_a_link_is_an_adapter_to_start_from(self, tmp_path, prompts_file, capsys, drawer):
+        (tmp_path / "cache").write_text("mine")
+        (tmp_path / "link.safetensors").symlink_to(tmp_path / "cache")
+        folder = tmp_path / "taste"
+        told(capsys, "new", folder, "--prompts", prompts_file, *NEW, "--adapter", tmp_path / "link.safetensors")
+        # trainers write a file of the same name into the same place
+        (tmp_path / "cache").write_text("another")
+        assert (folder / "start.safetensors").read_text() == "mine"
+
     def test_two_at_once(self, project, capsys):
         from modules.project.Project import Project
 
