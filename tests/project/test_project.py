@@ -74,6 +74,7 @@ class TestNew:
             (("--prompts", "{good}", "--adapter", "{none}"), "no file"),
             (("--prompts", "{choices}"), "make 512 prompts"),
             (("--prompts", "{pipe}"), "error: --prompts: "),
+            (("--prompts", "{good}", "--generator", "comfyui", "--slot", "sed=3.seed"), "no slot 'sed'"),
         ],
     )
     def test_mistakes_leave_nothing_behind(self, tmp_path, prompts_file, drawer, capsys, arguments, message):
