@@ -57,11 +57,13 @@ class TestNew:
         held_out = settings(project)["held_out"]
         assert len(held_out) == 2 and set(held_out) < set(PROMPTS)
         with (project / "prompts.txt").open("a") as stream:
-            stream.write("\n# a remark\na {green|grey} owl\n" + held_out[0])
+            stream.write("\n# a remark\na {green|grey} owl\na {red|{light|dark} blue} hen\n" + held_out[0])
         told(capsys, "generate", project, "--per-prompt", 1)
         assert settings(project)["held_out"] == held_out
         made = {prompt for prompt, _, _ in drawer.made}
-        assert made == set(PROMPTS) - set(held_out) | {"a green owl", "a grey owl"}
+        assert made == set(PROMPTS) - set(held_out) | {
+            "a green owl", "a grey owl", "a red hen", "a light blue hen", "a dark blue hen",
+        }  # fmt: skip
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
