@@ -23,6 +23,7 @@ from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import NO_EDITS  # noqa: E402
+from modules.generator.ComfyUi import SLOTS  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
 from modules.project.beginning import on_each_image  # noqa: E402
 from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
@@ -145,6 +146,8 @@ def generator_of(options: Options) -> Json:
     if options.workflow is not None:
         made["workflow"] = read_json(options.workflow, "workflow")
     slots = dict(text.partition("=")[::2] for text in options.slot)
+    for name in slots.keys() - set(SLOTS):
+        raise ConfigError(f"there is no slot {name!r}", "--slot", f"known: {', '.join(SLOTS)}")
     return made | ({"slots": slots} if slots else {})
 
 
@@ -497,8 +500,8 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--slot", action="append", default=[], metavar="NAME=NODE.INPUT",
         help=(
-            "input of the workflow for prompt, negative, seed, width, height, steps, cfg, sampler, checkpoint or "
-            "source, if it is not found automatically"
+            "input of the workflow for prompt, negative, seed, width, height, steps, cfg, sampler, checkpoint, lora "
+            "or source, if it is not found automatically"
         ),
     )  # fmt: skip
     command.add_argument("--seed", type=int, default=1, help="seed of images, order and held-out prompts (1)")

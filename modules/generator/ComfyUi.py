@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from modules.generator.comfy_lora import Graph, add_lora, fill_lora
 from modules.generator.ComfySocket import ComfySocket
 from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
 from modules.generator.Remote import DEFAULT_SIDE, Remote
@@ -24,13 +25,15 @@ from modules.util.web.HttpClient import Refused
 
 POLL_SECONDS = 1.0
 TRIES = 3
-LORA_NODE = "tastemaker-lora"
+LORA = "the adapter"
 SOURCES_FOLDER = "tastemaker"
 """Folder below ComfyUI's input folder for the images that are edited."""
 SOURCE_SLOTS = ("source", "source2", "source3")
-Graph = dict[str, Any]
-_LOADERS = {"CheckpointLoaderSimple": 2, "UNETLoader": 1}
-"""Nodes that load a model, and how many of their outputs a LoRA changes (model, text encoder)."""
+SLOTS = (
+    "prompt", "negative", "seed", "width", "height", "steps", "cfg", "sampler", "checkpoint", "lora", *SOURCE_SLOTS,
+)  # fmt: skip
+"""Names of places in a workflow that a person can name."""
+
 
 
 class ComfyUi(Remote):
@@ -51,6 +54,8 @@ class ComfyUi(Remote):
         self._graph: Graph = copy.deepcopy(own) if own else plain_graph(self.checkpoint)
         told = settings.get("slots", {})
         self._slots = find_slots(self._graph, told)
+        if "lora" in self._slots:
+            fill_lora(copy.deepcopy(self._graph), self._slots["lora"], "", 1.0)
         self._further = further_places(self._graph, self._slots, told)
         self._pictures = find_pictures(self._graph, self._slots)
         self._uploaded: dict[Path, str] = {}
@@ -93,6 +98,8 @@ class ComfyUi(Remote):
                 "use a workflow with as many images, or name the input of each with --slot source=NODE.INPUT, source2 "
                 "and source3: nodes that load the same file count as one image",
             )
+        for request in [one for one in requests if one.adapter is not None][:1]:
+            self.filled(request, LORA)
         super().check(requests)
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
@@ -127,7 +134,9 @@ class ComfyUi(Remote):
             if name in self._slots and value is not None:
                 for node, field in (self._slots[name], *self._further.get(name, ())):
                     graph[node]["inputs"][field] = value
-        if adapter:
+        if "lora" in self._slots:
+            fill_lora(graph, self._slots["lora"], adapter, request.strength)
+        elif adapter:
             add_lora(graph, adapter, request.strength)
         return graph
 
@@ -433,24 +442,3 @@ def _text_above(graph: Graph, link: object, side: str) -> tuple[str, str] | None
                 return key, field
         waiting += [inputs[side]] if isinstance(inputs.get(side), list) else list(inputs.values())
     return None
-
-
-def add_lora(graph: Graph, name: str, strength: float) -> None:
-    """Insert a LoRA after every node that loads a model."""
-    loaders = [(key, _LOADERS[node.get("class_type")]) for key, node in graph.items()
-               if node.get("class_type") in _LOADERS]  # fmt: skip
-    if not loaders:
-        raise ConfigError(
-            "the workflow has no node that loads a model", "--workflow", "use one with a checkpoint"
-        )
-    for number, (key, outputs) in enumerate(loaders):
-        lora = f"{LORA_NODE}-{number}"
-        for node in graph.values():
-            for field, value in node["inputs"].items():
-                if isinstance(value, list) and len(value) == 2 and value[0] == key and value[1] < outputs:
-                    node["inputs"][field] = [lora, value[1]]
-        inputs: dict[str, Any] = {"lora_name": name, "strength_model": strength, "model": [key, 0]}
-        if outputs == 2:
-            inputs |= {"strength_clip": strength, "clip": [key, 1]}
-        kind = "LoraLoader" if outputs == 2 else "LoraLoaderModelOnly"
-        graph[lora] = {"class_type": kind, "inputs": inputs}

@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -312,6 +313,15 @@ class Project:
         trained = any(one.trained for one in self.rounds())
         return self.adapter("last" if trained or self.file.model.adapter else "base")
 
+    def kept_for(self, one: Round, adapter: Adapter) -> Adapter:
+        """An adapter whose file is in the project. A file from elsewhere is copied into the folder of the round whose
+        images it makes, because it may be replaced or removed, and the project may be moved.
+        """
+        if adapter.file is None or adapter.file.is_relative_to(self.folder):
+            return adapter
+        _copy(self.owned, adapter.file, f"{one.name}/{START}")
+        return replace(adapter, file=one.folder / START)
+
     def stored_name(self, path: Path | None) -> str:
         """The name under which the project stores a file: relative if the file is inside the project."""
         if path is None:
@@ -373,9 +383,18 @@ def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | Non
     with owned.write(EDITS if made.edits else PROMPTS) as temporary:
         temporary.write_bytes(data)
     if adapter is not None:
-        owned.take(adapter, START)
+        _copy(owned, adapter, START)
         made.model.adapter = START
     _save(owned, made)
+
+
+def _copy(owned: Owned, source: Path, name: str) -> None:
+    """Copy a file into the project. A second name of the same file would change with it when it is written again."""
+    try:
+        with owned.write(name) as temporary:
+            shutil.copyfile(source, temporary)
+    except OSError as error:
+        raise DataError(f"{shown(source)} cannot be copied: {error.strerror}", "--adapter") from error
 
 
 def _save(owned: Owned, file: ProjectFile) -> None:

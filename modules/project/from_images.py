@@ -24,7 +24,7 @@ from modules.util.errors import DataError, UserError
 from modules.util.files.model_index import index_file
 from modules.util.files.user_path import user_path
 from modules.util.image_metadata.formats.found import A1111, COMFYUI, SWARMUI
-from modules.util.image_metadata.making import Making, read_making
+from modules.util.image_metadata.making import TASTEMAKER, Making, read_making
 from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
 from modules.util.prompts_file import PromptRow
@@ -33,7 +33,7 @@ from modules.util.published_models import family_of, published_models
 MOST_IMAGES = 5000
 MOST_PROMPTS = 500
 _MOST_FILES = 20_000
-_PROGRAMS = {A1111: "a1111", COMFYUI: "comfyui", SWARMUI: "swarmui"}
+_PROGRAMS = {A1111: "a1111", COMFYUI: "comfyui", SWARMUI: "swarmui", TASTEMAKER: "own"}
 _MODEL_FOLDERS = (
     "models/checkpoints", "models/diffusion_models", "models/unet", "models/Stable-diffusion",
     "Models/Stable-Diffusion", "Models/diffusion_models",
@@ -105,7 +105,7 @@ class _Seen:
 
     @property
     def program(self) -> str:
-        return self.about.generator or ""
+        return self.made.program or self.about.generator or ""
 
 
 def propose(

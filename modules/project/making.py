@@ -92,12 +92,13 @@ def _decide(
     begun = any(one.made(image) for image in planned)
     if begun and adapter is not None:
         before = _adapter_of(project, one)
-        if (before.file, before.strength) != (adapter.file, adapter.strength):
+        if not _are_same(before, adapter):
             raise DataError(
                 f"images of {one.name} were made with {before.name} at {before.strength:g} already",
                 "--adapter",
                 "leave it out, or begin a new round",
             )
+        adapter = None
     prompts = list(dict.fromkeys(image.task for image in planned))
     if prompts and most is not None and most != len(prompts):
         raise DataError(
@@ -108,7 +109,17 @@ def _decide(
         prompts, most = project.tasks(), most or MOST_PROMPTS
         if len(prompts) > most:
             prompts = sorted(python_random("taste-prompts", project.file.seed).sample(prompts, most))
-    write_plan(project, one, prompts, per_prompt, adapter)
+    write_plan(project, one, prompts, per_prompt, adapter and project.kept_for(one, adapter))
+
+
+def _are_same(one: Adapter, other: Adapter) -> bool:
+    """Return whether both make the same images, wherever their files are."""
+    files = one.file, other.file
+    same = one.file == other.file or (
+        all(file is not None and file.is_file() for file in files)
+        and one.at(1.0).key == other.at(1.0).key
+    )
+    return same and one.strength == other.strength
 
 
 @dataclass(frozen=True)

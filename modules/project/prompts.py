@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -58,20 +58,33 @@ class Given(NamedTuple):
 
 
 def written_out(line: str) -> list[str]:
-    """Expand a line with ``{a|b}`` choices into all its prompts, in order.
+    """Expand a line with ``{a|b}`` choices, which may hold others, into all its prompts, each once and in order.
 
     Raises:
         DataError: there are too many prompts.
     """
-    pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(_CHOICE.split(line))]
-    count = prod(len(piece) for piece in pieces)
+    lines = [line]
+    while any(map(_CHOICE.search, lines)):
+        # the innermost choices of every line
+        lines = list(dict.fromkeys(made for one in lines for made in _expanded(one, line)))
+        _check_count(len(lines), line)
+    return list(dict.fromkeys(" ".join(one.split()) for one in lines))
+
+
+def _expanded(text: str, line: str) -> Iterator[str]:
+    """Expand the choices of a text that hold no others. The text comes from this line."""
+    pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(_CHOICE.split(text))]
+    _check_count(prod(len(piece) for piece in pieces), line)
+    return map("".join, product(*pieces))
+
+
+def _check_count(count: int, line: str) -> None:
     if count > MOST_OF_A_LINE:
         raise DataError(
             f"the choices of {line!r} make {count} prompts; up to {MOST_OF_A_LINE} are possible",
             "prompts.txt",
             "write several lines with fewer choices",
         )
-    return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
 
 
 def read_rows(given: Prompts, place: str = FLAG) -> list[PromptRow]:

@@ -69,6 +69,16 @@ def test_every_way_of_marking_is_read(tmp_path: Path) -> None:
     write_image(images / "c0.png", "a cat", 7).with_suffix(".xmp").write_text(rating(4))
     write_image(images / "c1.png", "a cat", 8, rating(5))
     (images / "c1.png.xmp").write_text(rating(-1))
+    # a rating that was lowered to 3, and one that was raised to 2: in the sidecar, both are no mark any more
+    write_image(images / "c2.png", "a cat", 18, rating(5)).with_suffix(".xmp").write_text(rating(3))
+    write_image(images / "c3.png", "a cat", 19, rating(1))
+    (images / "c3.png.xmp").write_text(rating(2))
+    # a sidecar that says nothing about ratings changes nothing
+    write_image(images / "j0.png", "a jay", 21, rating(5)).with_suffix(".xmp").write_text(PACKET.format("/>"))
+    # a star that was taken back
+    write_image(images / "a2.png", "a fox", 20, starred=True).with_suffix(".swarm.json").write_text(
+        '{"is_starred": false}'
+    )
     # SwarmUI's own sidecar
     write_image(images / "d0.png", "a dog", 9).with_suffix(".swarm.json").write_text('{"is_starred" : true}')
     write_image(images / "d1.png", "a dog", 10)
@@ -94,13 +104,14 @@ def test_every_way_of_marking_is_read(tmp_path: Path) -> None:
         ("an owl", "b0.png", "b1.png"),
         ("an owl", "b2.png", "b3.png"),
     ]
-    assert (result["imported"], result["likes"], result["dislikes"], result["without_prompt"]) == (7, 8, 3, 1)
+    assert (result["imported"], result["likes"], result["dislikes"], result["without_prompt"]) == (7, 9, 3, 1)
     told = {one["file"]: (one["mark"], one["why"]) for one in likes}
     assert told["c1.png"] == ("dislike", "rated -1 in c1.png.xmp")
     assert told["e0.png"] == ("like", "a copy in Starred")
     assert told["f0.png"] == ("like", "a copy in the favourites")
     assert told["g0.png"] == ("like", "rated 5 in the file")
-    assert "b3.png" not in told and "a1.png" not in told
+    assert told["j0.png"] == ("like", "rated 5 in the file")
+    assert not told.keys() & {"b3.png", "a1.png", "a2.png", "c2.png", "c3.png"}
 
 
 def test_once_more_brings_nothing_new(tmp_path: Path) -> None:

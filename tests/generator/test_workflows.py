@@ -8,6 +8,7 @@ import pytest
 
 from modules.generator.ComfyUi import ComfyUi, Graph, plain_graph
 from modules.generator.Generator import ImageRequest
+from modules.util.errors import ConfigError
 from tests.generator.servers import ComfyServer, png, seed_of
 
 FOX = ImageRequest("a red fox, sitting", 5, "blurry")
@@ -102,6 +103,66 @@ def test_a_prompt_that_is_told_is_not_replaced_by_the_negative_side():
     graph = workflow()
     assert filled(graph, PLAIN_FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
     assert filled(graph, FOX, {"prompt": "7.text"})["7"]["inputs"]["text"] == "a red fox, sitting"
+
+
+def adapted(graph: Graph, adapter: str, slots: dict[str, str] | None = None) -> Graph:
+    """The workflow for an image with an adapter at 0.7, or for one of the base model."""
+    settings: dict[str, Any] = {"url": "http://127.0.0.1:1", "workflow": graph, "slots": slots or {}}
+    return ComfyUi(settings).filled(ImageRequest("a red fox", 5, strength=0.7), adapter)
+
+
+def with_lora() -> Graph:
+    graph = workflow()
+    loader = {"lora_name": "style.safetensors", "strength_model": 0.9, "strength_clip": 0.8}
+    graph["10"] = {"class_type": "LoraLoader", "inputs": {**loader, "model": ["4", 0], "clip": ["4", 1]}}
+    graph["3"]["inputs"]["model"] = ["10", 0]
+    return graph
+
+
+def test_the_lora_of_a_workflow_that_is_named_holds_the_adapter_and_does_nothing_without_one():
+    told = {"lora": "10.lora_name"}
+    mine = adapted(with_lora(), "mine.safetensors", told)
+    assert mine.keys() == with_lora().keys()
+    assert mine["10"]["inputs"] == {
+        "lora_name": "mine.safetensors", "strength_model": 0.7, "strength_clip": 0.7,
+        "model": ["4", 0], "clip": ["4", 1],
+    }  # fmt: skip
+    base = adapted(with_lora(), "", told)["10"]["inputs"]
+    assert (base["strength_model"], base["strength_clip"], base["lora_name"]) == (0.0, 0.0, "style.safetensors")
+
+
+def test_a_lora_that_is_not_named_stays():
+    made = adapted(with_lora(), "mine.safetensors")
+    assert made["10"]["inputs"]["strength_model"] == 0.9
+    (added,) = (made[key]["inputs"] for key in made.keys() - with_lora().keys())
+    assert (added["lora_name"], added["model"], made["10"]["inputs"]["model"][0] != "4") == (
+        "mine.safetensors", ["4", 0], True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["6.text", "3.seed"])
+def test_a_place_that_takes_no_lora_is_refused(place):
+    with pytest.raises(ConfigError, match="is not the name of a LoRA"):
+        adapted(with_lora(), "", {"lora": place})
+
+
+def test_a_loader_of_an_extension_is_given_the_adapter_too():
+    """The model of a node that is not ComfyUI's own, behind another node that changes it."""
+    graph = workflow()
+    graph["70"] = {"class_type": "UnetLoaderGGUF", "inputs": {"unet_name": "flux.gguf"}}
+    graph["71"] = {"class_type": "DualCLIPLoader", "inputs": {"clip_name1": "a", "clip_name2": "b"}}
+    graph["72"] = {"class_type": "ModelSamplingFlux", "inputs": {"model": ["70", 0], "max_shift": 1.15}}
+    graph["73"] = {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}}
+    del graph["4"]
+    graph["3"]["inputs"]["model"], graph["8"]["inputs"]["vae"] = ["72", 0], ["73", 0]
+    graph["6"]["inputs"]["clip"] = graph["7"]["inputs"]["clip"] = ["71", 0]
+    made = adapted(graph, "mine.safetensors")
+    (added,) = (key for key in made if key not in graph)
+    assert made["72"]["inputs"]["model"] == [added, 0] and made["6"]["inputs"]["clip"] == ["71", 0]
+    assert made[added] == {
+        "class_type": "LoraLoaderModelOnly",
+        "inputs": {"lora_name": "mine.safetensors", "strength_model": 0.7, "model": ["70", 0]},
+    }
 
 
 class SavesBoth(ComfyServer):

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from modules.generator.Generator import ImageRequest
+from modules.generator.Remote import parameters, with_parameters
 from tests.curation.edits import edit_folder, save
 from tests.project.simulated import refused, told
 from tests.util.image_metadata.edit_graphs import kontext
@@ -229,6 +231,44 @@ def test_the_workflow_of_comfyui_is_taken_over(tmp_path, capsys):
     assert kept["generator"]["kind"] == "comfyui" and kept["generator"]["checkpoint"] == "fox.safetensors"
     assert kept["generator"]["workflow"]["5"]["inputs"]["sampler_name"] == "dpmpp_2m"
     assert kept["image"]["sampler"] == "dpmpp_2m" and kept["image"]["steps"] == 12
+
+
+OWN_TEXT = "a fox {n}\nSteps: 25, Sampler: {sampler}, CFG scale: 6.5, Seed: {n}, Size: 96x64, Model: demo_model"
+
+
+@pytest.mark.parametrize("sampler", ["DDIM", "EULER_A"])
+def test_images_of_the_own_sampler_are_made_by_it_again(tmp_path, capsys, sampler):
+    for n in range(4):
+        write_image(tmp_path / "images" / f"{n}.png", "parameters", OWN_TEXT.format(n=n, sampler=sampler))
+    told(capsys, "new", tmp_path / "p", "--images", tmp_path / "images")
+    kept = settings(tmp_path / "p")
+    assert kept["generator"] == {"kind": "own"} and kept["image"]["sampler"] == sampler
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "checkpoint"),
+    [("ComfyUI", "comfyui", "fox.safetensors"), ("SwarmUI", "swarmui", "owl"), ("A1111", "a1111", "hen")],
+)
+def test_images_of_another_project_are_made_by_the_program_of_that_project(
+    tmp_path, capsys, program, kind, checkpoint
+):
+    """A project's candidates have a line of settings in front of what the program wrote."""
+    swarm = {"prompt": "a fox", "model": "owl", "seed": 1, "steps": 12, "cfgscale": 3.0, "sampler": "euler"}
+    written = {
+        "ComfyUI": ("prompt", json.dumps(GRAPH)),
+        "SwarmUI": ("parameters", json.dumps({"sui_image_params": swarm})),
+        "A1111": ("parameters", A1111_TEXT.format(prompt="a fox", sampler="Euler a", seed=1, model="hen")),
+    }[program]
+    for n in range(4):
+        path = tmp_path / "images" / f"{n}.png"
+        write_image(path, *written)
+        asked = parameters(ImageRequest(f"a fox {n}", n, width=96, height=64), "", program)
+        path.write_bytes(with_parameters(path.read_bytes(), asked))
+    made = told(capsys, "new", tmp_path / "p", "--images", tmp_path / "images", "--base-model", "some/model",
+                "--model-type", "STABLE_DIFFUSION_15")  # fmt: skip
+    kept = settings(tmp_path / "p")
+    assert (kept["generator"]["kind"], kept["generator"]["checkpoint"]) == (kind, checkpoint)
+    assert made["proposed"]["workflow"] == (program == "ComfyUI")
 
 
 def test_what_is_said_wins_and_most_images_decide(tmp_path, capsys):

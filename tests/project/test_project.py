@@ -57,11 +57,13 @@ class TestNew:
         held_out = settings(project)["held_out"]
         assert len(held_out) == 2 and set(held_out) < set(PROMPTS)
         with (project / "prompts.txt").open("a") as stream:
-            stream.write("\n# a remark\na {green|grey} owl\n" + held_out[0])
+            stream.write("\n# a remark\na {green|grey} owl\na {red|{light|dark} blue} hen\n" + held_out[0])
         told(capsys, "generate", project, "--per-prompt", 1)
         assert settings(project)["held_out"] == held_out
         made = {prompt for prompt, _, _ in drawer.made}
-        assert made == set(PROMPTS) - set(held_out) | {"a green owl", "a grey owl"}
+        assert made == set(PROMPTS) - set(held_out) | {
+            "a green owl", "a grey owl", "a red hen", "a light blue hen", "a dark blue hen",
+        }  # fmt: skip
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -74,6 +76,7 @@ class TestNew:
             (("--prompts", "{good}", "--adapter", "{none}"), "no file"),
             (("--prompts", "{choices}"), "make 512 prompts"),
             (("--prompts", "{pipe}"), "error: --prompts: "),
+            (("--prompts", "{good}", "--generator", "comfyui", "--slot", "sed=3.seed"), "no slot 'sed'"),
         ],
     )
     def test_mistakes_leave_nothing_behind(self, tmp_path, prompts_file, drawer, capsys, arguments, message):
@@ -163,6 +166,31 @@ class TestGenerate:
             capsys, "generate", project, "--per-prompt", 2, "--adapter", "none"
         )
         assert "no adapter 'round-7'" in refused(capsys, "generate", project, "--adapter", "round-7")
+
+    def test_an_adapter_from_elsewhere_is_part_of_the_project(self, project, tmp_path, capsys, drawer):
+        """The project is moved, the file is replaced, and still every image of the round has the same adapter."""
+        (tmp_path / "cache").write_text("mine")
+        link = tmp_path / "mine.safetensors"
+        link.symlink_to(tmp_path / "cache")
+        told(capsys, "generate", project, "--per-prompt", 1, "--adapter", link)
+        assert told(capsys, "generate", project, "--adapter", link)["made"] == 0
+        moved = tmp_path / "elsewhere" / "taste"
+        moved.parent.mkdir()
+        shutil.move(project, moved)
+        link.write_text("another")
+        assert "were made with" in refused(capsys, "generate", moved, "--per-prompt", 2, "--adapter", link)
+        told(capsys, "generate", moved, "--per-prompt", 2)
+        assert len(drawer.made) == 16 and {adapter for _, _, adapter in drawer.made} == {"mine"}
+        assert str(tmp_path) not in (moved / "round-1" / "plan.json").read_text()
+
+    def test_a_link_is_an_adapter_to_start_from(self, tmp_path, prompts_file, capsys, drawer):
+        (tmp_path / "cache").write_text("mine")
+        (tmp_path / "link.safetensors").symlink_to(tmp_path / "cache")
+        folder = tmp_path / "taste"
+        told(capsys, "new", folder, "--prompts", prompts_file, *NEW, "--adapter", tmp_path / "link.safetensors")
+        # trainers write a file of the same name into the same place
+        (tmp_path / "cache").write_text("another")
+        assert (folder / "start.safetensors").read_text() == "mine"
 
     def test_two_at_once(self, project, capsys):
         from modules.project.Project import Project

@@ -57,6 +57,7 @@ def test_an_at_sign_in_the_path_of_a_file_is_no_strength(project, tmp_path, caps
     file.write_text("mine")
     told(capsys, "generate", project, "--adapter", f"{file}@0.5")
     plan = json.loads((project / "round-1" / "plan.json").read_text())
-    assert (plan["adapter"], plan["strength"]) == (str(file), 0.5)
+    kept = tmp_path / "taste" / plan["adapter"]
+    assert (kept.read_text(), plan["strength"]) == ("mine", 0.5)
     assert told(capsys, "generate", project, "--adapter", file, "--strength", "0.5")["made"] == 0
     assert "'strong' is not a strength" in refused(capsys, "generate", project, "--adapter", f"{file}@strong")

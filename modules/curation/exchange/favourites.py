@@ -29,7 +29,7 @@ LIKE, DISLIKE = "like", "dislike"
 STARRED_FOLDER = "Starred"
 MAX_SIDECAR = 1 << 20
 _RATING = re.compile(r"""xmp:Rating\s?(?:=\s?["']|>)\s?(-?\d)(?:\.\d{1,6})?\s?["'<]""")
-_STARRED = re.compile(r'"is_starred"\s{0,8}:\s{0,8}true\b')
+_STARRED = re.compile(r'"is_starred"\s{0,8}:\s{0,8}(true|false)\b')
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,15 @@ def _said_elsewhere(digest: str, liked: set[str], starred: set[str]) -> tuple[st
 
 
 def _said_in_file(path: Path) -> tuple[str, str] | None:
-    """The mark in the image or in the files next to it. The files take precedence, because they are newer."""
-    for sidecar in (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp")):
-        if (found := _rated(_beside(sidecar), sidecar.name)) is not None:
-            return found
-    if _STARRED.search(_beside(path.with_suffix(SWARM))):
+    """The mark in the image or in the files next to it. The files take precedence, because they are newer: what they
+    say about a rating or a star replaces what the image says, even if it is no mark.
+    """
+    sidecars = (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp"))
+    beside = next((found for one in sidecars if (found := _rating(_beside(one), one.name))), None)
+    if beside is not None and (mark := _mark_of(beside)) is not None:
+        return mark
+    star = _star(_beside(path.with_suffix(SWARM)))
+    if star:
         return LIKE, "starred in SwarmUI"
     try:
         with Source(path) as source:
@@ -163,9 +167,10 @@ def _said_in_file(path: Path) -> tuple[str, str] | None:
             packets: list[Any] = fields.xmp_packets()
     except Unusable as error:
         raise DataError(str(error)) from error
-    if any(_STARRED.search(text) for text in texts):
+    if star is None and any(_star(text) for text in texts):
         return LIKE, "starred in SwarmUI"
-    return next((found for one in packets if (found := _rated(one, "the file")) is not None), None)
+    inside = (_rating(one, "the file") for one in packets) if beside is None else ()
+    return next((mark for one in inside if one and (mark := _mark_of(one)) is not None), None)
 
 
 def _beside(path: Path) -> str:
@@ -177,9 +182,20 @@ def _beside(path: Path) -> str:
         return ""
 
 
-def _rated(packet: str, where: str) -> tuple[str, str] | None:
+def _star(text: str) -> bool | None:
+    """Whether SwarmUI's metadata have a star; ``None`` if they do not say."""
+    found = _STARRED.search(text)
+    return None if found is None else found[1] == "true"
+
+
+def _rating(packet: str, where: str) -> tuple[int, str] | None:
+    """The rating in an XMP packet and where it is; ``None`` if there is none."""
     found = _RATING.search(packet)
-    rating = 0 if found is None else int(found[1])
+    return None if found is None else (int(found[1]), where)
+
+
+def _mark_of(rated: tuple[int, str]) -> tuple[str, str] | None:
+    rating, where = rated
     if rating in (4, 5):
         return LIKE, f"rated {rating} in {where}"
     return (DISLIKE, f"rated {rating} in {where}") if rating in (1, -1) else None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from modules.util.enum.choices import NoiseScheduler
 from modules.util.image_metadata.containers.fields import Fields
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.formats.a1111 import looks_like_a1111, settings_text
 from modules.util.image_metadata.formats.comfy import is_graph
 from modules.util.image_metadata.formats.comfy_makers import MakerWalk
 from modules.util.image_metadata.formats.comfy_values import Budget, parse_graph
-from modules.util.image_metadata.formats.found import load_json
+from modules.util.image_metadata.formats.found import COMFYUI, load_json
 from modules.util.image_metadata.limits import Unusable
 from modules.util.image_metadata.reader import open_fields
 
@@ -45,6 +46,9 @@ _SCALES = ("cfgscale", "cfg_scale", "CFG scale", "guidance_scale", "cfg", "scale
 _ADAPTERS = ("loras", "Adapter", "Lora hashes")
 _INSIDE = ("sui_image_params", "image")
 _LOADS = ("ckpt_name", "unet_name")
+_OWN = {"Steps", "Sampler", "CFG scale", "Seed", "Size", "Model", "Adapter"}
+"""Settings that the built-in sampler writes. Other programs also write their version or a hash into such a line."""
+TASTEMAKER = "Tastemaker"
 _MOST_STEPS, _MOST_SCALE, _MOST_LETTERS = 1000, 100.0, 300
 
 
@@ -56,6 +60,7 @@ class Making(NamedTuple):
         sampler, schedule: as the program calls them.
         adapted: whether a LoRA was used.
         graph: the workflow of ComfyUI, in API format.
+        program: the program that made it, where the text is not written as that program writes its own.
     """
 
     model: str = ""
@@ -65,6 +70,7 @@ class Making(NamedTuple):
     cfg: float | None = None
     adapted: bool = False
     graph: Mapping[str, Any] | None = None
+    program: str = ""
 
 
 def read_making(path: str | os.PathLike[str]) -> Making:
@@ -73,14 +79,26 @@ def read_making(path: str | os.PathLike[str]) -> Making:
         with Source(path) as source:
             fields = open_fields(source)
             while True:
-                for text in _texts(fields):
-                    if (found := _said(text)) is not None:
-                        return found
+                said = [one for text in _texts(fields) if (one := _said(text)) is not None]
+                if said:
+                    return _best(said)
                 if not fields.more():
                     break
     except Unusable:
         pass  # the prompt reader reports why
     return Making()
+
+
+def _best(said: Sequence[Making]) -> Making:
+    """What counts of several texts of one image: the first, unless it was only added to what the program wrote."""
+    first = said[0]
+    graph = next((one for one in said if one.graph is not None), None)
+    if graph is not None:
+        # only ComfyUI writes one; nodes that save images can add a line of settings
+        return graph._replace(program=COMFYUI)
+    if first.program and first.program != TASTEMAKER and len(said) > 1:
+        return said[1]._replace(program=first.program)
+    return first
 
 
 def _texts(fields: Fields) -> Iterator[str]:
@@ -103,11 +121,15 @@ def _said(text: str) -> Making | None:
             data = None
         if isinstance(data, dict):
             return _of_graph(data) if is_graph(data) else _of_settings(data)
-    if not looks_like_a1111(text):
-        return None
     told = {name: value.strip('" ') for name, value in _SETTING.findall(settings_text(text))}
-    made = _of_settings(told)
-    return made if made is None else made._replace(adapted=made.adapted or "<lora:" in text)
+    asked = told.get("Asked by") == TASTEMAKER
+    if not asked and not looks_like_a1111(text):
+        return None
+    made = _of_settings(told) or Making()
+    own = told.keys() <= _OWN and "CFG scale" in told and made.sampler in NoiseScheduler.__members__
+    program = _name(told.get("Program")) if asked else TASTEMAKER if own else ""
+    made = made._replace(adapted=made.adapted or "<lora:" in text, program=program)
+    return None if made == Making() else made
 
 
 def _of_settings(data: Mapping[str, Any]) -> Making | None:
