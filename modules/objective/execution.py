@@ -22,6 +22,7 @@ import torch
 
 from modules.objective.gradient_stash import has_backward_hooks, has_sharded, stash_gradients
 from modules.objective.norm_guard import excess_of_norm
+from modules.objective.passes import score_sides
 from modules.objective.preference import LossOut, ObjectiveOptions, PreferenceLoss
 from modules.objective.safeguard import rejected_share
 from modules.objective.scores import (
@@ -207,8 +208,8 @@ def run(
     if schedule is _sequential:
         strategy = resolve_strategy(strategy, parameters, guarded=norm_guard > 0 or anchor > 0)
     _refuse_autocast(parameters)
-    together = schedule is _full_concurrent
-    known = reference_scores(scorer, reference, objective, cached_reference, together=together)
+    together, singly = schedule is _full_concurrent, schedule is _sequential and strategy == "GRAD_STASH"
+    known = reference_scores(scorer, reference, objective, cached_reference, together=together, singly=singly)
     scores, norms, predictions = (None, None, None) if known is None else known
     step = Step(
         scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix,
@@ -234,21 +235,27 @@ def evaluate(
     """
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
     anchor = None if known is None else known.scores
-    out, _ = differentiate(objective, options, _score_sides(scorer, together).scores, anchor, 1.0)
+    out, _ = differentiate(objective, options, score_sides(scorer, together).scores, anchor, 1.0)
     return summarise(out, None, 0.0, sides_B2=options.sides_B2)
 
 
 @torch.no_grad()
 def sum_of_rewards(
-    scorer: PairScorer, reference: ScorePair, sides_B2: torch.Tensor | None, *, together: bool = True
+    scorer: PairScorer,
+    reference: ScorePair,
+    sides_B2: torch.Tensor | None,
+    *,
+    together: bool = True,
+    singly: bool = False,
 ) -> torch.Tensor:
     """Sum of the rewards (beta-free) of all images of B pairs, and their number, (2,), float64 on the CPU.
 
     Args:
         reference: reference scores of the pairs.
         sides_B2: which sides have an image; ``None`` for all.
+        together, singly: as for ``reference_scores``.
     """
-    policy = _score_sides(scorer, together).scores
+    policy = score_sides(scorer, together, singly).scores
     rewards_2B = torch.stack([ours - theirs for ours, theirs in zip(policy, reference, strict=True)])
     there_2B = torch.ones_like(rewards_2B) if sides_B2 is None else sides_B2.T.to(rewards_2B)
     return torch.stack([(rewards_2B * there_2B).double().sum(), there_2B.double().sum()]).cpu()
@@ -261,12 +268,18 @@ def reference_scores(
     cached: ReferenceOut | None = None,
     *,
     together: bool = True,
+    singly: bool = False,
 ) -> ReferenceOut | None:
     """Scores (chosen, rejected) under the reference weights, and norms if the scorer returns them, without a
     graph.
 
     ``None`` if the loss does not use them.
     The context is entered only once, because switching weights has a cost per layer.
+
+    Args:
+        together: both sides in one pass of 2B images, or one side after the other.
+        singly: one image per pass. Passes of as many images as those of the policy are rounded as they are, so that
+            rewards are exactly 0 while the weights are those of the reference.
 
     Raises:
         RuntimeError: neither a context nor scores were given, or scores of another shape than two of (B,).
@@ -289,7 +302,7 @@ def reference_scores(
     # no_grad rather than inference_mode: models cache lazily created tensors (rotary tables, casts), and
     # one created in inference mode could not be used in the differentiated pass that follows.
     with torch.no_grad(), reference():
-        return _score_sides(scorer, together)
+        return score_sides(scorer, together, singly)
 
 
 def resolve_strategy(
@@ -328,6 +341,14 @@ def resolve_strategy(
     return "THREE_FORWARD" if hooked or sharded or guarded or processes > 1 else "GRAD_STASH"
 
 
+def passes_singly(
+    mode: object, strategy: str, parameters: Sequence[torch.nn.Parameter], *, guarded: bool = False
+) -> bool:
+    """Return whether ``run`` passes one image at a time through the model. Arguments as for ``resolve_strategy``."""
+    sequential = _SCHEDULES.get(str(getattr(mode, "value", mode))) is _sequential
+    return sequential and resolve_strategy(strategy, parameters, guarded=guarded) == "GRAD_STASH"
+
+
 def _world_size() -> int:
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return 1
@@ -343,31 +364,6 @@ def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
     for kind in {"cpu", *(parameter.device.type for parameter in parameters)}:
         if kind != "meta" and torch.is_autocast_enabled(kind):
             raise RuntimeError("open autocast inside the scorer, not around the preference step")
-
-
-def _score_sides(scorer: PairScorer, together: bool) -> ReferenceOut:
-    if together:
-        both = scorer("both")
-        chosen_B, rejected_B = split_both(both.score_B)
-        norms = None if both.norm_B is None else split_both(detached_float32(both.norm_B))
-        predictions = None
-        if both.predicted_BD is not None:
-            chosen_BD, rejected_BD = detached_float32(both.predicted_BD).tensor_split(2)
-            predictions = (chosen_BD, rejected_BD)
-        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), norms, predictions)
-    chosen, rejected = scorer("chosen"), scorer("rejected")
-    scores = (detached_float32(chosen.score_B), detached_float32(rejected.score_B))
-    return ReferenceOut(
-        scores,
-        _detached_pair(chosen.norm_B, rejected.norm_B),
-        _detached_pair(chosen.predicted_BD, rejected.predicted_BD),
-    )
-
-
-def _detached_pair(chosen: torch.Tensor | None, rejected: torch.Tensor | None) -> ScorePair | None:
-    if chosen is None or rejected is None:
-        return None
-    return detached_float32(chosen), detached_float32(rejected)
 
 
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:

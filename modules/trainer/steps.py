@@ -297,15 +297,24 @@ class PreferenceStep:
         """The reference point of an optimizer step over all processes, and the looks with the reference's
         output filled in.
         """
-        together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        config = self._config
+        together = config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        singly = execution.passes_singly(
+            config.rlhf_dpo_execution_mode,
+            config.rlhf_dpo_sequential_strategy,
+            self._parameters,
+            guarded=config.rlhf_norm_guard > 0 or config.rlhf_dpo_anchor_weight > 0,
+        )
         sums = torch.zeros(2, dtype=torch.float64)
         known: list[Look] = []
         for scorer, cached in looks:
             found = execution.reference_scores(
-                scorer, self._reference, self._objective, cached, together=together
+                scorer, self._reference, self._objective, cached, together=together, singly=singly
             )
             assert found is not None
-            sums += execution.sum_of_rewards(scorer, found.scores, scorer.pair.sides_B2, together=together)
+            sums += execution.sum_of_rewards(
+                scorer, found.scores, scorer.pair.sides_B2, together=together, singly=singly
+            )
             known.append((scorer, found))
         total, images = self._processes.sum(sums).tolist()
         return reference_point(beta, total, images), known

@@ -243,6 +243,8 @@ def test_policy_at_the_reference_gives_log_two_and_no_accuracy(schedule: tuple[s
     net = ToyNet()
     reference = ToyReference(net, existing=True)
     reference.snapshot = [parameter.detach().clone() for parameter in net.trained()]
+    # the number of images in a pass decides how a product of matrices is rounded
+    net.register_forward_hook(lambda _, __, made: made * (1.0 + 1e-9 * len(made)))
     scorer = toy_pairs(net, 3)
     out = execution.run(
         *schedule,
@@ -253,9 +255,8 @@ def test_policy_at_the_reference_gives_log_two_and_no_accuracy(schedule: tuple[s
         parameters=net.trained(),
     )
     assert torch.allclose(out.raw_loss, torch.tensor(2.0).double().log(), atol=1e-10)
-    if schedule[0] == "FULL_CONCURRENT":
-        assert out.accuracy == 0.0
-        assert torch.equal(out.margin_B, torch.zeros(3, dtype=torch.float64))
+    assert out.accuracy == 0.0
+    assert torch.equal(out.margin_B, torch.zeros(3, dtype=torch.float64))
     assert all(gradient.isfinite().all() for gradient in gradients(net))
 
 
