@@ -27,6 +27,7 @@ from modules.util.display import counted
 from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
+from modules.util.owned_files import shown
 from modules.util.pairs.decoding import UndecodableImage
 from modules.util.pairs.pair_sources import LostSource
 
@@ -310,7 +311,15 @@ class CurationSession:
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
         """Remove files from the group that are no longer images, or have changed since they were shown.
         Exports nothing.
+
+        Raises:
+            UserError: the whole source folder is away. Its images may come back, so nothing said of them is dropped.
         """
+        if not self.group.has_its_folder():
+            raise UserError(
+                f"no pair was saved: the image folder {shown(self.group.root)} is missing, empty or cannot be read",
+                hint="connect its drive or put the folder back, then continue; your answers are kept",
+            )
         self._gone.setdefault(self.group.key, set()).update(gone)
         self._group = self.group.without(gone)
         names = " and ".join(gone)
