@@ -303,6 +303,19 @@ def test_an_image_that_is_no_longer_the_one_that_was_shown_leaves_the_group(tmp_
     assert session.note == ""
 
 
+def test_a_last_verdict_whose_pairs_cannot_be_saved_can_be_given_again(tmp_path):
+    session, group = open_session(tmp_path, 2, mode=CurationMode.TRIAGE)
+    session.judge(good=True)
+    away = group.root.rename(tmp_path / "away")
+    asked = session.state().question
+    with pytest.raises(UserError, match="is missing"):
+        session.judge(good=False)
+    assert session.state().question == asked
+    away.rename(group.root)
+    session.judge(good=False)
+    assert len(session.pairs()) == 1
+
+
 @pytest.mark.parametrize("left_behind", ["nothing", "an empty folder"])
 def test_answers_are_kept_while_the_drive_with_the_images_is_away(tmp_path, left_behind):
     session, group = open_session(tmp_path, 3, mode=CurationMode.ELO)

@@ -157,9 +157,13 @@ class PairController:
         self._worker.submit(run, done, failed)
 
     def _after(self, error: Exception) -> Snapshot | None:
-        """The state after a verb that failed. Its answer may be on the disk, so that the question is another one."""
+        """The state after a verb that failed, if something is asked then. The answer may be on the disk, so that the
+        question is another one.
+        """
         try:
-            return None if self._walk is None else self._snapshot("")
+            shot = None if self._walk is None else self._snapshot("")
+            asks = shot is not None and shot.state is not None and bool(shot.state.question)
+            return shot if asks else None
         except Exception as other:  # noqa: BLE001 - the first error is the one to show
             log.warning("after the error %r the session cannot be read: %r", error, other)
             return None
