@@ -406,6 +406,7 @@ class PairController:
 
         def work() -> tuple[int, int, int]:
             store = self._open_store()
+            store.check_in_place()
             manifest = store.manifest()
             try:
                 counts = finalize_export(store.output_dir, manifest, percentage)
