@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,16 @@ class ImageGroup:
         except OSError:
             return False
         return not self.stamps or self.stamps[index] == (info.st_size, info.st_mtime_ns)
+
+    def has_its_folder(self) -> bool:
+        """Return whether the source folder can be listed and holds something. A drive that was unplugged leaves no
+        folder, an empty one, or one that cannot be read.
+        """
+        try:
+            with os.scandir(self.root) as entries:
+                return next(entries, None) is not None
+        except OSError:
+            return False
 
     def without(self, names: Collection[str]) -> ImageGroup:
         """The group with these files left out."""

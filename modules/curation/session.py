@@ -27,6 +27,7 @@ from modules.util.display import counted
 from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
+from modules.util.owned_files import shown
 from modules.util.pairs.decoding import UndecodableImage
 from modules.util.pairs.pair_sources import LostSource
 
@@ -112,7 +113,8 @@ class CurationSession:
     def _answer(self, kind: str, payload: dict[str, Any]) -> GroupState:
         """Record an answer, together with the pairs or the end that follow from it, then carry these out.
 
-        If a kill or a full disk prevents that, it is done when the group is next opened.
+        If a kill or a full disk prevents that, it is done when the group is next opened. The answer to the last
+        question is taken back then, so that it can be given again.
         """
         key = self.group.key
         events = [*self.store.events(key), Event(0, key, kind, payload, 0.0)]
@@ -120,7 +122,12 @@ class CurationSession:
         settled = self._settled(state)
         self.store.append(key, kind, payload if settled is None else {**payload, "settles": True})
         self._state = state
-        return state if settled is None else self._carry_out(settled, state)
+        try:
+            return state if settled is None else self._carry_out(settled, state)
+        except UserError:
+            if not state.question and self.store.events(key)[-1].kind == kind:
+                self.undo()  # it was the last question: without it nothing would be asked, and nothing could be retried
+            raise
 
     def _finish_step(self, state: GroupState) -> GroupState:
         """Carry out what follows from the last event, if that was interrupted."""
@@ -310,7 +317,15 @@ class CurationSession:
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
         """Remove files from the group that are no longer images, or have changed since they were shown.
         Exports nothing.
+
+        Raises:
+            UserError: the whole source folder is away. Its images may come back, so nothing said of them is dropped.
         """
+        if not self.group.has_its_folder():
+            raise UserError(
+                f"no pair was saved: the image folder {shown(self.group.root)} is missing, empty or cannot be read",
+                hint="connect its drive or put the folder back, then answer again; your answers are kept",
+            )
         self._gone.setdefault(self.group.key, set()).update(gone)
         self._group = self.group.without(gone)
         names = " and ".join(gone)

@@ -113,11 +113,14 @@ class CurationStore(EventLog):
                     )
 
     def _before_closing(self) -> None:
-        """Write the manifest if it is out of date.
+        """Write the manifest if it is out of date. If the folder was moved, its next opening does that.
 
         Raises:
             UserError: it cannot be written. The store is still closed, and holds everything.
         """
+        if not self.is_in_place():
+            log.warning("%s was moved, renamed or deleted: manifest.json is not written there", self.output_dir)
+            return
         with self._saving():
             self.write_manifest()
 

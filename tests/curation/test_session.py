@@ -303,6 +303,38 @@ def test_an_image_that_is_no_longer_the_one_that_was_shown_leaves_the_group(tmp_
     assert session.note == ""
 
 
+def test_a_last_verdict_whose_pairs_cannot_be_saved_can_be_given_again(tmp_path):
+    session, group = open_session(tmp_path, 2, mode=CurationMode.TRIAGE)
+    session.judge(good=True)
+    away = group.root.rename(tmp_path / "away")
+    asked = session.state().question
+    with pytest.raises(UserError, match="is missing"):
+        session.judge(good=False)
+    assert session.state().question == asked
+    away.rename(group.root)
+    session.judge(good=False)
+    assert len(session.pairs()) == 1
+
+
+@pytest.mark.parametrize("left_behind", ["nothing", "an empty folder"])
+def test_answers_are_kept_while_the_drive_with_the_images_is_away(tmp_path, left_behind):
+    session, group = open_session(tmp_path, 3, mode=CurationMode.ELO)
+    for _ in range(4):
+        prefer_high_index(session)
+    before = session.store.events()
+    away = group.root.rename(tmp_path / "away")
+    if left_behind == "an empty folder":
+        group.root.mkdir()
+    with pytest.raises(UserError, match="the image folder .*in is missing, empty or cannot be read"):
+        session.pick_now()
+    assert session.store.events() == before
+    if left_behind == "an empty folder":
+        group.root.rmdir()
+    away.rename(group.root)
+    session.pick_now()
+    assert [Path(pair["sources"]["chosen"]).name for pair in session.pairs()] == [group.files[2]]
+
+
 def test_answers_about_a_replaced_image_do_not_count_for_the_one_in_its_place(tmp_path):
     session, group = open_session(tmp_path, 3, mode=CurationMode.ELO)
     session.open(stamped(group))

@@ -66,6 +66,27 @@ def test_a_failed_copy_leaves_nothing_and_no_acknowledged_pick(tmp_path, images,
     store.close()
 
 
+def test_a_folder_that_is_moved_while_it_is_open_keeps_its_pairs_together(tmp_path, images):
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    store = CurationStore(out)
+    (first,) = store.export("g", [(images[0], images[1])], "a cat", "1:1", {"used": []})
+    out.rename(moved)
+    for step in (
+        lambda: store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []}),
+        lambda: store.append("g", "answer", {}),
+        store.undo_last,
+    ):
+        with pytest.raises(UserError, match="out was moved, renamed or deleted"):
+            step()
+    assert not out.exists()
+    moved.rename(out)
+    (second,) = store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []})
+    out.rename(moved)
+    store.close()
+    assert not out.exists()
+    assert load_manifest(moved)["pairs"] == [first, second]
+
+
 def test_a_folder_that_has_only_a_manifest_opens(tmp_path, images):
     with CurationStore(tmp_path / "out") as store:
         store.export("g", [(images[0], images[1])], "a cat", "1:1", {"used": []})

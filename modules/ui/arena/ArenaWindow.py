@@ -61,7 +61,7 @@ class ArenaWindow(ToolHost):
         self.failed(error)
         if self._shot is None:  # it could not be opened
             self.close()
-        elif isinstance(self.page, VotingPage):
+        elif isinstance(self.page, VotingPage) and self._shot.ballot is not None:
             self.page.show(self._shot)
 
     def show_result(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from modules.ui.texts import choosing as words
 from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
 
+log = logging.getLogger(__name__)
 PAUSE_SECONDS = 30.0
 """A longer wait between two answers is a break and does not count as working time."""
 LOOK_AHEAD = 2
@@ -87,7 +89,7 @@ class PairController:
     Args:
         worker: runs everything that touches the store.
         changed: called on the Tk thread with every new snapshot.
-        failed: called on the Tk thread with an error; the session is unchanged.
+        failed: called on the Tk thread with an error, after ``changed`` with what was saved before it.
         post: runs a call on the Tk thread, from any thread.
     """
 
@@ -127,27 +129,44 @@ class PairController:
         """
         self.waiting += verb
 
-        def run() -> Snapshot | None:
+        def run() -> tuple[Snapshot | None, Exception | None]:
             if self._closed:
-                return None
+                return None, None
             try:
                 note = work()
             except Refused as refusal:
                 said = refusal.message if refusal.hint is None else f"{refusal.message}: {refusal.hint}"
                 note = f"{said[:1].upper()}{said[1:]}."
+            except Exception as error:  # noqa: BLE001 - handed over whole, to be shown
+                return self._after(error), error
             self._note = note
-            return self._snapshot(note)
+            return self._snapshot(note), None
 
-        def done(shot: Snapshot | None) -> None:
+        def done(outcome: tuple[Snapshot | None, Exception | None]) -> None:
+            shot, error = outcome
             self.waiting -= verb
             if shot is not None:
                 self._changed(shot)
+            if error is not None:
+                self._failed(error)
 
         def failed(error: Exception) -> None:
             self.waiting -= verb
             self._failed(error)
 
         self._worker.submit(run, done, failed)
+
+    def _after(self, error: Exception) -> Snapshot | None:
+        """The state after a verb that failed, if something is asked then. The answer may be on the disk, so that the
+        question is another one.
+        """
+        try:
+            shot = None if self._walk is None else self._snapshot("")
+            asks = shot is not None and shot.state is not None and bool(shot.state.question)
+            return shot if asks else None
+        except Exception as other:  # noqa: BLE001 - the first error is the one to show
+            log.warning("after the error %r the session cannot be read: %r", error, other)
+            return None
 
     def _open(self) -> str:
         options = self.options
@@ -387,6 +406,7 @@ class PairController:
 
         def work() -> tuple[int, int, int]:
             store = self._open_store()
+            store.check_in_place()
             manifest = store.manifest()
             try:
                 counts = finalize_export(store.output_dir, manifest, percentage)

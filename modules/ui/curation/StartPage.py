@@ -28,6 +28,7 @@ from modules.ui.widgets.tk_support import (
     IDLE,
     Pump,
     cancel_timer,
+    dialog_with_focus,
     elide_middle,
     later,
     on_event,
@@ -133,6 +134,11 @@ class StartPage(ttk.Frame):
         later(self, IDLE, self._first_focus)
 
     def _first_focus(self) -> None:
+        """Give the focus to the first thing to do; while a dialog over this window has it, wait until that closes."""
+        dialog = dialog_with_focus(self)
+        if dialog is not None:
+            dialog.bind("<Destroy>", lambda _event: later(self, IDLE, self._first_focus), add="+")
+            return
         empty = [name for name in ("source", "output") if not self.folder_of(name)]
         (self.entries[empty[0]] if empty else self.go).focus_set()
 

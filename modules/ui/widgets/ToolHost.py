@@ -11,7 +11,14 @@ from typing import Protocol, cast
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import Pump, focused, install_error_dialog, show_error, types_text
+from modules.ui.widgets.tk_support import (
+    Pump,
+    dialog_with_focus,
+    focused,
+    install_error_dialog,
+    show_error,
+    types_text,
+)
 
 CONTROL, SHIFT = 0x4, 0x1
 ALT = 0x20000 if sys.platform == "win32" else 0x8
@@ -69,7 +76,8 @@ class ToolHost(ttk.Frame):
         self.page = page
         page.grid(row=0, column=0, sticky="nsew")
         self.window.title(f"{title} \u2013 {self.name}" if title else self.name)
-        self.window.focus_set()
+        if dialog_with_focus(self) is None:
+            self.window.focus_set()
 
     def failed(self, error: Exception) -> None:
         """Show an error. If closing failed because of it, the window can be closed again."""

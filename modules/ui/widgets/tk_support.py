@@ -329,6 +329,16 @@ def focused(widget: tk.Misc) -> tk.Misc | None:
         return None
 
 
+def dialog_with_focus(widget: tk.Misc) -> tk.Toplevel | None:
+    """The dialog that is tied to the widget's window and has the focus, if there is one."""
+    window = widget.winfo_toplevel()
+    focus = focused(widget)
+    other = None if focus is None else focus.winfo_toplevel()
+    if not isinstance(other, tk.Toplevel) or other is window or str(other.transient()) != str(window):
+        return None
+    return other
+
+
 def grabbing(widget: tk.Misc) -> tk.Misc | None:
     """The widget of this program that grabs all input, if any. See ``focused`` for Tk's own."""
     try:

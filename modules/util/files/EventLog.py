@@ -167,8 +167,21 @@ class EventLog:
                 f"cannot save in {self.output_dir}: {reason}", hint=disk_hint(self.output_dir)
             ) from error
 
+    def is_in_place(self) -> bool:
+        """Return whether the file is still where it was opened. A folder that was moved takes it along."""
+        return (self.output_dir / self.FILE).is_file()
+
+    def check_in_place(self) -> None:
+        """Raise ``UserError`` if the folder was moved: files written now would make a second folder in its place."""
+        if not self.is_in_place():
+            raise UserError(
+                f"nothing was saved: the folder {shown(self.output_dir)} was moved, renamed or deleted",
+                hint="put it back and try again, or close this window and open the folder where it is now",
+            )
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        self.check_in_place()
         with self._saving():
             self._db.execute("BEGIN IMMEDIATE")
             try:

@@ -542,3 +542,20 @@ def test_a_window_that_cannot_save_at_the_end_says_so_and_closes_at_the_second_t
     assert "No space left" in str(hands.failures[0])
     assert not hands.closed
     hands.close()
+
+
+def test_after_a_failed_pick_the_window_shows_the_question_that_is_answered_next(sit_down, tmp_path):
+    hands = sit_down(groups=1)
+    hands.begin(CurationMode.SMART, ask_to_continue=False)
+    source = Path(hands.tool.memory.source)
+    away = source.rename(tmp_path / "away")
+    while not hands.failures:
+        answer_as_liked(hands)
+    assert "is missing" in str(hands.failures[0])
+    asked = hands.tool.controller._walk.state().question
+    assert hands.page.view.question == asked
+    away.rename(source)
+    hands.failures.clear()
+    hands.settle()
+    answer_as_liked(hands)
+    assert len(hands.tool.controller._store.pairs()) == 1

@@ -19,7 +19,9 @@ from modules.ui.curation.windows import make_window
 from modules.ui.state.SessionStore import SessionStore
 from modules.ui.texts import export as export_words
 from modules.ui.texts import start as words
+from modules.ui.widgets.tk_support import ErrorDialog
 from modules.util.dpo_curation_util import load_manifest, save_manifest
+from modules.util.errors import UserError
 from tests.ui.curation.drivers import Hands, make_images
 
 pytestmark = pytest.mark.gui
@@ -326,3 +328,16 @@ def test_the_folder_of_an_export_is_asked_for_in_the_window_of_the_desktop(sit_d
     hands.until(lambda: list(target.iterdir()), "the export")
     hands.settle()
     assert "--directory" in desktop.asked() and str(target) in str(page.result.cget("text"))
+
+
+def test_the_error_that_leads_back_to_the_start_page_has_the_focus_until_it_is_closed(sit_down, root, tmp_path):
+    hands = sit_down()
+    hands.open_start()
+    dialog = ErrorDialog(root, UserError("the folder is open in another window"), "")
+    hands.until(lambda: root.focus_get() is dialog.close_button, "the focus in the dialog")
+    hands.tool.show_start()
+    hands.settle()
+    root.update()
+    assert root.focus_get() is dialog.close_button
+    hands.press("Return")
+    hands.until(lambda: root.focus_get() is hands.start_page.go, "the focus on the page")

@@ -286,8 +286,8 @@ def test_contestants_and_strengths_are_chosen_in_the_window(
     assert [len(one.images) for one in opened.contestants] == [20, 20, 20]
 
 
-def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None:
-    """The first question is about an edit; its source is left of both images, and gone at the result."""
+def project_of_edits(tmp_path: Path) -> Project:
+    """A trained project of edits, with the images of two questions."""
     for number in range(4):
         Image.new("RGB", (32, 32), (60 * number, 200, 10)).save(tmp_path / f"{number}.png")
     tasks = tmp_path / "tasks.jsonl"
@@ -306,6 +306,12 @@ def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None
         images.mkdir(parents=True)
         for number, (_, seed) in enumerate(questions(project, 2)):
             Image.new("RGB", (32, 32), (100 * shade, 0, 0)).save(images / f"{number:04d}-{seed}.png")
+    return project
+
+
+def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None:
+    """The first question is about an edit; its source is left of both images, and gone at the result."""
+    project = project_of_edits(tmp_path)
     window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
     arena = arena_of(hands)
     hands.wait(lambda: waits(arena) and isinstance(arena.page, VotingPage) and arena.page.shot is not None)
@@ -322,3 +328,23 @@ def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None
     for _ in range(2):
         press(hands, arena, "Left")
     assert len(kept(project.folder)) == 2 and isinstance(arena.page, ResultPage)
+
+
+def test_a_result_that_cannot_be_read_can_be_asked_for_again(hands: Hands, tmp_path: Path) -> None:
+    project = project_of_edits(tmp_path)
+    window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and isinstance(arena.page, VotingPage) and arena.page.shot is not None)
+    window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    press(hands, arena, "Left")
+    away = (project.folder / "project.json").rename(tmp_path / "project.json")
+    press(hands, arena, "Left")
+    assert ["it has no project.json" in dialog.message for dialog in hands.dialogs()] == [True]
+    hands.expect_dialog("it has no project.json")
+    assert len(kept(project.folder)) == 2 and isinstance(arena.page, VotingPage)
+    away.rename(project.folder / "project.json")
+    window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    press(hands, arena, "e")
+    assert isinstance(arena.page, ResultPage)
