@@ -98,6 +98,25 @@ def test_images_of_one_size_get_the_same_noise(tmp_path: Path, config: Path, ima
         assert float(first[column]) == pytest.approx(float(second[column]), rel=1e-5)
 
 
+def test_masks_count_for_every_image(tmp_path: Path, images: Path) -> None:
+    """Training leaves out some masks at random. The same pixels with the same mask still have the same loss."""
+    for file in images.glob("?.*"):
+        file.unlink()
+    for number in range(4):
+        (images / f"{number}.png").write_bytes((images / "noise.png").read_bytes())
+        (images / f"{number}.txt").write_text((images / "noise.txt").read_text())
+    for file in list(images.glob("*.png")):
+        half = Image.new("L", (64, 64))
+        half.paste(255, (0, 0, 32, 64))
+        half.save(images / f"{file.stem}-masklabel.png")
+    masked = {"rlhf_enabled": False, "masked_training": True, "unmasked_probability": 0.5}
+    config = write_config(tmp_path / "masked", base_model_name=str(MODEL), resolution="64", **masked)
+    assert call("--images", images, "--levels", 1, config, tmp_path / "a.csv") == 0
+    losses = [float(row["loss"]) for row in table(tmp_path / "a.csv")]
+    assert len(losses) == 5
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-5)
+
+
 def test_the_loss_is_the_error_of_the_prediction(tmp_path: Path, config: Path, images: Path) -> None:
     """Written with diffusers and transformers alone, apart from the noise and the timestep."""
     assert call("--images", images, "--levels", 1, config, tmp_path / "a.csv") == 0

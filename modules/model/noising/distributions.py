@@ -18,6 +18,7 @@ Inverse = Callable[[torch.Tensor, float, float], torch.Tensor]
 
 POINTS = 4096
 _LEAST_EXPONENT = 1e-4
+_LEAST_FALL = 0.25
 
 
 def _uniform(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
@@ -68,26 +69,38 @@ def _parabola_table(weight: float, centre: float) -> tuple[torch.Tensor, torch.T
 
 
 def _beta(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
-    """Beta(weight, bias). Each half is tabulated in x^exponent, in which its density is bounded."""
+    """Beta(weight, bias), of which each half has its own table."""
     a, b = max(_LEAST_EXPONENT, weight), max(_LEAST_EXPONENT, bias)
-    low, low_y, high, high_y = _beta_tables(a, b)
+    (low, low_y, low_root), (high, high_y, high_root) = _beta_tables(a, b)
     mass = low[-1] / (low[-1] + high[-1])
     below = _look_up(u / mass.clamp_min(1e-300), low / low[-1].clamp_min(1e-300), low_y).clamp(0.0, 1.0)
     above = _look_up((1.0 - u) / (1.0 - mass).clamp_min(1e-300), high / high[-1].clamp_min(1e-300), high_y)
-    return torch.where(u <= mass, below ** (1.0 / a), 1.0 - above.clamp(0.0, 1.0) ** (1.0 / b))
+    return torch.where(u <= mass, below**low_root, 1.0 - above.clamp(0.0, 1.0) ** high_root)
+
+
+Half = tuple[torch.Tensor, torch.Tensor, float]
+"""Mass up to each point, the points, and the power of a point that is its level."""
 
 
 @lru_cache(maxsize=16)
-def _beta_tables(a: float, b: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return (*_beta_half(a, b), *_beta_half(b, a))
+def _beta_tables(a: float, b: float) -> tuple[Half, Half]:
+    return _beta_half(a, b), _beta_half(b, a)
 
 
-def _beta_half(a: float, b: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mass of x^(a-1) (1-x)^(b-1) from 0 up to 1/2 over y = x^a: the density over y is (1 - y^(1/a))^(b-1) / a."""
+def _beta_half(a: float, b: float) -> Half:
+    """Mass of x^(a-1) (1-x)^(b-1) from 0 up to 1/2.
+
+    Its points are even in y = x^a, over which the density is (1 - y^(1/a))^(b-1) / a, and so bounded for every a. For
+    a large a, the first of these points is far from 0. Where the density falls a lot up to it, the points are even in
+    x instead.
+    """
     y = torch.linspace(0.0, 0.5**a, POINTS, dtype=torch.float64)
-    density = (1.0 - y ** (1.0 / a)) ** (b - 1.0) / a
+    density, root = (1.0 - y ** (1.0 / a)) ** (b - 1.0) / a, 1.0 / a
+    if density[1] < _LEAST_FALL * density[0]:
+        y, root = torch.linspace(0.0, 0.5, POINTS, dtype=torch.float64), 1.0
+        density = y ** (a - 1.0) * (1.0 - y) ** (b - 1.0)
     steps = 0.5 * (density[1:] + density[:-1]) * (y[1:] - y[:-1])
-    return torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)]), y
+    return torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)]), y, root
 
 
 def _power(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:

@@ -60,6 +60,8 @@ def settings_of(config: TrainConfig, images: Path | None) -> TrainConfig:
     if images is None and (config.trains_pairs or config.trains_online):
         raise ConfigError("the config does not train on single images", "--images", "give a folder of images")
     changes: dict[str, object] = {"rlhf_enabled": False, "latent_caching": False, "validation": False}
+    # training leaves out the masks of some images at random: their losses could not be compared with the others
+    changes["unmasked_probability"] = 0.0
     if images is not None:
         concept = {
             "name": images.name,

@@ -74,8 +74,9 @@ def import_datasets(
     for one in fields.items("datasets"):
         place = one.place("subsets")
         subsets, own = one.items("subsets"), one.left()
-        for name, value in own.items():
-            if name in _OF_THE_RUN and shared.setdefault(name, value) != value:
+        for name in _OF_THE_RUN:
+            value = {**base, **general, **own}.get(name)
+            if value is not None and shared.setdefault(name, value) != value:
                 notes.add(name, value, "the first data set decides for all")
         for index, subset in enumerate(subsets):
             together = {**base, **general, **own, **subset.left()}
@@ -135,7 +136,7 @@ def _concept(fields: Fields, rates: list[float], masks: MaskKinds, notes: Notes,
         "mask_path": masks.add(fields.flag("alpha_mask"), fields.text("conditioning_data_dir")),
         "balancing": float(fields.whole("num_repeats", 1)),
         "loss_weight": weight if regular else 1.0,
-        "image": _image(fields),
+        "image": _image(fields, notes),
         "text": _text(fields),
     }
     made |= _captions(fields, made, notes)
@@ -147,13 +148,14 @@ def _concept(fields: Fields, rates: list[float], masks: MaskKinds, notes: Notes,
     return build(ConceptConfig, made, where, notes)
 
 
-def _image(fields: Fields) -> Data:
+def _image(fields: Fields, notes: Notes) -> Data:
     size = fields.raw("resolution")
     made: Data = {
         "enable_random_flip": fields.flag("flip_aug"),
         "enable_crop_jitter": fields.flag("random_crop"),
     }
     if size is not None:
+        note_shape(size, fields.peek("enable_bucket") is True, notes)
         made |= {"enable_resolution_override": True, "resolution_override": resolution_of(size)}
     return made
 
@@ -162,11 +164,21 @@ def resolution_of(size: Any) -> str:
     """Convert a side, ``[width, height]`` or ``"width,height"`` to our resolution, the side of a square of
     equal area.
     """
+    sides = _sides(size)
+    return str(round(math.sqrt(sides[0] * sides[-1]))) if sides else str(size)
+
+
+def note_shape(size: Any, keeps_shapes: bool, notes: Notes) -> None:
+    """Note a resolution to which kohya crops all images, if it is not a square."""
+    if len(set(_sides(size))) > 1 and not keeps_shapes:
+        notes.add("resolution", size, "a square of this area: aspect_ratio_bucketing keeps the shapes of images")
+
+
+def _sides(size: Any) -> list[int]:
     parts = size if isinstance(size, list) else str(size).split(",")
-    sides = [
+    return [
         int(text) for text in (str(part).strip() for part in parts) if text.isdecimal() and len(text) < 7
     ]
-    return str(round(math.sqrt(sides[0] * sides[-1]))) if sides else str(size)
 
 
 def _text(fields: Fields) -> Data:

@@ -16,7 +16,7 @@ from modules.util.config.foreign.dropout import common_dropout, note_dropout
 from modules.util.config.foreign.Fields import Fields
 from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
-from modules.util.config.kohya.kohya_data import import_datasets, import_folders, resolution_of
+from modules.util.config.kohya.kohya_data import import_datasets, import_folders, note_shape, resolution_of
 from modules.util.config.kohya.kohya_network import FAMILY_OF_NETWORK, import_network, import_parts
 from modules.util.config.kohya.kohya_noise import import_noise
 from modules.util.config.kohya.kohya_optimizer import import_optimizer
@@ -257,10 +257,12 @@ def _concepts(
         made["resolution"] = resolution_of(size)
     made["aspect_ratio_bucketing"] = fields.flag("enable_bucket")
     base = {name: fields.raw(name) for name in _OF_DATA if name in fields}
+    base |= {"enable_bucket": made["aspect_ratio_bucketing"], "batch_size": made["batch_size"]}
     if "dataset_repeats" in fields:
         base["num_repeats"] = fields.raw("dataset_repeats")
     name = fields.text("dataset_config")
     if not name:
+        note_shape(size, made["aspect_ratio_bucketing"], notes)
         return import_folders(fields, base, rates, masks, notes)
     fields.without_meaning(_REPLACED_BY_DATASET_FILE)
     path = next((one for one in (Path(name), folder / name) if one.is_file()), None)

@@ -309,6 +309,30 @@ keep_tokens = 2
 """
 
 
+@pytest.mark.parametrize(
+    ("sizes", "more", "noted"),
+    [
+        ("resolution = [768, 512]", {}, ["resolution"]),
+        ('resolution = "512,512"', {}, []),
+        ("resolution = [768, 512]\nenable_bucket = true", {}, ["enable_bucket"]),
+        ("resolution = [768, 512]", {"enable_bucket": True}, []),
+        ("batch_size = 2", {}, ["batch_size"]),
+        ("batch_size = 2", {"train_batch_size": 2}, []),
+        ("", {"resolution": "768,512"}, ["resolution"]),
+        ("", {"resolution": "768,512", "enable_bucket": True}, []),
+    ],
+)
+def test_shapes_and_batches_of_data_sets_that_are_not_kept_are_noted(
+    sizes: str, more: dict[str, Any], noted: list[str], tmp_path: Path
+) -> None:
+    """Without buckets, kohya crops all images to the shape of the resolution. Each data set has its own batches."""
+    subset = '[[datasets.subsets]]\nimage_dir = "a"\nclass_tokens = "a dog"\n'
+    (tmp_path / "sets.toml").write_text(f"[[datasets]]\n{sizes}\n{subset}[[datasets]]\n{subset}")
+    given = {"dataset_config": "sets.toml"} if sizes else {"train_data_dir": str(tmp_path)}
+    _, notes = read(tmp_path, **LORA, **given, **more)
+    assert [note.place for note in notes.listed() if note.changes_weights] == noted
+
+
 def test_inner_settings_of_a_data_set_win(tmp_path: Path) -> None:
     (one, two), notes = concepts(tmp_path, SETS)
     assert [note for note in notes.listed() if note.changes_weights] == []
