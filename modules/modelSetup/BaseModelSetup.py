@@ -315,8 +315,12 @@ class BaseModelSetup(ModelFamily):
         if not options.shifts_by_size:
             return None
         size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
+        return math.exp(dynamic_shift(self.image_tokens(model, size), self.shift_config(model)))
+
+    def shift_config(self, model: Model) -> Mapping[str, Any]:
+        """The scheduler config that says how far noise levels are shifted by the size of an image."""
         config: Mapping[str, Any] = model.parts.get("scheduler") or {}
-        return math.exp(dynamic_shift(self.image_tokens(model, size), config))
+        return config
 
     # -- predictions, scores, losses ----------------------------------------------------------------------
 

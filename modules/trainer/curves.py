@@ -68,7 +68,7 @@ def level_curves(config: TrainConfig) -> LevelCurves:
         shift=float(scheduler.get("shift") or scheduler.get("flow_shift") or 1.0)
         if family.flow_matching
         else 1.0,
-        shifts_by_size=bool(scheduler.get("use_dynamic_shifting")) and family.shifts_by_size,
+        shifts_by_size=bool(scheduler.get("use_dynamic_shifting")),
     )
     own = _shift_of(setup, model, size, usual)
     return LevelCurves(
@@ -87,7 +87,7 @@ def _outline(config: TrainConfig) -> Model:
     places = shipped(spec.key, "scheduler")
     found = read_json(places[0], "scheduler config") if places else {}
     name = getattr(config, spec.denoiser).model_name or config.base_model_name
-    return Model(spec, "", {"scheduler": found}, FlowSchedule(), shift=shift_of(spec.key, name))
+    return Model(spec, name, {"scheduler": found}, FlowSchedule(), shift=shift_of(spec.key, name))
 
 
 def _shift_of(setup: BaseModelSetup, model: Model, size: int, options: NoiseOptions) -> float | None:
