@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ class TrainingAdapter:
 
     @contextmanager
     def taken_back(self, model: Model) -> Iterator[None]:
-        """Inside the block, the model computes as if it had never been added."""
+        """Inside the block, the model computes as if it had never been added. It is not compiled meanwhile: compiled
+        code is reused for other layers, with the factors of the first.
+        """
         hooks = []
         try:
             for (part, path), layer in self.file.layers.items():
@@ -74,7 +77,8 @@ class TrainingAdapter:
                 down_RI, up_OR = (layer.tensors[name].to(model.device) for name in ("lora_A", "lora_B"))
                 hook = _subtract(down_RI, up_OR, self.strength * layer.scaling)
                 hooks.append(linear.register_forward_hook(hook))
-            yield
+            with _as_written():
+                yield
         finally:
             for hook in hooks:
                 hook.remove()
@@ -84,6 +88,12 @@ class TrainingAdapter:
         """Memory of the factors, which are on the device during sampling."""
         tensors = (tensor for layer in self.file.layers.values() for tensor in layer.tensors.values())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _as_written() -> AbstractContextManager[object]:
+    """The block in which nothing runs compiled."""
+    # torch imports its compiler with this, which takes seconds
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _subtract(down_RI: torch.Tensor, up_OR: torch.Tensor, scale: float) -> Any:

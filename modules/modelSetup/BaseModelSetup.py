@@ -315,8 +315,19 @@ class BaseModelSetup(ModelFamily):
         if not options.shifts_by_size:
             return None
         size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
+        return math.exp(dynamic_shift(self.image_tokens(model, size), self.shift_config(model)))
+
+    def sample_levels(self, model: Model, shape: Sequence[int]) -> tuple[NoiseOptions, float | None]:
+        """Options and a shift of draws distributed as the noise levels of a sample with latents of ``shape``."""
+        config = model.sample_config if self.spec.flow_matching else {}
+        shift = float(config.get("shift") or config.get("flow_shift") or 1.0)
+        options = NoiseOptions(shift=shift, shifts_by_size=bool(config.get("use_dynamic_shifting")))
+        return options, self.level_shift(model, shape, options)
+
+    def shift_config(self, model: Model) -> Mapping[str, Any]:
+        """The scheduler config that says how far noise levels are shifted by the size of an image."""
         config: Mapping[str, Any] = model.parts.get("scheduler") or {}
-        return math.exp(dynamic_shift(self.image_tokens(model, size), config))
+        return config
 
     # -- predictions, scores, losses ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from modules.util.display import counted
 from modules.util.enum.choices import PromptSource
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.caption_list import is_absolute, names_below, read_entries
-from modules.util.files.hub_names import HUB_NAME
+from modules.util.files.hub_names import HUB_NAME, file_on_hub
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import shown
 from modules.util.pairs.source_files import further_sources
@@ -29,6 +29,8 @@ NOT_READ = ("workspace_dir", "cache_dir", "output_model_destination", "concept_f
 """Paths of a run that are only written, or whose content is in the settings themselves."""
 OPTIONAL = ("tag_dropout_special_tags",)
 """Settings that may be a file or contain its content."""
+ON_HUB = ("training_adapter.model_name",)
+"""Settings that name a file, which may be on the hub: the other computer downloads it."""
 PROMPTS = "rlhf_prompts_file"
 """The setting whose file may name images next to it."""
 SOURCE = "source_path"
@@ -194,7 +196,8 @@ def _full_paths(concept: ConceptConfig, setting: str) -> list[UserError]:
 def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path]) -> None:
     source = user_path(place.value, place.path)
     if not source.exists():
-        if place.name in OPTIONAL or (place.widget == "model" and HUB_NAME.fullmatch(place.value)):
+        on_hub = place.widget == "model" and HUB_NAME.fullmatch(place.value)
+        if place.name in OPTIONAL or on_hub or (place.path in ON_HUB and file_on_hub(place.value)[0]):
             return
         raise UserError(f"{shown(place.value)} does not exist", place.path, "check the path, or use --there")
     source = source.absolute()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.model.Model import Model
-from modules.model.noising.noise import NoiseOptions, noise_level
+from modules.model.noising.noise import noise_level
 from modules.model.noising.schedule import FlowSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
@@ -58,19 +58,12 @@ def level_curves(config: TrainConfig) -> LevelCurves:
     Raises:
         ConfigError: a distribution that does not exist.
     """
-    size, family = parse_resolutions(config.resolution)[0], config.model_type.spec
-    options = noise_options(config)
+    size, options = parse_resolutions(config.resolution)[0], noise_options(config)
     setup, model = create_model_setup(config.model_type), _outline(config)
     uniform_B = torch.rand(DRAWS, generator=generator("curves", 0), dtype=torch.float64)
-    drawn = _shift_of(setup, model, size, options)
-    scheduler = model.sample_config
-    usual = NoiseOptions(
-        shift=float(scheduler.get("shift") or scheduler.get("flow_shift") or 1.0)
-        if family.flow_matching
-        else 1.0,
-        shifts_by_size=bool(scheduler.get("use_dynamic_shifting")) and family.shifts_by_size,
-    )
-    own = _shift_of(setup, model, size, usual)
+    shape = _latents_of(setup, model, size)
+    drawn = setup.level_shift(model, shape, options)
+    usual, own = setup.sample_levels(model, shape)
     return LevelCurves(
         _density(noise_level(uniform_B, options, drawn)),
         _density(noise_level(uniform_B, usual, own)),
@@ -87,18 +80,18 @@ def _outline(config: TrainConfig) -> Model:
     places = shipped(spec.key, "scheduler")
     found = read_json(places[0], "scheduler config") if places else {}
     name = getattr(config, spec.denoiser).model_name or config.base_model_name
-    return Model(spec, "", {"scheduler": found}, FlowSchedule(), shift=shift_of(spec.key, name))
+    return Model(spec, name, {"scheduler": found}, FlowSchedule(), shift=shift_of(spec.key, name))
 
 
-def _shift_of(setup: BaseModelSetup, model: Model, size: int, options: NoiseOptions) -> float | None:
-    """The shift for a square image, where it follows from the size."""
+def _latents_of(setup: BaseModelSetup, model: Model, size: int) -> tuple[int, int, int]:
+    """The shape of the latents of a square image."""
     step = setup.spec.size_multiple
     for model.latent_factor in (step // 2, step):
         # latents are as large as they have to be for the smallest image to be one token
         if setup.image_tokens(model, (step, step)) == 1:
             break
     side = size // model.latent_factor
-    return setup.level_shift(model, (1, side, side), options)
+    return 1, side, side
 
 
 def _density(level_B: torch.Tensor) -> Curve:

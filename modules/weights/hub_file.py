@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import UserError
+from modules.util.files.hub_names import file_on_hub
 from modules.util.files.user_path import user_path
 
 ENDING = ".safetensors"
-_SEGMENT = r"[A-Za-z0-9][\w.-]*"
-_REPOSITORY = re.compile(rf"({_SEGMENT}/{_SEGMENT})((?:/{_SEGMENT})*)")
 
 
 def local_file(name: str) -> Path | None:
@@ -26,7 +24,7 @@ def local_file(name: str) -> Path | None:
     path = user_path(name)
     if path.is_file():
         return path
-    repository, file = _on_hub(name)
+    repository, file = file_on_hub(name)
     if not repository:
         return None
     from huggingface_hub import snapshot_download
@@ -53,7 +51,7 @@ def find_file(name: str, field: str) -> Path:
     path = user_path(name, field)
     if path.is_file():
         return path
-    repository, file = _on_hub(name)
+    repository, file = file_on_hub(name)
     from huggingface_hub import hf_hub_download, list_repo_files
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -93,19 +91,10 @@ def check_name(name: str, field: str) -> None:
                 "pickles (.pt, .ckpt, .bin) can run any program hidden in them and are not opened",
             )
         return
-    repository, file = _on_hub(name)
+    repository, file = file_on_hub(name)
     if not repository or (file and not file.endswith(ENDING)):
         raise UserError(
             f"the file {name!r} does not exist",
             field,
             f"check the path; a file on the hub is named owner/name/file{ENDING}",
         )
-
-
-def _on_hub(name: str) -> tuple[str, str]:
-    """The repository and file that a name can refer to on the hub; both empty for a local path."""
-    match = _REPOSITORY.fullmatch(name)
-    path = Path(name)
-    if match is None or path.is_dir() or path.parent.is_dir():
-        return "", ""
-    return match[1], match[2].removeprefix("/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -34,7 +33,6 @@ from modules.weights.open_clip import (
 )
 from modules.weights.other_kinds import NEEDLESS, refuse_other_kinds, refuse_strays
 
-_log = logging.getLogger(__name__)
 State = dict[str, torch.Tensor]
 Entries = dict[str, LazyTensor]
 V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
@@ -218,20 +216,24 @@ def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, sto
 
 
 def _from_open_clip(part: PartSpec, entries: Entries, path: Path) -> Entries:
-    """Tensors under their names in transformers. A missing projection is the identity, as in other programs.
+    """Tensors under their names in transformers. An encoder whose projection is not used may lack it.
 
     Raises:
-        UserError: the encoder has no place for some tensors.
+        UserError: the encoder has no place for some tensors, or lacks a projection that is used.
     """
     made = lazily_from_open_clip(entries)
     names = [name for name in entries if not from_open_clip({name: entries[name].empty()})]
     _check_read(part, [name for name in names if not _NEEDLESS_IN_CLIP.fullmatch(name)], path)
     embedding = made.get("embeddings.token_embedding.weight")
     if PROJECTION not in made and embedding is not None:
+        if part.classes[0].endswith("WithProjection"):
+            raise UserError(
+                f"the {part.name} of {path} has no text_projection, so prompts would be read wrongly",
+                field=FIELD,
+                hint=f"set {part.name}.model_name to a folder or file that has it, such as "
+                "stabilityai/stable-diffusion-xl-base-1.0",
+            )
         width = embedding.shape[1]
-        _log.warning(
-            "the %s of %s has no text_projection: its pooled state is not projected", part.name, path
-        )
         made[PROJECTION] = LazyTensor((width, width), embedding.dtype, lambda: torch.eye(width))
     return made
 

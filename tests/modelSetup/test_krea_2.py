@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import COMFY, read_adapter, save_adapter
 from modules.adapter.PeftAdapter import attach
 from modules.model.batch import Conditioning
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.families.Krea2Setup import AFTER, BEFORE
 from modules.spec.families.krea_2 import LAYERS
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
@@ -76,6 +78,10 @@ def test_a_distilled_model_is_sampled_with_its_steps_and_another_shift(tmp_path:
     assert steps[0] != steps[1]
     wide = [setup.make_sampler(turbo, "EULER", 4, size).timesteps.tolist() for size in (SIZE, (512, 512))]
     assert wide[0] == wide[1], "whatever the size"
+    by_size = NoiseOptions(shifts_by_size=True)
+    shifts = [[setup.level_shift(model, (4, n, n), by_size) for n in (8, 64)] for model in (base, turbo)]
+    assert shifts[0][0] < shifts[0][1] and shifts[1] == [pytest.approx(math.exp(1.15))] * 2
+    assert setup.level_shift(turbo, (4, 8, 8), NoiseOptions()) is None
 
 
 @pytest.mark.parametrize("t", [10.0, 500.0, 990.0])

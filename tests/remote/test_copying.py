@@ -287,6 +287,17 @@ def test_a_missing_file_is_named_and_may_be_there_already(tmp_path, remote):
         pack(config, "/far", "run-1", {"learning_rate": "/x", "lora_model_name": "/y"})
 
 
+@pytest.mark.parametrize("name", ["owner/an-adapter", "owner/an-adapter/version_2.safetensors"])
+def test_a_training_adapter_on_the_hub_is_downloaded_there(name, tmp_path, remote):
+    config = load_config(write_light(tmp_path, remote))
+    config.training_adapter.model_name = name
+    made = pack(config, "/far", "run-1", {})
+    assert made.config.training_adapter.model_name == name
+    config.training_adapter.model_name = str(tmp_path / "no.safetensors")
+    with pytest.raises(UserError, match=r"no.safetensors does not exist"):
+        pack(config, "/far", "run-1", {})
+
+
 def test_images_that_prompts_edit_are_copied_with_their_list(tmp_path, remote):
     prompts = tmp_path / "list" / "prompts.jsonl"
     prompts.parent.mkdir()

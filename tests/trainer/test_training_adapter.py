@@ -289,3 +289,17 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(b"x")
     with pytest.raises(UserError, match="not a safetensors file"):
         find_file(str(tmp_path / "a.pt"), "training_adapter.model_name")
+
+
+def test_compiled_blocks_are_those_of_the_distilled_model_in_samples() -> None:
+    """torch.compile does not notice that the calculation of a layer changes for a while."""
+    distilled, model = tiny_model(KEY), loaded()
+    layers = [one.denoiser.transformer_blocks[0].ff for one in (distilled, model)]
+    tokens_BLE = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(1))
+    layers[1].compile(backend="eager")
+    with torch.no_grad():
+        wanted, trained = (layer(tokens_BLE) for layer in layers)
+        assert difference(trained, wanted) > 1e-3
+        with model.denoising_samples():
+            assert difference(layers[1](tokens_BLE), wanted) < 1e-5
+        assert torch.equal(layers[1](tokens_BLE), trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
+from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import make_sampler
 from modules.model.text.encoding import causal_states, chat_messages, looked_up, states_of, tokenize
 from modules.modelSetup.Flux2Autoencoder import Flux2Autoencoder
@@ -79,6 +81,10 @@ class Flux2Setup(Flux2Autoencoder):
         shift = _shift(tokens, steps)
         config = dict(model.parts.get("scheduler") or {}) | {"base_shift": shift, "max_shift": shift}
         return make_sampler(model.schedule, name, steps, config, tokens, self.spec.even_steps)
+
+    def sample_levels(self, model: Model, shape: Sequence[int]) -> tuple[NoiseOptions, float | None]:
+        size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
+        return NoiseOptions(), math.exp(_shift(self.image_tokens(model, size), self.spec.default_steps))
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)

@@ -103,6 +103,10 @@ class Ideogram4Setup(Flux2Autoencoder):
             return None
         return math.exp(_mean((shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)))
 
+    def sample_levels(self, model: Model, shape: Sequence[int]) -> tuple[NoiseOptions, float | None]:
+        options = NoiseOptions(distribution="LOGIT_NORMAL", weight=SPREAD - 1.0, shifts_by_size=True)
+        return options, self.level_shift(model, shape, options)
+
 
 def _template(tokenizer: Any) -> tuple[str, str]:
     """The parts of the tokenizer's template before and after a prompt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,9 +67,11 @@ class Krea2Setup(QwenAutoencoder):
         return unpack(out_BLE, height, width)
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
-        config = dict(model.parts.get("scheduler") or {})
-        published = model.published
-        if published is not None and published.distilled:
-            config |= {"base_shift": DISTILLED_SHIFT, "max_shift": DISTILLED_SHIFT}
         tokens = self.image_tokens(model, size)
-        return make_sampler(model.schedule, name, steps, config, tokens, self.spec.even_steps)
+        return make_sampler(model.schedule, name, steps, self.shift_config(model), tokens, self.spec.even_steps)
+
+    def shift_config(self, model: Model) -> Mapping[str, Any]:
+        config, published = super().shift_config(model), model.published
+        if published is None or not published.distilled:
+            return config
+        return {**config, "base_shift": DISTILLED_SHIFT, "max_shift": DISTILLED_SHIFT}

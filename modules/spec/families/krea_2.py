@@ -39,6 +39,7 @@ KREA_2 = FamilySpec(
     default_resolution=1024,
     size_multiple=16,
     even_steps=True,
+    shifts_by_size=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
     template_tokens=AFTER_TOKENS,
     length_of="text_encoder",

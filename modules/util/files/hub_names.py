@@ -8,6 +8,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[A-Za-z0-9][\w./-]*)?")
+_SEGMENT = r"[A-Za-z0-9][\w.-]*"
+_FILE = re.compile(rf"({_SEGMENT}/{_SEGMENT})((?:/{_SEGMENT})*)")
 
 UNREADABLE = (
     OSError,
@@ -31,6 +33,19 @@ def at_revision(name: str) -> dict[str, str]:
     """The keyword argument of hub functions for the revision in a name; empty if it has none."""
     revision = name.partition("@")[2] if HUB_NAME.fullmatch(name) else ""
     return {"revision": revision} if revision else {}
+
+
+def file_on_hub(name: str) -> tuple[str, str]:
+    """The repository and file on the hub that a name can refer to; both empty for a local path.
+
+    Args:
+        name: ``owner/name/file``, or ``owner/name`` of a repository with one file.
+    """
+    match = _FILE.fullmatch(name)
+    path = Path(name)
+    if match is None or path.is_dir() or path.parent.is_dir():
+        return "", ""
+    return match[1], match[2].removeprefix("/")
 
 
 def fetched(kind: Any, source: str, **options: Any) -> Any:

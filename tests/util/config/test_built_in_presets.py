@@ -172,6 +172,14 @@ def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
     assert config.lora_alpha == config.lora_rank
 
 
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_noise_levels_are_shifted_as_those_of_the_model(path: Path) -> None:
+    """By the size of images in families whose steps are, so that another resolution needs no other preset."""
+    config = load_config(path)
+    if not config.trains_online and config.model_type in ("KREA_2", "FLUX_2", "FLUX_2_DEV", "IDEOGRAM_4"):
+        assert (config.timestep_distribution, config.dynamic_timestep_shifting) == ("LOGIT_NORMAL", True)
+
+
 ONLINE = [mode for mode in RLHFMode if mode.spec.online]
 
 

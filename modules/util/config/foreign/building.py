@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.faults import translate, type_at, unwrap
+from modules.util.config.faults import show, translate, type_at, unwrap
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError
@@ -16,9 +18,14 @@ Config = TypeVar("Config", bound=BaseConfig)
 Data = dict[str, Any]
 
 
-def build(kind: type[Config], data: Data, where: str, notes: Notes) -> Config:
+def build(
+    kind: type[Config], data: Data, where: str, notes: Notes, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Config:
     """Build a config from the usable values. Numbers written as text are read; other faults are noted and
     skipped.
+
+    Args:
+        defaults: values of the other program in place of faulty ones; ours where it has none.
 
     Raises:
         UserError: skipping a faulty value did not remove the fault (a bug of this importer).
@@ -29,7 +36,7 @@ def build(kind: type[Config], data: Data, where: str, notes: Notes) -> Config:
         except ValidationError as error:
             details = error.errors(include_url=False)
             for detail, fault in zip(details, translate(error, kind, where), strict=True):
-                _mend_or_drop(kind, data, detail["loc"], fault, notes)
+                _mend_or_drop(kind, data, detail["loc"], fault, notes, defaults)
             continue
         if isinstance(made, TrainConfig):
             made.rlhf_dpo_ref_mode = made.effective_dpo_ref_mode()
@@ -38,24 +45,34 @@ def build(kind: type[Config], data: Data, where: str, notes: Notes) -> Config:
 
 
 def _mend_or_drop(
-    kind: type[BaseConfig], data: Data, place: tuple[int | str, ...], fault: ConfigError, notes: Notes
+    kind: type[BaseConfig],
+    data: Data,
+    place: tuple[int | str, ...],
+    fault: ConfigError,
+    notes: Notes,
+    defaults: Mapping[str, Any],
 ) -> None:
     container: Any = data
+    theirs: Any = defaults
     known = [part for part in place if isinstance(part, str)]
     for part in known[:-1]:
         if not isinstance(container.get(part), dict):
             known = known[: known.index(part) + 1]
             break
         container = container[part]
+        theirs = theirs.get(part) if isinstance(theirs, Mapping) else None
     name = known[-1]
     if name not in container:
         return
     converted = _converted(type_at(kind, place), container[name])
-    if converted is None:
-        why = f"left at the default: {_in_short(fault.message)}"
-        notes.add(fault.field or name, container.pop(name), why, faulty=True)
-    else:
+    if converted is not None:
         container[name] = converted
+        return
+    faulty, why = container.pop(name), "left at the default"
+    default = theirs.get(name) if isinstance(theirs, Mapping) else None
+    if isinstance(default, (bool, int, float, str)) and default != faulty:
+        container[name], why = default, f"{show(default)} instead, the default there"
+    notes.add(fault.field or name, faulty, f"{why}: {_in_short(fault.message)}", faulty=True)
 
 
 def _converted(annotation: Any, value: Any) -> int | float | None:

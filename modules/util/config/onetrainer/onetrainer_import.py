@@ -157,7 +157,8 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
-    config = build(TrainConfig, made, "", notes)
+    usual = {name: value for name, value in defaults.items() if name != "optimizer"}
+    config = build(TrainConfig, made, "", notes, usual)
     _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
@@ -351,7 +352,7 @@ def _import_concept(data: Data, where: str, notes: Notes) -> ConceptConfig:
     if isinstance(mode, str):
         made["text"]["tag_dropout_mode"] = mode.replace(" ", "_")
     notes.differences(given, defaults, {*ConceptConfig.model_fields, "concept_stats"}, where)
-    return build(ConceptConfig, made, where, notes)
+    return build(ConceptConfig, made, where, notes, defaults)
 
 
 def _import_list(

@@ -388,6 +388,16 @@ def test_lists_are_found_beside_the_config_and_missing_ones_are_listed(tmp_path:
     assert "sample_definition_file_name" in about(notes)
 
 
+def test_values_that_cannot_be_read_become_the_defaults_of_onetrainer(tmp_path: Path) -> None:
+    """As OneTrainer itself does, and unlike there, each is listed."""
+    wrong = {"learning_rate": "abc", "lora_alpha": [1], "train_dtype": "FLOAT_17", "epochs": 0}
+    config, notes = load(tmp_path, {"__version": 11, "training_method": "LORA", **LISTS, **wrong})
+    assert (config.learning_rate, config.lora_alpha, config.train_dtype) == (3e-6, 1.0, "FLOAT_16")
+    assert config.epochs == 100
+    assert about(notes) == sorted(wrong)
+    assert all("instead, the default there" in note for note in notes)
+
+
 def test_sample_defaults_depend_on_the_model(tmp_path: Path) -> None:
     samples, notes = import_onetrainer_samples([{"prompt": "a"}], ModelType.STABLE_DIFFUSION_21)
     assert (samples[0].width, samples[0].noise_scheduler) == (768, "DDIM")
