@@ -88,7 +88,7 @@ def test_a_choice_without_comparisons_claims_nothing(tmp_path):
     assert "certainty" not in session.pairs()[0]
 
 
-def test_finalising_writes_it_next_to_the_chosen_images_and_swapping_drops_it(tmp_path):
+def test_finalising_writes_it_next_to_the_chosen_images_swapping_drops_it_and_undo_restores_it(tmp_path):
     out = tmp_path / "out"
     with CurationStore(out) as store:
         session = CurationSession(store, SessionSettings(CurationMode.ELO))
@@ -103,11 +103,19 @@ def test_finalising_writes_it_next_to_the_chosen_images_and_swapping_drops_it(tm
     assert len(read["train"]) == 3 and len(read["val"]) == 1
     assert {**read["train"], **read["val"]} == known
     swapped = next(iter(read["train"]))
-    PairReview(out).swap(swapped)
+    review = PairReview(out)
+    review.swap(swapped)
     # training reads this file, perhaps before the pairs are finalised again
     assert read_confidence(out / "chosen" / "train").keys() == read["train"].keys() - {swapped}
     commands.finalize(out, 25)
     assert read_confidence(out / "chosen" / "train").keys() == read["train"].keys() - {swapped}
+    assert review.undo()
+    assert read_confidence(out / "chosen" / "train") == read["train"]
+    assert {pair["pair_id"]: pair.get("certainty") for pair in manifest(tmp_path)} == known
+    review.remove(swapped)
+    commands.finalize(out, 25)
+    assert PairReview(out).undo()
+    assert read_confidence(out / "chosen" / "train") == read["train"]
 
 
 @pytest.mark.parametrize("value", ["0.9", 0.3, 1.5, True, None, [1]])

@@ -27,6 +27,7 @@ from modules.util.dpo_curation_util import (
     load_manifest,
     read_caption,
     save_manifest,
+    write_confidences,
 )
 from modules.util.errors import DataError, UserError
 from modules.util.pairs.decoding import UndecodableImage, undecodable
@@ -118,7 +119,7 @@ class PairReview:
     def remove(self, pair_id: str) -> None:
         """Remove both sides, captions, sources and the manifest entry, or whatever exists of them."""
         pair, manifest = self.find(pair_id), load_manifest(self.output_dir)
-        entry = next((p for p in manifest["pairs"] if p["pair_id"] == pair_id), None)
+        entry = self._entry(manifest, pair_id)
         if pair is None and entry is None:
             raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
         label = pair_id if SAFE_PAIR_ID.fullmatch(pair_id) else "pair"
@@ -163,6 +164,8 @@ class PairReview:
         if entry is not None and all(p["pair_id"] != pair_id for p in manifest["pairs"]):
             manifest["pairs"] = sorted([*manifest["pairs"], entry], key=lambda p: str(p["pair_id"]))
             save_manifest(self.output_dir, manifest)
+        if entry is not None:  # finalising may have written the certainties without this pair
+            self._tell_certainty(manifest, entry)
 
     def _with_its_prompt(self, manifest: dict[str, Any], prompt: str, name: str) -> str:
         """The place of a file, taking into account that finalising may have moved its prompt to the other split."""
@@ -179,7 +182,9 @@ class PairReview:
         pair = self._pair(pair_id)
         if pair.chosen is None or pair.rejected is None:
             raise DataError(f"pair {pair_id} has lost one side and cannot be swapped")
-        self._journal.add({"do": "swap", "pair_id": pair_id, "chosen": file_sha256(pair.rejected)})
+        entry = self._entry(load_manifest(self.output_dir), pair_id) or {}
+        facts = {"chosen": file_sha256(pair.rejected), "certainty": entry.get("certainty")}
+        self._journal.add({"do": "swap", "pair_id": pair_id, **facts})
         swap_sides(self.output_dir, pair)
 
     def _swap_back(self, step: Step) -> None:
@@ -188,6 +193,21 @@ class PairReview:
         digests = [None if image is None else file_sha256(image) for image in (pair.chosen, pair.rejected)]
         if digests[0] == step["chosen"] or digests[1] != step["chosen"]:
             swap_sides(self.output_dir, pair)
+        manifest = load_manifest(self.output_dir)
+        entry = self._entry(manifest, step["pair_id"])
+        if entry is not None and step.get("certainty") is not None:  # the swap dropped it
+            entry["certainty"] = step["certainty"]
+            save_manifest(self.output_dir, manifest)
+            self._tell_certainty(manifest, entry)
+
+    @staticmethod
+    def _entry(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
+        return next((entry for entry in manifest["pairs"] if entry["pair_id"] == pair_id), None)
+
+    def _tell_certainty(self, manifest: dict[str, Any], entry: dict[str, Any]) -> None:
+        """Write the certainties for training again, if ``entry`` is a finalised pair that has one."""
+        if "certainty" in entry and PurePosixPath(entry["chosen_file"]).parent.name in SPLITS:
+            write_confidences(self._owned, manifest)
 
     def edit_caption(self, pair_id: str, caption: str) -> None:
         """Give both sides the same caption; ``UNCONDITIONAL`` means an empty one."""

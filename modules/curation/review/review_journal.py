@@ -16,6 +16,7 @@ from modules.util.dpo_curation_util import check_manifest_pair
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import fault_of_path, shown
+from modules.util.pairs.confidence import is_certainty
 from modules.util.pairs.dpo_pair_files import SIDES, SOURCE_FOLDER, TRASH_NAME, owned_pairs
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ def check_step(step: Step) -> None:
         raise UserError(f"the pair {shown(str(pair_id))!r} is not the name of a pair")
     if what == "swap" and not isinstance(step.get("chosen"), str):
         raise UserError("the step does not say which image was chosen")
+    if step.get("certainty") is not None and not is_certainty(step["certainty"]):
+        raise UserError("the certainty of the step is not a number from 0.5 to 1")
     if what == "caption":
         captions = step.get("captions")
         texts = [captions.get(side) for side in SIDES] if isinstance(captions, dict) else [0]

@@ -13,6 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.pipeline.nodes.images import read_size
+from modules.util.image_metadata.containers.exif import decode_user_comment
 from modules.util.image_metadata.formats.a1111 import parse_a1111
 from modules.util.image_metadata.formats.json_formats import split_invoke
 from modules.util.image_metadata_util import ImageMetadata, extract_metadata, read_metadata
@@ -51,6 +52,8 @@ A1111_FOUND = ("a cat, <lora:x:1>\nsecond line", "blurry\nbad", "A1111", 77)
         f.jpeg(f.app1(f.tiff({}, {_USER: f.comment(A1111, "utf-16-le")}, ">"))),
         f.jpeg(f.app1(f.tiff({}, {_USER: f.comment(A1111, "ascii")}))),
         f.jpeg(f.app1(f.tiff({}, {_USER: f.comment(A1111, "utf-8")}))),
+        f.jpeg(f.app1(f.tiff({}, {_USER: b"UNICODE\0" + A1111.encode()}))),
+        f.webp((b"EXIF", f.tiff({}, {_USER: b"UNICODE\0" + A1111.encode() + bytes(3)}, "<"))),
         f.jpeg(f.app1(f.tiff({_USER: f.comment(A1111)}))),
         f.jpeg(f.segment(0xFE, A1111.encode())),
         f.webp((b"EXIF", f.tiff({}, {_USER: f.comment(A1111)}))),
@@ -61,6 +64,12 @@ A1111_FOUND = ("a cat, <lora:x:1>\nsecond line", "blurry\nbad", "A1111", 77)
 )
 def test_a1111_in_every_container(data: bytes, tmp_path: Path) -> None:
     assert summary(read(tmp_path, data)) == A1111_FOUND
+
+
+@pytest.mark.parametrize("code", ["utf-16-be", "utf-16-le"])
+@pytest.mark.parametrize("prompt", ["あかいきつね", "赤い狐", "un renard rouge", "füchse\nim wald"])
+def test_utf16_is_not_mistaken_for_utf8(prompt: str, code: str) -> None:
+    assert decode_user_comment(f.comment(prompt, code), "<" if code == "utf-16-le" else ">") == prompt
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def decode_user_comment(raw: bytes, order: str = ">") -> str:
     """
     code, body = raw[:8], raw[8:]
     if code == b"UNICODE\0":
-        return _clean(_utf16(body, order))
+        return _clean(body.decode("utf-8") if _is_utf8(body) else _utf16(body, order))
     if code[:5] in (b"ASCII", b"UTF-8", b"UTF8\0") and code[-1:] == b"\0":
         return _clean(_narrow(body))
     if code == b"JIS\0\0\0\0\0":
@@ -135,6 +135,21 @@ def _narrow(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
+
+
+def _is_utf8(raw: bytes) -> bool:
+    """Return whether a text said to be Unicode is UTF-8 with a space or a new line.
+
+    In UTF-16, each of these has a zero byte, and other characters are hardly ever valid UTF-8 throughout.
+    """
+    text = raw.rstrip(b"\0")
+    if min(text, default=0) < ord("\t") or not (b" " in text or b"\n" in text):
+        return False
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _utf16(raw: bytes, order: str) -> str:
