@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
 
 from modules.tools.catalog import LOSSES  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, DataError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -81,4 +82,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -23,6 +23,7 @@ from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
@@ -364,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result is None:
             pass
         elif options.json is None:
-            print(json.dumps(result, indent=2, ensure_ascii=False))
+            print(json.dumps(result, indent=2))
         else:
             write_json(options.json, result)
         progress.end()
@@ -374,4 +375,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -26,6 +26,7 @@ if str(ROOT) not in sys.path:
 from modules.trainer.curve_picture import density_picture  # noqa: E402
 from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import parse_json, write_text  # noqa: E402
 
@@ -83,4 +84,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

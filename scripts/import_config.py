@@ -24,6 +24,7 @@ from modules.util.config.foreign.importing import (  # noqa: E402
     import_file,
     report,
 )
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 
 
@@ -98,4 +99,5 @@ def _folder(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -32,6 +32,7 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
@@ -274,4 +275,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())
