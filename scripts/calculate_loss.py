@@ -37,6 +37,8 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         path = getattr(options, name)
         if path is not None and not path.exists():
             raise DataError(f"{path} does not exist", hint="check the path")
+    if not options.target.name:
+        raise ConfigError("the name of the table is empty", "target", "give a name that ends with .csv")
     if options.target.suffix.lower() == ".png":
         raise ConfigError(f"{options.target} is the name of an image", "target", "choose a name that ends with .csv")
     for path in (options.target, image_losses.sheet_of(options.target)):

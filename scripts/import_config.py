@@ -25,7 +25,7 @@ from modules.util.config.foreign.importing import (  # noqa: E402
     report,
 )
 from modules.util.display import print_any_text  # noqa: E402
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.errors import UserError, system_refusal  # noqa: E402
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -72,6 +72,9 @@ def main(argv: list[str] | None = None) -> int:
         return _folder(options) if Path(options.source).is_dir() else _file(options)
     except UserError as error:
         print(f"{error}\nnothing was written", file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        print(f"error: {system_refusal(error)}", file=sys.stderr)
         return REFUSED
 
 
