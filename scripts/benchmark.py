@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import write_json  # noqa: E402
 
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     try:
         sys.exit(main())
     except UserError as error:

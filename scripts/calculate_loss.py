@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
 
 from modules.tools.catalog import LOSSES  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, DataError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         path = getattr(options, name)
         if path is not None and not path.exists():
             raise DataError(f"{path} does not exist", hint="check the path")
+    if not options.target.name:
+        raise ConfigError("the name of the table is empty", "target", "give a name that ends with .csv")
     if options.target.suffix.lower() == ".png":
         raise ConfigError(f"{options.target} is the name of an image", "target", "choose a name that ends with .csv")
     for path in (options.target, image_losses.sheet_of(options.target)):
@@ -81,4 +84,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

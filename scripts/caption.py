@@ -39,7 +39,7 @@ from modules.tools.dataset.tags import (  # noqa: E402
     replacing_text,
 )
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 from scripts.dataset import run_undo, say_done, stoppable, teller  # noqa: E402
@@ -211,4 +211,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -11,6 +11,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.enum.choices import DataType, ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
@@ -141,4 +142,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -23,7 +23,8 @@ from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
+from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
 FAULTS_FOUND = 1
@@ -314,14 +315,6 @@ def add_resolution(command: argparse.ArgumentParser) -> None:
     )
 
 
-def describe(error: OSError | sqlite3.DatabaseError) -> str:
-    """Describe what the system refused, and for which path."""
-    if isinstance(error, OSError):
-        place = error.filename2 or error.filename
-        return f"{f'{place}: ' if place else ''}{error.strerror or error}"
-    return str(error)
-
-
 def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = None) -> int:
     """Run ``work`` and return its status (0 for ``None``), or that of the error that ended it, which is printed."""
     progress = progress or ProgressLine()
@@ -339,7 +332,8 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
         return INTERRUPTED
     except (OSError, sqlite3.DatabaseError) as error:
         progress.end()
-        print(f"error: {describe(error)}", file=sys.stderr)
+        refusal = system_refusal(error) if isinstance(error, OSError) else str(error)
+        print(f"error: {refusal}", file=sys.stderr)
         return USER_ERROR
     except RuntimeError as error:
         # the name tells it, because most commands do without torch
@@ -364,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result is None:
             pass
         elif options.json is None:
-            print(json.dumps(result, indent=2, ensure_ascii=False))
+            print(json.dumps(result, indent=2))
         else:
             write_json(options.json, result)
         progress.end()
@@ -374,4 +368,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -26,8 +26,10 @@ if str(ROOT) not in sys.path:
 from modules.trainer.curve_picture import density_picture  # noqa: E402
 from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import parse_json, write_text  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 
 DRAWN = (
     ("UNIFORM", 0.0, 0.0), ("LOGIT_NORMAL", 0.0, 0.0), ("SIGMOID", 7.0, 0.0), ("HEAVY_TAIL", 1.29, 0.0),
@@ -70,17 +72,19 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write an SVG of all distributions")
     options = parser.parse_args(argv)
-    if options.picture is not None:
-        write_text(options.picture, picture())
-        return 0
+    return exit_status(answer_all if options.picture is None else lambda: write_text(options.picture, picture()))
+
+
+def answer_all() -> None:
+    """Answer the configs on stdin, one on each line."""
     answers = sys.stdout
     for line in sys.stdin:
         asked = parse_json(line, "line with a config")
         with redirect_stdout(sys.stderr):  # a class of the user's may print
             made = answer(asked)
         print(json.dumps({"number": asked.get("number"), **made}), file=answers, flush=True)
-    return 0
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -25,7 +25,7 @@ from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
 from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -89,7 +89,7 @@ def run_stats(options: Options, progress: ProgressLine) -> None:
     images = find_images(options.folder, options.subfolders)
     found = looking.statistics(options.folder, images, options.resolution, teller(progress, len(images)))
     if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(found, indent=2))
         return
     for name, value in found.items():
         print(f"{name.replace('_', ' ')}: {shown(value)}")
@@ -187,4 +187,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

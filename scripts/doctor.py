@@ -15,6 +15,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.runner.doctor import FAULT, Finding, examine  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,4 +41,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.reference import optimizers_page, settings_page, train_config_schema  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.jsonio import write_text  # noqa: E402
 
 
@@ -78,4 +79,5 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

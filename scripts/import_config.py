@@ -24,7 +24,8 @@ from modules.util.config.foreign.importing import (  # noqa: E402
     import_file,
     report,
 )
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
+from modules.util.errors import UserError, system_refusal  # noqa: E402
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -72,6 +73,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"{error}\nnothing was written", file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(f"error: {system_refusal(error)}", file=sys.stderr)
+        return REFUSED
 
 
 def _file(options: argparse.Namespace) -> int:
@@ -98,4 +102,5 @@ def _folder(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -9,7 +9,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.display import print_any_text  # noqa: E402
 from scripts.import_config import main  # noqa: E402
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -29,6 +29,7 @@ from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noq
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
@@ -163,4 +164,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

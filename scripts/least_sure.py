@@ -23,6 +23,7 @@ import torch  # noqa: E402
 from modules.reward.asking import least_sure  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 from scripts.curate import exit_status, tell  # noqa: E402
@@ -67,4 +68,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 from scripts.demo.taste import TASTES  # noqa: E402
@@ -326,4 +327,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

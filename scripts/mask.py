@@ -27,7 +27,7 @@ from modules.tools.dataset.masking import (  # noqa: E402
     write_masks,
 )
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
@@ -138,4 +138,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

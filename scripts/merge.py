@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import MERGE_TOOLS  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from modules.util.files.adapter_list import named_adapters  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
@@ -137,4 +138,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -38,7 +38,7 @@ from modules.reward.base import (  # noqa: E402
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
 from modules.trainer.distributed import choose_device  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 
@@ -416,4 +416,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -32,7 +32,8 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
+from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
 POLL_SECONDS = 0.1
@@ -264,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.action == "votes":
             return vote(run, options)
         return give_order(run, options)
-    except UserError as error:
+    except (UserError, OSError) as refused:
+        error = refused if isinstance(refused, UserError) else UserError(system_refusal(refused))
         if options.json:
             print(json.dumps({"state": "error", "message": error.message, "hint": error.hint}))
         print(f"error: {error}", file=sys.stderr)
@@ -274,4 +276,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

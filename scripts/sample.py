@@ -30,6 +30,7 @@ from modules.util.config.load import find_problems  # noqa: E402
 from modules.util.config.rules.sample_rules import check_reading  # noqa: E402
 from modules.util.config.SampleConfig import READING, FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError  # noqa: E402
@@ -735,4 +736,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

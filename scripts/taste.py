@@ -42,7 +42,7 @@ from modules.project.share.publishing import publish, upload  # noqa: E402
 from modules.project.taste_head import learn  # noqa: E402
 from modules.project.training import Method, train  # noqa: E402
 from modules.spec.registry import FAMILIES  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
 from modules.util.files.user_path import user_path  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
@@ -603,11 +603,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = options.run(options, progress)
         progress.end()
         if result is not None:
-            print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else lines(result))
+            print(json.dumps(result, indent=2) if options.json else lines(result))
         return 0
 
     return exit_status(work, progress)
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -19,6 +19,7 @@ from modules.runner.trackers.Tracker import Tracker, follow_run  # noqa: E402
 from modules.runner.trackers.Trackio import Trackio  # noqa: E402
 from modules.runner.trackers.WandB import WandB  # noqa: E402
 from modules.runner.trackers.Webhook import Webhook  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 
 Options = argparse.Namespace
@@ -56,4 +57,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -30,6 +30,7 @@ from modules.trainer.control.PeerWatch import PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.device_names import listed  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 if TYPE_CHECKING:
@@ -377,4 +378,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

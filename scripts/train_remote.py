@@ -42,7 +42,7 @@ from modules.util.config.load import load_layered  # noqa: E402
 from modules.util.config.remote.RemoteConfig import RemoteConfig  # noqa: E402
 from modules.util.config.settings import iter_settings  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.display import counted  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import UserError, list_offenders  # noqa: E402
 from scripts.runctl import event_line  # noqa: E402
 
@@ -310,4 +310,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

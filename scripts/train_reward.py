@@ -49,6 +49,7 @@ from modules.reward.preference_head import (  # noqa: E402
     save_head,
 )
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
+from modules.util.display import print_any_text  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
@@ -557,6 +558,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     if "--measure-only" in sys.argv[1:]:
         _give_way()
     sys.exit(main())

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.display import print_any_text  # noqa: E402
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Open the window; return when it is closed."""
@@ -31,4 +33,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

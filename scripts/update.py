@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.display import print_any_text  # noqa: E402
 from scripts import bootstrap  # noqa: E402
 from scripts.bootstrap import SetupError  # noqa: E402
 
@@ -265,4 +266,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     sys.exit(main())

@@ -18,6 +18,7 @@ from pathlib import Path
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
 from modules.util.files.user_folder import settings_folder
+from modules.util.owned_files import fault_of_path, shown
 from modules.util.program_files import ROOT
 
 GOOD, WARNING, FAULT = "good", "warning", "fault"
@@ -228,6 +229,9 @@ def _token() -> Finding:
 
 def _writable(name: str, folder: Path) -> Finding:
     """Check whether a file can be created in a folder, or in its nearest existing parent."""
+    impossible = fault_of_path(folder)
+    if impossible:
+        return Finding(name, FAULT, f"{shown(folder)} {impossible}", "name another folder")
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent

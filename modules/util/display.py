@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+
+def print_any_text() -> None:
+    r"""Let a command print file names and prompts that the encoding of its output lacks, as ``\u732b``, instead of
+    ending with an error: output to a file or pipe has few characters on Windows.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
 
 def counted(number: int, noun: str, plural: str = "") -> str:
     """``1 pair``, ``2 pairs``, ``1,200 pairs``.

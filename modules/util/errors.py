@@ -70,6 +70,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def system_refusal(error: OSError) -> str:
+    """What the system refused, and for which path."""
+    place = error.filename2 or error.filename
+    return f"{f'{place}: ' if place else ''}{error.strerror or error}"
+
+
 def list_offenders(names: Sequence[str], limit: int = MAX_OFFENDERS) -> str:
     """The first ``limit`` names, one per line, and how many more there are."""
     shown = [f"    {name}" for name in names[:limit]]

@@ -172,6 +172,7 @@ def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
         (("--images", images, config, there), "already exists"),
         (("--images", images, config, tmp_path / "sheet.csv"), "sheet.png already exists"),
         (("--images", images, config, tmp_path / "x.png"), "ends with .csv"),
+        (("--images", images, config, ""), "name of the table is empty"),
         (("--images", images / "gone", config, tmp_path / "x.csv"), "does not exist"),
         (("--images", images, "--levels", 0, config, tmp_path / "x.csv"), "--levels"),
         (("--images", images, tmp_path / "gone.json", tmp_path / "x.csv"), "gone.json"),

@@ -62,6 +62,8 @@ def test_a_folder_that_cannot_be_written_is_a_fault(
     assert seen[f"folder {tmp_path / 'file' / 'within'}"]["cure"]
     assert found(capsys, "--folder", str(tmp_path / "new" / "folder"))[0] == 0
     assert not (tmp_path / "new").exists()
+    code, seen = found(capsys, "--folder", "x" * 300)
+    assert code == 2 and "is too long" in seen["folder " + "x" * 300]["found"]
 
 
 def test_a_token_is_found_and_never_shown(capsys: pytest.CaptureFixture[str]) -> None:

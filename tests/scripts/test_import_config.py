@@ -245,3 +245,11 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
     empty = tmp_path / "empty"
     empty.mkdir()
     assert main([str(empty), str(tmp_path / "x")]) == 2
+
+
+def test_a_file_that_the_system_refuses_is_an_error_without_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(given(tmp_path / "in.json")), str(tmp_path / ("x" * 300))]) == 2
+    assert main(["x" * 300, str(tmp_path / "out.json")]) == 2
+    assert "File name too long" in capsys.readouterr().err

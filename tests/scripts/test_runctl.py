@@ -86,6 +86,9 @@ def test_what_is_wrong_is_said_and_the_status_is_2(run, tmp_path):
         assert "no training is running" in idle.stderr
         assert json.loads(idle.stdout)["state"] == "error"
     assert runctl(run, "explode").returncode == 2
+    refused = runctl(RunDirectory(tmp_path / ("x" * 300)), "status", "--json")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["message"].endswith("File name too long")
 
 
 def test_status_for_people_and_programs(run, trainer, monkeypatch):

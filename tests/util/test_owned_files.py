@@ -174,6 +174,77 @@ def test_a_tree_goes_with_its_links_and_without_what_they_lead_to(place: Path) -
     assert not (place / "sub").exists() and (place / "out").is_symlink()
 
 
+class Junction:
+    """The status of a junction as Windows tells it: of a folder, with a tag."""
+
+    st_reparse_tag = 0xA0000003
+
+    def __init__(self, status: os.stat_result) -> None:
+        self.st_mode, self.st_dev = stat.S_IFDIR | 0o777, status.st_dev
+
+
+def test_a_junction_is_a_link(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, nothing but a tag tells a junction from a folder, and there are no handles of folders."""
+    for name in ("sub/inner", "junction", "sub/moved"):
+        (place / name).symlink_to(place / "out")
+    real = door.OpenFolder.stat
+
+    def told(self: door.OpenFolder, name: str) -> Any:
+        status = real(self, name)
+        return Junction(status) if name in ("inner", "junction", "moved") else status
+
+    monkeypatch.setattr(door, "_HANDLES", False)
+    monkeypatch.setattr(door.OpenFolder, "stat", told)
+    owned = Owned(place)
+    with pytest.raises(UserError, match="is below something that is not a folder|leads out of"):
+        owned.append("junction/mine", b"new")
+    assert owned.remove("sub/moved")
+    owned.discard("junction")
+    assert owned.remove_tree("sub")
+    assert {"sub", "junction"}.isdisjoint(inside(place))  # and the guard says that what they led to is whole
+
+
+@pytest.mark.parametrize("verb", ["replace", "unlink", "rmdir"])
+def test_a_file_in_use_on_windows_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    real, refusals = getattr(os, verb), iter(range(3))
+
+    def busy(*places: Any, **at: Any) -> None:
+        if next(refusals, None) is not None:
+            error = PermissionError(13, "in use")
+            error.winerror = 32  # type: ignore[attr-defined]
+            raise error
+        real(*places, **at)
+
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(door, "_HANDLES", False)
+    monkeypatch.setattr(os, verb, busy)
+    monkeypatch.setattr(door, "_PAUSE", 0.0)
+    owned = Owned(tmp_path)
+    with owned.write("file") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert owned.remove_tree("folder") and owned.remove("file")
+    assert not inside(tmp_path) and next(refusals, None) is None
+
+
+def test_a_file_that_stays_in_use_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any, **__: Any) -> None:
+        error = PermissionError(13, "in use")
+        error.winerror = 5  # type: ignore[attr-defined]
+        raise error
+
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(door, "_HANDLES", False)
+    monkeypatch.setattr(door, "_PATIENCE", 0.0)
+    monkeypatch.setattr(os, "replace", busy)
+    with pytest.raises(PermissionError), Owned(tmp_path).write("file") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "file").read_text() == "old" and list(inside(tmp_path)) == ["file"]
+
+
 def test_a_tree_with_something_odd_in_it_stays_whole(place: Path) -> None:
     (place / "sub" / "a").write_text("x")
     os.mkfifo(place / "sub" / "fifo")

@@ -112,12 +112,15 @@ class ScanCount:
 
 
 def write_rows(rows: Iterable[Row], stream: IO[str], progress: Callable[[str], None]) -> ScanCount:
-    """Write rows as one JSON list as they arrive, so that memory does not grow with the folder."""
+    """Write rows as one JSON list as they arrive, so that memory does not grow with the folder.
+
+    All characters are ASCII, so that a pipe of any encoding delivers the same values.
+    """
     count = ScanCount()
     separator = "[\n"
     for row in rows:
         count.add(row)
-        stream.write(separator + json.dumps(row, ensure_ascii=False, allow_nan=False))
+        stream.write(separator + json.dumps(row, allow_nan=False))
         separator = ",\n"
         if count.files % _PROGRESS_ROWS == 0:
             progress(str(count))

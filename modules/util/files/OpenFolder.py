@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,9 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINKS
 _PLAIN = _NO_LINKS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _PIECE = 1 << 12
+_JUNCTION = 0xA0000003
+_IN_USE = (5, 32)
+_PATIENCE, _PAUSE = 2.0, 0.02
 
 _observer: Observer | None = None
 
@@ -52,6 +56,29 @@ def kind_of(mode: int) -> str:
         (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"),
     )  # fmt: skip
     return next((word for test, word in kinds if test(mode)), "file")
+
+
+def mode_of(status: os.stat_result) -> int:
+    """The mode of a status that was taken without following links. A junction, which Windows reports as a folder,
+    counts as the link that it is: what it leads to belongs to somebody else.
+    """
+    junction = getattr(status, "st_reparse_tag", 0) == _JUNCTION
+    return stat.S_IFLNK | stat.S_IMODE(status.st_mode) if junction else status.st_mode
+
+
+def patiently(change: Callable[[], None]) -> None:
+    """Rename or remove something. Windows refuses while any program has the file open, such as a virus scanner or
+    another process of this program that is reading it: these let go soon, so it is tried again for up to 2 s.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            change()
+            return
+        except PermissionError as error:
+            if getattr(error, "winerror", None) not in _IN_USE or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE)
 
 
 def close(handle: int) -> int:
@@ -137,9 +164,9 @@ class OpenFolder:
         return os.stat(place, **at, follow_symlinks=False)
 
     def mode(self, name: str) -> int | None:
-        """The mode of a name; ``None`` if it does not exist."""
+        """The mode of a name, as ``mode_of``; ``None`` if it does not exist."""
         try:
-            return self.stat(name).st_mode
+            return mode_of(self.stat(name))
         except FileNotFoundError:
             return None
 
@@ -151,7 +178,7 @@ class OpenFolder:
             return
         place, at = self._at(name)
         with announced("delete", self.path / name):
-            os.unlink(place, **at)
+            patiently(lambda: os.unlink(place, **at))
 
     def rename(self, name: str, folder: OpenFolder, fresh: str) -> None:
         """Move a name to another folder, replacing an existing file."""
@@ -159,7 +186,7 @@ class OpenFolder:
             if _HANDLES:
                 os.replace(name, fresh, src_dir_fd=self._handle, dst_dir_fd=folder._handle)
             else:
-                os.replace(self.path / name, folder.path / fresh)
+                patiently(lambda: os.replace(self.path / name, folder.path / fresh))
 
     def create(self, mode: int) -> tuple[str, int]:
         """Create a temporary file that no cleanup removes while its handle is open. Returns its name and handle."""
@@ -232,7 +259,8 @@ class OpenFolder:
 
     def _why_stays(self, name: str, disk: int, depth: int) -> str:
         info = self.stat(name)
-        if stat.S_ISDIR(info.st_mode):
+        mode = mode_of(info)
+        if stat.S_ISDIR(mode):
             if info.st_dev != disk:
                 return f"reaches another disk at {self.path / name}"
             if depth == 0:
@@ -241,21 +269,21 @@ class OpenFolder:
                 return next(
                     (why for n in folder.names() if (why := folder._why_stays(n, disk, depth - 1))), ""
                 )
-        if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+        if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
             return ""
-        return f"holds a {kind_of(info.st_mode)}, {self.path / name}"
+        return f"holds a {kind_of(mode)}, {self.path / name}"
 
     def remove_tree(self, name: str) -> None:
         """Remove a subfolder with everything in it."""
         with self.inner(name) as folder:
             for inner in folder.names():
-                if stat.S_ISDIR(folder.stat(inner).st_mode):
+                if stat.S_ISDIR(mode_of(folder.stat(inner))):
                     folder.remove_tree(inner)
                 else:
                     folder.unlink(inner)
         place, at = self._at(name)
         with announced("delete", self.path / name):
-            os.rmdir(place, **at)
+            patiently(lambda: os.rmdir(place, **at))
 
     def inner(self, name: str) -> OpenFolder:
         """Open a subfolder."""

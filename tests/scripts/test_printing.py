@@ -1,0 +1,48 @@
+"""Commands whose output goes to a file or pipe with few characters, as on Windows."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(
+    path.name
+    for path in (ROOT / "scripts").glob("*.py")
+    if path.name != "bootstrap.py"  # it runs before there is an environment, and prints no names of images
+)
+
+
+def printed(script: str, *arguments: str) -> str:
+    """What a command prints to a pipe that takes the characters of Western Europe alone."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *arguments],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode("ascii")
+
+
+def test_a_name_that_the_output_cannot_hold_ends_no_command(tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "猫.png")
+    assert r"\u732b.png" in printed("dataset.py", "stats", str(tmp_path))
+    rows = json.loads(printed("curate.py", "scan", str(tmp_path)))
+    assert [Path(row["path"]).name for row in rows] == ["猫.png"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_command_can_print_any_name(script):
+    tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))
+    main = next(
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+    )
+    assert ast.unparse(main.body[0]) == "print_any_text()"
