@@ -301,7 +301,8 @@ class Project:
             return Adapter(name, trained[name])
         path = user_path(name)
         if path.is_file():
-            return Adapter(path.stem, path.absolute())
+            # with "..", a file outside would pass for one of the project
+            return Adapter(path.stem, Path(os.path.normpath(path.absolute())))
         raise DataError(
             f"there is no adapter {name!r} here",
             hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",

@@ -172,7 +172,7 @@ class TestGenerate:
         (tmp_path / "cache").write_text("mine")
         link = tmp_path / "mine.safetensors"
         link.symlink_to(tmp_path / "cache")
-        told(capsys, "generate", project, "--per-prompt", 1, "--adapter", link)
+        told(capsys, "generate", project, "--per-prompt", 1, "--adapter", project / ".." / link.name)
         assert told(capsys, "generate", project, "--adapter", link)["made"] == 0
         moved = tmp_path / "elsewhere" / "taste"
         moved.parent.mkdir()
