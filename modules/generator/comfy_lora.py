@@ -10,6 +10,8 @@ LORA_NODE = "tastemaker-lora"
 Graph = dict[str, Any]
 _LOADERS = {"CheckpointLoaderSimple": (0, 1), "UNETLoader": (0,)}
 """Nodes that load a model, and their outputs that a LoRA changes: the model, then the text encoder."""
+_SAMPLES = {"positive", "conditioning"}
+"""Inputs that a node has next to its model if it makes images: a sampler, or the guider of one."""
 
 
 def fill_lora(graph: Graph, place: tuple[str, str], name: str, strength: float) -> None:
@@ -63,16 +65,37 @@ def add_lora(graph: Graph, name: str, strength: float) -> None:
 
 
 def _loaders(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
-    """The nodes that load a model, with their outputs. Without a known one, those whose output is the ``model`` of
-    another node, and that have no model themselves: nodes of extensions.
+    """The nodes that load a model, with their outputs: ComfyUI's own, then those of extensions, from which a sampler
+    gets its model.
     """
     known = [
         (key, _LOADERS[node["class_type"]]) for key, node in graph.items() if node.get("class_type") in _LOADERS
     ]
-    links = [link for node in graph.values() if isinstance(link := node["inputs"].get("model"), list)]
-    found = {
-        str(link[0]): (link[1],) for link in links
-        if len(link) == 2 and str(link[0]) in graph
-        and not isinstance(graph[str(link[0])]["inputs"].get("model"), list)
-    }  # fmt: skip
-    return known or list(found.items())
+    names = dict(known)
+    return known + [(key, (output,)) for key, output in _sources(graph).items() if key not in names]
+
+
+def _sources(graph: Graph) -> dict[str, int]:
+    """The nodes at which the models of all samplers begin, and their outputs."""
+    waiting = [link for node in graph.values() for link in _models(node) if _SAMPLES & node["inputs"].keys()]
+    found: dict[str, int] = {}
+    seen = set[str]()
+    while waiting:
+        key, output = waiting.pop(0)
+        if key in seen or key not in graph:
+            continue
+        seen.add(key)
+        above = _models(graph[key])
+        waiting += above
+        if not above:
+            found[key] = output
+    return found
+
+
+def _models(node: dict[str, Any]) -> list[tuple[str, int]]:
+    """The links of a node to models (``model``, or ``model1`` and ``model2`` of a merger)."""
+    return [
+        (str(value[0]), value[1])
+        for field, value in node["inputs"].items()
+        if field.startswith("model") and isinstance(value, list) and len(value) == 2
+    ]

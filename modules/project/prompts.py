@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,7 @@ Prompts = Path | str | Sequence[PromptRow]
 FLAG = "--prompts"
 MOST_OF_A_LINE = 256
 HELD_OUT_SHARE = 0.2
-_CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+MOST_DEEP = 32
 
 
 @dataclass(frozen=True, order=True)
@@ -61,30 +60,70 @@ def written_out(line: str) -> list[str]:
     """Expand a line with ``{a|b}`` choices, which may hold others, into all its prompts, each once and in order.
 
     Raises:
-        DataError: there are too many prompts.
+        DataError: there are too many prompts, or choices are nested too deeply.
     """
-    lines = [line]
-    while any(map(_CHOICE.search, lines)):
-        # the innermost choices of every line
-        lines = list(dict.fromkeys(made for one in lines for made in _expanded(one, line)))
-        _check_count(len(lines), line)
-    return list(dict.fromkeys(" ".join(one.split()) for one in lines))
+    return list(dict.fromkeys(" ".join(one.split()) for one in _expanded(line, line, MOST_DEEP)))
 
 
-def _expanded(text: str, line: str) -> Iterator[str]:
-    """Expand the choices of a text that hold no others. The text comes from this line."""
-    pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(_CHOICE.split(text))]
-    _check_count(prod(len(piece) for piece in pieces), line)
-    return map("".join, product(*pieces))
+def _expanded(text: str, line: str, deep: int) -> list[str]:
+    """The prompts of a text of this line; braces without ``|`` stay.
 
-
-def _check_count(count: int, line: str) -> None:
+    Args:
+        deep: how deeply choices may be nested in it.
+    """
+    if "|" not in text:
+        return [text]
+    if not deep:
+        raise DataError(
+            f"the choices of {line[:80]!r} are nested more than {MOST_DEEP} deep", "prompts.txt", "write several lines"
+        )
+    pieces: list[list[str]] = []
+    for part in _parts(text):
+        choices = _choices(part)
+        if choices is None:
+            pieces.append([part])
+        elif len(choices) == 1:
+            pieces.append([f"{{{one}}}" for one in _expanded(choices[0], line, deep - 1)])
+        else:
+            pieces.append(list(dict.fromkeys(made for one in choices for made in _expanded(one, line, deep - 1))))
+    count = prod(len(piece) for piece in pieces)
     if count > MOST_OF_A_LINE:
         raise DataError(
             f"the choices of {line!r} make {count} prompts; up to {MOST_OF_A_LINE} are possible",
             "prompts.txt",
             "write several lines with fewer choices",
         )
+    return ["".join(chosen) for chosen in product(*pieces)]
+
+
+def _parts(text: str) -> list[str]:
+    """Cut a text before and after each outermost pair of braces. A brace without its partner is plain text."""
+    opened: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    for at, letter in enumerate(text):
+        if letter == "{":
+            opened.append(at)
+        elif letter == "}" and opened:
+            begin = opened.pop()
+            while pairs and pairs[-1][0] > begin:
+                pairs.pop()
+            pairs.append((begin, at + 1))
+    ends = [0, *(end for pair in pairs for end in pair), len(text)]
+    return [text[begin:end] for begin, end in pairwise(ends)]
+
+
+def _choices(part: str) -> list[str] | None:
+    """The texts between the bars of a pair of braces, those in inner braces left alone; ``None`` for plain text."""
+    if not (part.startswith("{") and part.endswith("}")):
+        return None
+    depth, texts = 0, [""]
+    for letter in part[1:-1]:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "|" and depth == 0:
+            texts.append("")
+        else:
+            texts[-1] += letter
+    return texts
 
 
 def read_rows(given: Prompts, place: str = FLAG) -> list[PromptRow]:

@@ -146,6 +146,19 @@ def test_a_place_that_takes_no_lora_is_refused(place):
         adapted(with_lora(), "", {"lora": place})
 
 
+def test_only_loaders_whose_model_makes_images_are_given_the_adapter():
+    """The checkpoint gives text encoder and autoencoder; other models find the background."""
+    graph = workflow()
+    graph["70"] = {"class_type": "UnetLoaderGGUF", "inputs": {"unet_name": "flux.gguf"}}
+    graph["80"] = {"class_type": "LoadRembgByBiRefNetModel", "inputs": {"model": "General"}}
+    graph["81"] = {"class_type": "GetMaskByBiRefNet", "inputs": {"model": ["80", 0], "images": ["8", 0]}}
+    graph["3"]["inputs"]["model"] = ["70", 0]
+    made = adapted(graph, "mine.safetensors")
+    added = {made[key]["inputs"]["model"][0]: key for key in made if key not in graph}
+    assert added.keys() == {"4", "70"} and made["3"]["inputs"]["model"] == [added["70"], 0]
+    assert made["6"]["inputs"]["clip"] == [added["4"], 1] and made["81"]["inputs"]["model"] == ["80", 0]
+
+
 def test_a_loader_of_an_extension_is_given_the_adapter_too():
     """The model of a node that is not ComfyUI's own, behind another node that changes it."""
     graph = workflow()
