@@ -118,11 +118,11 @@ class CurationStore(EventLog):
         Raises:
             UserError: it cannot be written. The store is still closed, and holds everything.
         """
-        if not self.is_in_place():
-            log.warning("%s was moved, renamed or deleted: manifest.json is not written there", self.output_dir)
-            return
         with self._saving():
-            self.write_manifest()
+            if self.is_in_place():
+                self.write_manifest()
+            else:
+                log.warning("%s was moved, renamed or deleted: manifest.json is not written there", self.output_dir)
 
     # --- recovery ---
 

@@ -168,7 +168,11 @@ class EventLog:
             ) from error
 
     def is_in_place(self) -> bool:
-        """Return whether the file is still where it was opened. A folder that was moved takes it along."""
+        """Return whether the file is still where it was opened. A folder that was moved takes it along.
+
+        Raises:
+            OSError: its disk does not answer.
+        """
         return (self.output_dir / self.FILE).is_file()
 
     def check_in_place(self) -> None:
@@ -181,8 +185,8 @@ class EventLog:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self.check_in_place()
         with self._saving():
+            self.check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield

@@ -200,10 +200,13 @@ class OpenFolder:
             close(handle)  # a cleanup took it for a stale file between these two lines
 
     def permit(self, name: str, rights: int) -> None:
-        """Set who may read and write a file, unless it is set already or the system has no such rights."""
+        """Set who may read and write a file, unless it is set already or the system has no such rights. Disks without
+        rights, and some in the network, refuse it: there it stays as it was created.
+        """
         if os.name != "nt" and stat.S_IMODE(self.stat(name).st_mode) != rights:
             place, at = self._at(name)
-            os.chmod(place, rights, **at)
+            with suppress(OSError):
+                os.chmod(place, rights, **at)
 
     def fsync(self, name: str | None = None) -> None:
         """Flush a file, or the names in the folder, to disk."""
