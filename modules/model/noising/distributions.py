@@ -18,7 +18,7 @@ Inverse = Callable[[torch.Tensor, float, float], torch.Tensor]
 
 POINTS = 4096
 _LEAST_EXPONENT = 1e-4
-_LEAST_FALL = 0.25
+_LEAST_FALL = 0.5
 
 
 def _uniform(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
