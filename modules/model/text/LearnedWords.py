@@ -98,7 +98,8 @@ class AddedRows:
         if not self.rows:
             yield ids_BL
             return
-        index_BL = self._looked_up(_counted(number < 0 for number in self.reads), index_BL)
+        # elsewhere there may be no row of this number
+        index_BL = self._looked_up(_counted(number < 0 for number in self.reads), index_BL).where(added_BL, 0)
 
         def replaced(_module: nn.Module, _args: Any, out_BLE: torch.Tensor) -> torch.Tensor:
             rows_NE = torch.cat([rows.to(out_BLE.device, out_BLE.dtype) for rows in self.rows])

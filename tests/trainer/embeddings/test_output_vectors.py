@@ -222,6 +222,18 @@ def test_two_words_keep_their_order() -> None:
     assert [int(place) for place in cond[PLACES][0] if place] == [4, 5, 6, 1, 2, 3]
 
 
+@pytest.mark.parametrize("outputs_first", [True, False])
+def test_a_word_of_each_kind_in_one_prompt(outputs_first: bool) -> None:
+    """The encoder reads the input vectors, and a * for each output vector."""
+    own = {"placeholder": "<dog-toy>", "token_count": 2, "initial_embedding_text": "cat dog"}
+    words = [OWN, own] if outputs_first else [own, OWN]
+    setup, model = learning(SD, embedding=words[0], additional_embeddings=[{**words[1], "train": False}])
+    cond = setup.encode_text(model, [f"a <dog-toy> a {WORD}", f"{WORD} <dog-toy>", WORD])
+    read = setup.encode_text(tiny_model(SD), ["a cat dog a * *", "* * cat dog", "* *"])
+    assert torch.equal(cond["hidden_BLE"], read["hidden_BLE"])
+    assert [places.nonzero()[:, 0].tolist() for places in cond[PLACES]] == [[5, 6], [1, 2], [1, 2]]
+
+
 LAYOUTS = ("KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA")
 
 
