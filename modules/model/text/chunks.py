@@ -199,13 +199,13 @@ def _filled(parts: Sequence[list[Tokens]], room: int) -> list[Tokens]:
                     chunks.append([])
                 chunks[-1].extend(word)
                 continue
-            rest = word
-            while rest:
+            done = 0
+            while done < len(word):
                 if len(chunks[-1]) == room:
                     chunks.append([])
                 free = room - len(chunks[-1])
-                chunks[-1].extend(rest[:free])
-                rest = rest[free:]
+                chunks[-1].extend(word[done : done + free])
+                done += free
     if len(chunks) > 1 and not chunks[-1]:
         chunks.pop()
     return chunks

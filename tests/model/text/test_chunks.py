@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from time import process_time
 from typing import Any
 
 import pytest
@@ -111,3 +112,12 @@ def test_prompts_do_not_depend_on_their_company() -> None:
     assert together == [in_chunks(tokenizer(), [prompt], ROOM, 3)[0] for prompt in prompts]
     assert [len(one.chunks) for one in together] == [1, 3, 1, 2, 3]
     assert [one.cut for one in together] == [False, False, False, False, True]
+
+
+def test_a_long_word_is_divided_in_a_time_that_grows_with_its_length() -> None:
+    words = "x" * 200_000  # a caption in a script without spaces, or a file of something else
+    known = tokenizer()
+    begun = process_time()
+    (made,) = in_chunks(known, [words], ROOM, 3)
+    assert [len(chunk) for chunk in made.chunks] == [ROOM] * 3 and made.cut
+    assert process_time() - begun < 5
