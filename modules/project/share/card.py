@@ -81,7 +81,7 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """What the model does, as Hugging Face calls it."""
+        """The task of the model in the terms of Hugging Face."""
         return "image-to-image" if self.edits else "text-to-image"
 
     @property
