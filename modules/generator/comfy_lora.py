@@ -1,4 +1,4 @@
-"""Where a ComfyUI workflow gets a LoRA: in the node that a person named, or after the nodes that load a model."""
+"""Puts a LoRA into a ComfyUI workflow: into the node that a person named, or after the nodes that load a model."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from safetensors.numpy import save_file
 
 from modules.generator import registry
 from modules.generator.ComfyUi import plain_graph
@@ -155,6 +157,21 @@ def test_one_instruction_and_five_sources_are_five_groups(project, capsys, monke
     told(capsys, "generate", project)
     second = [p for p in (project / "round-2" / "candidates").iterdir() if "source" not in p.name]
     assert sorted(source_of(path) for path in second) == sorted(2 * [*(kept - {held_out})])
+
+
+def test_a_published_adapter_is_one_for_edits_and_what_its_picture_shows_is_said(
+    project, capsys, monkeypatch, trains, drawer, tmp_path
+):
+    told(capsys, "generate", project, "--per-prompt", 2)
+    headless(monkeypatch, preferring(green), "pick", str(project))
+    trains("finish")
+    told(capsys, "train", project)
+    save_file({"a": np.ones(2, np.float32)}, project / "round-1" / "adapter.safetensors")
+    about = ("--title", "T", "--author", "A", "--license", "mit")
+    made = told(capsys, "publish", project, "--out", tmp_path / "out", *about)
+    assert "edits of your source images" in made["warning"]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert 'pipeline_tag: "image-to-image"' in card and "text-to-image" not in card
 
 
 def test_images_see_their_sources_at_the_size_of_the_training(project, capsys, monkeypatch, trains, drawer):

@@ -146,12 +146,12 @@ def _said_elsewhere(digest: str, liked: set[str], starred: set[str]) -> tuple[st
 
 
 def _said_in_file(path: Path) -> tuple[str, str] | None:
-    """The mark in the image or in the files next to it. The files take precedence, because they are newer: what they
-    say about a rating or a star replaces what the image says, even if it is no mark.
+    """The mark in the image or in the files next to it. The files take precedence, because they are newer: their
+    rating or star replaces that of the image, even if it does not count as a mark.
     """
     sidecars = (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp"))
-    beside = next((found for one in sidecars if (found := _rating(_beside(one), one.name))), None)
-    if beside is not None and (mark := _mark_of(beside)) is not None:
+    outside = next((found for one in sidecars if (found := _rating(_beside(one), one.name))), None)
+    if outside is not None and (mark := _mark_of(outside)) is not None:
         return mark
     star = _star(_beside(path.with_suffix(SWARM)))
     if star:
@@ -169,7 +169,7 @@ def _said_in_file(path: Path) -> tuple[str, str] | None:
         raise DataError(str(error)) from error
     if star is None and any(_star(text) for text in texts):
         return LIKE, "starred in SwarmUI"
-    inside = (_rating(one, "the file") for one in packets) if beside is None else ()
+    inside = (_rating(one, "the file") for one in packets) if outside is None else ()
     return next((mark for one in inside if one and (mark := _mark_of(one)) is not None), None)
 
 
@@ -183,7 +183,7 @@ def _beside(path: Path) -> str:
 
 
 def _star(text: str) -> bool | None:
-    """Whether SwarmUI's metadata have a star; ``None`` if they do not say."""
+    """Return whether SwarmUI's metadata have a star; ``None`` if they do not say."""
     found = _STARRED.search(text)
     return None if found is None else found[1] == "true"
 

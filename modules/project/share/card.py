@@ -69,6 +69,7 @@ class Facts:
         settings: values of ``SHOWN_SETTINGS`` in the last round's training.
         arena: result of the votes; ``None`` without votes.
         resolution: ``WIDTHxHEIGHT``.
+        edits: whether the model makes images from other images.
     """
 
     family: str
@@ -76,6 +77,12 @@ class Facts:
     settings: Mapping[str, Any]
     arena: Mapping[str, Any] | None
     resolution: str
+    edits: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The task of the model in the terms of Hugging Face."""
+        return "image-to-image" if self.edits else "text-to-image"
 
     @property
     def answers(self) -> int:
@@ -97,7 +104,7 @@ def tags(facts: Facts) -> list[str]:
     words = {"pairs": "preference-pairs", "taste": "learned-reward"}
     return [
         "lora",
-        "text-to-image",
+        facts.kind,
         "preference",
         "tastemaker",
         *sorted(words[k] for k in kinds if k in words),
@@ -133,7 +140,7 @@ def card(about: About, facts: Facts) -> str:
     header: dict[str, Any] = {
         "license": about.licence,
         "library_name": "diffusers",
-        "pipeline_tag": "text-to-image",
+        "pipeline_tag": facts.kind,
         "tags": tags(facts),
     }
     if about.base_name:

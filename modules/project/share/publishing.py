@@ -39,6 +39,7 @@ from modules.util.owned_files import Owned, shown
 
 COLUMNS = 6
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+OF_SOURCES = f"{PICTURE} and the thumbnail show edits of your source images: check that these may be shared"
 FILES = (ADAPTER, CARD, PICTURE, RESULT)
 Progress = Callable[[str], None]
 
@@ -90,7 +91,8 @@ def publish(
             temporary.write_text(_json(facts), encoding="utf-8")
         with fresh.write(CARD) as temporary:
             temporary.write_text(card(about, facts), encoding="utf-8")
-    return {"folder": os.fspath(out), "files": list(FILES), "adapter": one.name}
+    made = {"folder": os.fspath(out), "files": list(FILES), "adapter": one.name}
+    return {**made, "warning": OF_SOURCES} if project.file.edits else made
 
 
 def _check(about: About) -> None:
@@ -138,7 +140,7 @@ def _facts(project: Project, one: Round) -> Facts:
     if said is not None:
         said = {name: said[name] for name in ("votes", "decided", "win_rate", "interval")}
     width, height = (side or family.default_resolution for side in (image.width, image.height))
-    return Facts(family.label, rows, settings, said, f"{width}x{height}")
+    return Facts(family.label, rows, settings, said, f"{width}x{height}", project.file.edits)
 
 
 def _json(facts: Facts) -> str:

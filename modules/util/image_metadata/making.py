@@ -90,7 +90,7 @@ def read_making(path: str | os.PathLike[str]) -> Making:
 
 
 def _best(said: Sequence[Making]) -> Making:
-    """What counts of several texts of one image: the first, unless it was only added to what the program wrote."""
+    """Choose from several texts of one image: the first, unless it was only added to what the program wrote."""
     first = said[0]
     graph = next((one for one in said if one.graph is not None), None)
     if graph is not None:
