@@ -157,8 +157,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
-    usual = {name: value for name, value in defaults.items() if name != "optimizer"}
-    config = build(TrainConfig, made, "", notes, usual)
+    config = build(TrainConfig, made, "", notes, {**defaults, "optimizer": {}})
     _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
