@@ -228,11 +228,14 @@ def _output_format(full: Data, notes: Notes) -> str:
 
 
 def _adapter(full: Data, notes: Notes) -> Data:
-    """The size of an adapter, which has other names for OFT and LoKr, and the axis of DoRA where it acts."""
+    """The size of an adapter, which has other names for OFT and LoKr, and DoRA where it acts: there, other kinds of
+    adapters ignore it.
+    """
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "one setting for the size of every kind of adapter")
-    return {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
+    made: Data = {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
+    return made if full["peft_type"] == "LORA" else made | {"lora_decompose": False}
 
 
 def _decomposes(full: Data) -> bool:
