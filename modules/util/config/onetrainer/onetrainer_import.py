@@ -157,8 +157,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
-    usual = {name: value for name, value in defaults.items() if name != "optimizer"}
-    config = build(TrainConfig, made, "", notes, usual)
+    config = build(TrainConfig, made, "", notes, {**defaults, "optimizer": {}})
     _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
@@ -229,11 +228,14 @@ def _output_format(full: Data, notes: Notes) -> str:
 
 
 def _adapter(full: Data, notes: Notes) -> Data:
-    """The size of an adapter, which has other names for OFT and LoKr, and the axis of DoRA where it acts."""
+    """The size of an adapter, which has other names for OFT and LoKr, and DoRA where it acts: there, other kinds of
+    adapters ignore it.
+    """
     name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "one setting for the size of every kind of adapter")
-    return {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
+    made: Data = {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
+    return made if full["peft_type"] == "LORA" else made | {"lora_decompose": False}
 
 
 def _decomposes(full: Data) -> bool:

@@ -558,6 +558,13 @@ def test_samples_painted_into_an_image(tmp_path: Path) -> None:
     assert not any(note.changes_weights for note in notes if "samples" in note)
 
 
+@pytest.mark.parametrize("kind", ["LOHA", "LOKR", "OFT_2"])
+def test_a_switch_of_dora_that_other_kinds_of_adapters_ignore_is_off(kind: str, tmp_path: Path) -> None:
+    config, notes = load(tmp_path, training_method="LORA", peft_type=kind, lora_decompose=True)
+    assert config.lora_decompose is False and not find_problems(config).errors
+    assert not [note for note in notes if "lora_decompose" in note]
+
+
 def test_the_axis_of_dora_is_theirs_where_it_acts(tmp_path: Path) -> None:
     given = {"training_method": "LORA", "peft_type": "LORA", "lora_decompose": True}
     for changes, wanted in (
