@@ -24,13 +24,17 @@ class BothEnds:
         self.cover = tk.Label(
             entry, anchor="w", borderwidth=0, padx=0, pady=0, font=theme.fonts["text"], cursor="xterm"
         )
-        self.cover.bind("<Button-1>", lambda _event: entry.focus_set())
+        self.cover.bind("<Button-1>", lambda _event: self._take_focus())
         theme.on_change(self._colour, self.cover)
         self._colour()
         trace = variable.trace_add("write", lambda *_: self._soon())
         entry.bind("<Destroy>", lambda _event: variable.trace_remove("write", trace), add="+")
         for event in ("<FocusIn>", "<FocusOut>", "<Configure>"):
             entry.bind(event, lambda _event: self._soon(), add="+")
+
+    def _take_focus(self) -> str:
+        self._entry.focus_set()
+        return "break"  # otherwise the cover, which was clicked, would get the focus after all
 
     def _colour(self) -> None:
         palette = self._theme.palette

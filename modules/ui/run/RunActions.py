@@ -184,7 +184,8 @@ class RunActions:
         except UserError as error:
             self._ui.error(error)
             return
-        self._ui.status(words.COMMANDED[kind])
+        without = kind == "sample" and not self.control.has_prompts
+        self._ui.status(words.NOTHING_TO_SAMPLE if without else words.COMMANDED[kind])
 
     def pause_or_resume(self) -> None:
         """Pause or resume, whichever is possible now."""

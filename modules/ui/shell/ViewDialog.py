@@ -43,6 +43,8 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
         dialog.destroy()
         change(chosen, size)
 
+    for field in (looks, sizes, switch):
+        field.bind("<Return>", lambda _event: take())
     dialog.add_button("OK", take, accent=True)
     dialog.add_button("Cancel", dialog.cancel)
     dialog.present(looks)

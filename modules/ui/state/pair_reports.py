@@ -17,6 +17,7 @@ from modules.util.dpo_curation_util import check_dpo_pairs, dpo_concept_pairs, i
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.pairs.dpo_pair_check import PairCheck
+from modules.util.pairs.pair_concepts import CONCEPTS_NAME, concepts_here
 
 _VALIDATION = (ConceptType.DPO_CHOSEN_VAL, ConceptType.DPO_REJECTED_VAL)
 
@@ -118,9 +119,9 @@ def concepts_of_output(folder: Path) -> list[ConceptConfig]:
                 f"{folder} holds no finished pairs: there is no folder {name!r} in it",
                 hint="choose the output folder of the pair tool, after its last step",
             )
-    written = folder / "concepts.json"
+    written = folder / CONCEPTS_NAME
     if written.is_file():
-        return ConceptConfig.load_all(written)
+        return concepts_here(folder, ConceptConfig.load_all(written))
     made = []
     for kind, side in ((ConceptType.DPO_CHOSEN, "chosen"), (ConceptType.DPO_REJECTED, "rejected")):
         inner = folder / side / "train"

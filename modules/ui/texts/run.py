@@ -48,7 +48,7 @@ NO_PROMPT = "(no prompt)"
 BEFORE_AND_AFTER = "Left: before training. Right: with the adapter."
 SAMPLE_CAPTION = "{prompt}\nstep {step}"
 SAMPLE_TITLE = "{prompt}  \u2013  step {step}"
-NO_SAMPLES = "No samples yet. Add prompts on the Sampling page, then press \u201cSample now\u201d."
+NO_SAMPLES = "No samples yet. Add prompts on the Sampling page, then press Start: a running run keeps its prompts."
 SAMPLES_DUE = (
     "No samples yet. Training makes them when they are due. \u201cSample now\u201d makes them immediately."
 )
@@ -73,6 +73,9 @@ COMMANDED = {
     "resume": "Resuming",
     "save": "The model will be saved after this optimizer step",
 }
+NOTHING_TO_SAMPLE = (
+    "This run has no prompts. Stop it, add prompts on the Sampling page, then press Start to resume it"
+)
 CHECKING_AGAIN = "Checking the files again"
 STARTING = "Starting training in {folder}"
 START_CANCELLED = "The start was cancelled"

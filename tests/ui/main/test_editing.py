@@ -279,3 +279,13 @@ def test_what_contradicts_another_field_is_told_at_the_field(hands: Hands) -> No
     beta = hands.row("rlhf_dpo_beta")
     hands.wait(lambda: beta._fault is not None and beta._fault.winfo_viewable(), "the warning is not told")
     assert not beta.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
+
+
+def test_a_click_on_a_long_path_leads_into_its_field(hands: Hands) -> None:
+    row = hands.fill("workspace_dir", "/a/path/that/is/longer/than/its/field/" * 4)
+    entry = row.input.focus_widget
+    hands.focus(hands.row("seed").input.focus_widget)
+    (cover,) = (child for child in entry.winfo_children() if child.winfo_viewable())
+    hands.click(cover)
+    hands.expect_focus(entry)
+    hands.wait(lambda: not cover.winfo_viewable(), "the text stays covered")

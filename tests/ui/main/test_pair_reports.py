@@ -10,7 +10,9 @@ from PIL import Image
 from modules.ui.state.folder_stats import count_images, folder_stats, stats_lines
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concepts_of_output
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
+from modules.util.jsonio import write_json
 from tests.tools.pictures import damaged_avif, picture
 
 
@@ -80,6 +82,26 @@ def test_the_output_of_the_pair_tool_becomes_concepts(tmp_path: Path) -> None:
     made = concepts_of_output(tmp_path)
     assert [c.type.value for c in made] == ["DPO_CHOSEN", "DPO_REJECTED"]
     assert check_pairs(made)[0]
+
+
+@pytest.mark.parametrize("home", ["/nowhere/pairs/", "C:\\pairs\\"])
+def test_the_pairs_of_a_folder_that_was_moved_are_those_in_it(tmp_path: Path, home: str) -> None:
+    make(tmp_path / "chosen" / "train", 1)
+    make(tmp_path / "rejected" / "train", 1)
+
+    def listed(home: str) -> list[ConceptConfig]:
+        gap = home[-1]
+        return [
+            ConceptConfig(path=f"{home}chosen{gap}train", type=ConceptType.DPO_CHOSEN, source_path=f"{home}source"),
+            ConceptConfig(path=f"{home}rejected{gap}train", type=ConceptType.DPO_REJECTED),
+        ]
+
+    mine = ConceptConfig(path="/nowhere/regularisation")
+    write_json(tmp_path / "concepts.json", [one.to_dict() for one in (*listed(home), mine)])
+    assert concepts_of_output(tmp_path) == [*listed(f"{tmp_path}/"), mine]
+    both = [*listed(f"{tmp_path}/"), *listed(home)]
+    write_json(tmp_path / "concepts.json", [one.to_dict() for one in both])
+    assert concepts_of_output(tmp_path) == both
 
 
 def test_folder_statistics(tmp_path: Path) -> None:

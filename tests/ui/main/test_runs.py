@@ -86,6 +86,10 @@ def test_the_buttons_give_orders(open_window: OpenWindow) -> None:
     before = len(control.history.samples)
     hands.click(bar.buttons["sample"])
     hands.wait(lambda: len(control.history.samples) > before, "no sample is made")
+    hands.expect_status("This run has no prompts")
+    control.has_prompts = True
+    hands.click(bar.buttons["sample"])
+    hands.expect_status("Samples will be made")
     hands.click(bar.buttons["stop"])
     hands.wait(lambda: control.state == "stopped", "it does not stop")
     assert hands.dialogs() == []

@@ -95,16 +95,20 @@ def test_appearance_changes_what_is_open(hands: Hands) -> None:
     assert str(plot.cget("background")) == DARK.panel
 
 
-def test_the_view_window_by_keys(hands: Hands) -> None:
+@pytest.mark.parametrize(("key", "scale"), [("<Escape>", 100), ("<Return>", 110)])
+def test_the_view_window_by_keys(hands: Hands, key: str, scale: int) -> None:
     hands.window.open_view()
     hands.rest()
     window = hands.dialog()
     assert window.title() == "View"
     hands.wait(lambda: window.grab_status() == "local")
-    window.event_generate("<Escape>")
+    _, sizes = (child for child in window.body.winfo_children() if isinstance(child, ttk.Combobox))  # type: ignore[attr-defined]
+    sizes.set("110 %")
+    hands.focus(sizes)
+    hands.keys(key, to=sizes)
     hands.rest()
     assert not window.winfo_exists()
-    assert hands.window.memory.scale == 100
+    assert hands.window.memory.scale == scale
 
 
 def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None:
