@@ -162,6 +162,8 @@ class GenericTrainer:
         if self._parts is None:
             self.progress = self.progress if backup is None else backup.progress
             return FINISHED
+        if self.processes.world_size > 1:
+            self.processes.check_same_data(self.parts.loader.data_digest())
         for note in self.parts.handle.notes if self.parts.handle is not None else ():
             self.callback.warning(note)
         if backup is not None:
