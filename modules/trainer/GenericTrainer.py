@@ -381,6 +381,9 @@ class GenericTrainer:
         )
         if self._counters.undefined_steps <= self.config.nan_patience:
             self.callback.warning(where if partly else f"{where}; the step is skipped")
+            if partly and self.parts.ema is not None:
+                # most weights have moved, and the average follows them
+                self.parts.ema.update(self.progress.global_step)
             return
         self.parts.optimizer.zero_grad(set_to_none=True)
         self._backup()
