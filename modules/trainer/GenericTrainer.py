@@ -252,7 +252,7 @@ class GenericTrainer:
         if fault:
             raise fault
         self._note_average()
-        with parts.exported_weights():
+        with self._steps_kept(), parts.exported_weights():
             if parts.best is not None and parts.best.step is not None and self.processes.first:
                 # last of all, because neither the average nor the optimizer's view may come after it; only
                 # where it is saved

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.callbacks import Callback
+from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.resume.checkpoint import list_backups
+from modules.util.config.load import load_config
 from modules.util.errors import UserError
 from modules.util.files.output_place import output_place
 from modules.util.files.user_folder import settings_folder
@@ -138,6 +141,30 @@ class PutInTheWay(Callback):
     def step(self, *_: Any) -> None:
         self.path.parent.mkdir(exist_ok=True)
         self.path.write_text("mine")
+
+
+def test_what_was_learnt_is_kept_if_the_last_save_is_refused(tmp_path: Path) -> None:
+    class Growing(Callback):
+        """Makes a weight too large for 16 bits."""
+
+        trainer: Any = None
+
+        def step(self, progress: Any, metrics: Any, total: int, eta: float | None) -> None:
+            if progress.global_step == total:
+                self.trainer.parts.parameters[0].data.view(-1)[0] = 70000.0
+
+    listener = Growing()
+    path = write_config(tmp_path, epochs=1, output_dtype="FLOAT_16")
+    config = load_config(path)
+    run = RunDirectory(config.workspace_dir)
+    listener.trainer = GenericTrainer(config, run, listener)
+    with run.locked(), pytest.raises(UserError, match="1 number of .* cannot be saved in float16"):
+        listener.trainer.run()
+    assert not (tmp_path / "out.safetensors").exists()
+    assert len(list_backups(run.backup_dir)) == 1
+    run_here(path, "continue_last_backup=true", "output_dtype=BFLOAT_16")
+    saved = load_file(tmp_path / "out.safetensors")
+    assert max(float(tensor.abs().max()) for tensor in saved.values()) == 70144.0
 
 
 def test_what_is_put_in_the_way_during_a_run_stays_and_so_does_what_was_learnt(tmp_path: Path) -> None:
