@@ -159,7 +159,7 @@ class Remote(Generator):
 
 @contextmanager
 def _ended_as_stopped() -> Iterator[None]:
-    """Inside the block, SIGTERM is Ctrl+C, unless somebody else handles it: the other program would go on making an
+    """Inside the block, SIGTERM is Ctrl+C, unless somebody else handles it. Otherwise the other program would finish an
     image that nobody fetches.
     """
 

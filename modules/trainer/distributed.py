@@ -30,7 +30,7 @@ from modules.trainer.control.peer_messages import packed, unpacked
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost, PeerWatch
 from modules.util.device_names import listed
 from modules.util.display import counted
-from modules.util.errors import ConfigError, UserError
+from modules.util.errors import ConfigError, DataError, UserError
 
 # the others wait while the first process makes samples or is paused
 PATIENCE = timedelta(days=30)
@@ -345,6 +345,21 @@ class Processes:
             hasher.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         if self.broadcast(hasher.hexdigest()) != hasher.hexdigest():
             raise RuntimeError("the processes of this run start from different weights")
+
+
+    def check_same_data(self, digest: str) -> None:
+        """Raise ``DataError`` unless all processes have read the same data.
+
+        Args:
+            digest: identifies the data of this process.
+        """
+        if len(set(self.gather(digest))) > 1:
+            raise DataError(
+                "the processes of this run have read different images, captions, pairs or prompts: files changed while "
+                "it started",
+                "concepts",
+                "start it again when nothing changes them",
+            )
 
 
 def _joined(rank: int, world_size: int) -> Any:

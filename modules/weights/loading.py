@@ -442,7 +442,7 @@ def _filled(
             **types,
         )
     except torch.OutOfMemoryError:
-        # a graphics card that is full is no fault of the file
+        # the file is not at fault if the graphics card is full
         raise
     except (MemoryError, *expected) as error:
         if is_memory_full(error):

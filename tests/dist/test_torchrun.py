@@ -161,6 +161,17 @@ def test_auto_means_one_execution_mode_in_all_processes(tmp_path: Path) -> None:
     assert same_weights(tmp_path / "auto" / "out.safetensors", tmp_path / "named" / "out.safetensors")
 
 
+def test_processes_that_have_read_different_data_do_not_train(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_config(tmp_path / name, **COMMON, workspace_dir=str(tmp_path / "run"))
+    for side in ("chosen", "rejected"):
+        (tmp_path / "two" / "data" / side / "000.txt").write_text("another prompt", encoding="utf-8")
+    configs = [str(tmp_path / name / "config.json") for name in ("one", "two")]
+    with pytest.raises(AssertionError, match="processes of this run have read different images"):
+        run_group(tmp_path, ROOT / "tests" / "dist" / "other_data.py", *configs, timeout=60)
+    assert not any(event["kind"] == "step" for event in events(tmp_path / "run"))
+
+
 def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "data" / "chosen" / "000.txt").write_text("another prompt", encoding="utf-8")

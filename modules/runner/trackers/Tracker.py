@@ -13,6 +13,7 @@ from typing import Any
 
 from modules.runner.events import EventReader
 from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import read_status
 from modules.util.errors import UserError
 from modules.util.owned_files import shown
 
@@ -65,7 +66,8 @@ def step_of(event: Event) -> int:
 def follow_run(
     folder: Path, tracker: Tracker, wait: Callable[[], None] = lambda: time.sleep(POLL_SECONDS)
 ) -> int:
-    """Send all events of a run until it ends. Returns their number.
+    """Send all events of a run until it ends. Returns their number. The end of a killed run that nobody else records is
+    sent as well.
 
     Args:
         wait: called if there is nothing new.
@@ -77,6 +79,7 @@ def follow_run(
     if not run.events_path.is_file():
         raise UserError(f"there is no run in {shown(folder)}", "RUN", "name a folder with events.jsonl")
     reader, count, last, patience, over = EventReader(run.events_path), 0, "", PATIENCE, False
+    begun = False
     try:
         while True:
             # asked before the events are read, so that those of a run that ends meanwhile are not missed
@@ -85,11 +88,16 @@ def follow_run(
             for event in events:
                 tracker.take(event)
                 count, last = count + 1, event["kind"]
+                begun = begun or last == "run_started"
             if reader.at_end:
                 told = last == "run_finished"
                 # a watcher records the end of a killed run somewhat later
                 patience = patience - 1 if over and not told else PATIENCE
                 if (told and (over or run.is_mirror)) or not patience:
+                    if begun and not told and read_status(run).state == "died":
+                        # it was killed, and no watcher has recorded it
+                        tracker.take({"kind": "error", "category": "died"})
+                        tracker.take({"kind": "run_finished", "status": "failed"})
                     return count
                 wait()
             over = over and not events

@@ -153,6 +153,16 @@ def test_the_end_of_a_killed_run_is_waited_for_until_a_watcher_has_recorded_it(t
     assert [one["text"] for one in got] == ["a run: failed (killed) after 0 steps"]
 
 
+def test_a_killed_run_that_nobody_watches_is_reported(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with receiving() as (url, got), EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("run_started", total_steps=9, progress=progress(0))
+        writer.emit("step", progress=progress(3), metrics={})
+        assert follow_run(folder, Webhook(url, "a run"), lambda: None) == 2
+    assert [one["text"] for one in got] == ["a run: failed (died) after 3 steps"]
+
+
 def test_a_run_on_another_computer_is_followed_to_its_end(tmp_path):
     folder = tmp_path / "run"
     (folder / MIRROR).mkdir(parents=True)

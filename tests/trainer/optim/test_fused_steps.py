@@ -127,6 +127,39 @@ def test_several_processes_are_refused() -> None:
         check_settings(config, world_size=2)
 
 
+def test_the_average_follows_the_weights_that_take_a_step_without_others(tmp_path: Path) -> None:
+    concept = {"name": "all", "path": write_pairs(tmp_path / "data", 4)[0]["path"], "type": "STANDARD"}
+
+    class Spoiling(Callback):
+        """Makes the gradient of the first weight NaN from the second step on."""
+
+        trainer: Any = None
+
+        def __init__(self) -> None:
+            self.averages: list[list[torch.Tensor]] = []
+
+        def step(self, progress: TrainProgress, metrics: Any, total: int, eta: float | None) -> None:
+            (first, weight), (other, _), *_ = self.trainer.parts.named
+            if not self.averages:
+                weight.register_hook(lambda gradient: gradient * float("nan"))
+            state = self.trainer.parts.ema.state_dict()
+            self.averages.append([state[name].clone() for name in (first, other)])
+
+    listener = Spoiling()
+    config = load_config(write_config(
+        tmp_path, concepts=[concept], rlhf_enabled=False, training_method="FINE_TUNE", clip_grad_norm=0.0,
+        output_model_destination=str(tmp_path / "model"), output_model_format="DIFFUSERS", batch_size=1,
+        optimizer={"fused_back_pass": True}, nan_patience=9, ema="CPU", ema_update_step_interval=1,
+    ))  # fmt: skip
+    run = RunDirectory(config.workspace_dir)
+    listener.trainer = GenericTrainer(config, run, listener)
+    with run.locked():
+        listener.trainer.run()
+    assert len(listener.averages) > 2
+    for before, after in zip(listener.averages, listener.averages[1:], strict=False):
+        assert not torch.equal(before[1], after[1])
+
+
 def test_a_gradient_that_is_nan_is_named_with_what_happened_to_the_other_weights(tmp_path: Path) -> None:
     concept = {"name": "all", "path": write_pairs(tmp_path / "data", 2)[0]["path"], "type": "STANDARD"}
 
