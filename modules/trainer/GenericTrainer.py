@@ -162,6 +162,8 @@ class GenericTrainer:
         if self._parts is None:
             self.progress = self.progress if backup is None else backup.progress
             return FINISHED
+        if self.processes.world_size > 1:
+            self.processes.check_same_data(self.parts.loader.data_digest())
         for note in self.parts.handle.notes if self.parts.handle is not None else ():
             self.callback.warning(note)
         if backup is not None:
@@ -382,6 +384,9 @@ class GenericTrainer:
         )
         if self._counters.undefined_steps <= self.config.nan_patience:
             self.callback.warning(where if partly else f"{where}; the step is skipped")
+            if partly and self.parts.ema is not None:
+                # most weights have moved, and the average follows them
+                self.parts.ema.update(self.progress.global_step)
             return
         self.parts.optimizer.zero_grad(set_to_none=True)
         self._backup()
