@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -284,16 +286,23 @@ def test_mistakes_leave_nothing_behind(tmp_path, drawer, capsys, rows, more, mes
     assert not (tmp_path / "p").exists()
 
 
+def full(*paths: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize("there", [False, True])
-def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(tmp_path, drawer, capsys, there):
+def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(
+    tmp_path, drawer, capsys, there, monkeypatch
+):
     tasks = write_tasks(tmp_path / "photos")
     (tmp_path / "real.safetensors").write_bytes(b"x")
-    (tmp_path / "link.safetensors").symlink_to(tmp_path / "real.safetensors")
     folder = tmp_path / "projects" / "p"
     if there:
         folder.mkdir(parents=True)
-    said = refused(capsys, *new(folder, tasks, "--adapter", tmp_path / "link.safetensors"))
-    assert "not a plain file" in said
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        said = refused(capsys, *new(folder, tasks, "--adapter", tmp_path / "real.safetensors"))
+    assert "real.safetensors cannot be copied: No space left" in said
     assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
     # nor does a computer that was switched off keep the folder from being used
     left = folder / ".tastemaker-0123456789abcdef.tmp" / "sources"
