@@ -71,7 +71,7 @@ def first_line(error: BaseException) -> str:
 
 
 def system_refusal(error: OSError) -> str:
-    """What the system refused, and for which path."""
+    """The refusal of the system as text: the path, if there is one, and the reason."""
     place = error.filename2 or error.filename
     return f"{f'{place}: ' if place else ''}{error.strerror or error}"
 
