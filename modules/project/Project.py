@@ -302,7 +302,8 @@ class Project:
         path = user_path(name)
         if path.is_file():
             # with "..", a file outside would pass for one of the project
-            return Adapter(path.stem, Path(os.path.normpath(path.absolute())))
+            folder = path.parent.resolve() if ".." in path.parts else path.parent.absolute()
+            return Adapter(path.stem, folder / path.name)
         raise DataError(
             f"there is no adapter {name!r} here",
             hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",

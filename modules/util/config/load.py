@@ -20,6 +20,7 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
     optimizer_rules,
     sample_rules,
 )
+from modules.util.config.rules.idle import idle_settings
 from modules.util.config.rules.rules import Problems, run_rules
 from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.TrainConfig import IMPORT_IT, TrainConfig, refuse_other_programs
@@ -38,10 +39,13 @@ def find_problems(config: TrainConfig) -> Problems:
 
 
 def check_config(config: TrainConfig) -> list[str]:
-    """Raise the faults of ``find_problems`` (a single one as it is, several together); return the warnings."""
+    """Raise the faults of ``find_problems`` (a single one as it is, several together); return the warnings, and the
+    settings that were set but have no effect.
+    """
     problems = find_problems(config)
     raise_all(problems.errors, f"the config has {len(problems.errors)} faults")
-    return [str(warning) for warning in problems.warnings]
+    idle = idle_settings(config, [warning.field for warning in problems.warnings])
+    return [str(warning) for warning in (*problems.warnings, *idle)]
 
 
 def read_config(data: Mapping[str, Any], model: type[Config] = TrainConfig) -> Config:  # type: ignore[assignment]

@@ -229,7 +229,12 @@ def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
         rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``.
         value_of: the current value (or choice, as text) at a path.
     """
-    return all(_holds(value_of(name), wanted) is not negated for negated, name, wanted in _conditions(rule))
+    return not unmet(rule, value_of)
+
+
+def unmet(rule: str, value_of: Callable[[str], Any]) -> list[str]:
+    """The settings whose values hide a field with visibility ``rule``. Arguments as for ``is_visible``."""
+    return [name for negated, name, wanted in _conditions(rule) if _holds(value_of(name), wanted) is negated]
 
 
 def _conditions(rule: str) -> list[tuple[bool, str, str | None]]:

@@ -67,7 +67,10 @@ def test_a1111_in_every_container(data: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["utf-16-be", "utf-16-le"])
-@pytest.mark.parametrize("prompt", ["あかいきつね", "赤い狐", "un renard rouge", "füchse\nim wald"])
+@pytest.mark.parametrize(
+    "prompt",
+    ["あかいきつね", "赤い狐", "un renard rouge", "füchse\nim wald", "山上", "“あか”", "《あか》"],
+)
 def test_utf16_is_not_mistaken_for_utf8(prompt: str, code: str) -> None:
     assert decode_user_comment(f.comment(prompt, code), "<" if code == "utf-16-le" else ">") == prompt
 

@@ -157,7 +157,9 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
-    config = build(TrainConfig, made, "", notes, {**defaults, "optimizer": {}})
+    config = build(
+        TrainConfig, made, "", notes, {**defaults, "optimizer": {}, "lora_rank": defaults[_name_of_size(full)]}
+    )
     _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
@@ -191,7 +193,7 @@ def import_onetrainer_samples(
         made = {name: value for name, value in full.items() if name in SampleConfig.model_fields}
         made |= import_painting(full, family, where, notes) | import_reading(full, family, where, notes)
         notes.differences(data, defaults, {*SampleConfig.model_fields, SWITCH}, where)
-        return build(SampleConfig, made, where, notes)
+        return build(SampleConfig, made, where, notes, defaults)
 
     return _import_list(source, "samples", "OneTrainer sample list", import_sample)
 
@@ -231,11 +233,15 @@ def _adapter(full: Data, notes: Notes) -> Data:
     """The size of an adapter, which has other names for OFT and LoKr, and DoRA where it acts: there, other kinds of
     adapters ignore it.
     """
-    name = {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
+    name = _name_of_size(full)
     if name != "lora_rank":
         notes.moved(name, full[name], f"lora_rank = {full[name]}", "one setting for the size of every kind of adapter")
     made: Data = {"lora_rank": full[name]} | ({_AXIS: full[_AXIS]} if _decomposes(full) else {})
     return made if full["peft_type"] == "LORA" else made | {"lora_decompose": False}
+
+
+def _name_of_size(full: Data) -> str:
+    return {"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")
 
 
 def _decomposes(full: Data) -> bool:

@@ -116,7 +116,6 @@ class ProjectSection(BaseConfig):
         6006,
         ge=1,
         le=65535,
-        visible="tensorboard",
         free=True,
         title="TensorBoard port",
         group="Logging",

@@ -26,6 +26,8 @@ _NAMES = {
     0x9286: "usercomment",
     0x9C9C: "xpcomment",
 }
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r")
+_LEAST_BYTES = 12
 _NUMBERS = ("width", "height", "orientation")
 _UNIT = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 
@@ -138,12 +140,15 @@ def _narrow(raw: bytes) -> str:
 
 
 def _is_utf8(raw: bytes) -> bool:
-    """Return whether a text said to be Unicode is UTF-8 with a space or a new line.
+    """Return whether a text said to be Unicode is UTF-8 with a space or a new line inside.
 
-    In UTF-16, each of these has a zero byte, and other characters are hardly ever valid UTF-8 throughout.
+    In UTF-16, each of these has a zero byte, and six other characters are hardly ever valid UTF-8 throughout, without
+    control characters.
     """
-    text = raw.rstrip(b"\0")
-    if min(text, default=0) < ord("\t") or not (b" " in text or b"\n" in text):
+    text = raw.rstrip(b"\0").strip()
+    if _CONTROLS & set(text) or not (b" " in text or b"\n" in text):
+        return False
+    if len(text) < _LEAST_BYTES and len(raw) % 2 == 0:
         return False
     try:
         text.decode("utf-8")

@@ -396,6 +396,10 @@ def test_values_that_cannot_be_read_become_the_defaults_of_onetrainer(tmp_path: 
     assert config.epochs == 100
     assert about(notes) == sorted(wrong)
     assert all("instead, the default there" in note for note in notes)
+    config, _ = load(tmp_path, {"training_method": "LORA", **LISTS, "peft_type": "OFT_2", "oft_block_size": "abc"})
+    assert config.lora_rank == 32
+    samples, _ = import_onetrainer_samples([{"prompt": "a", "width": "abc"}], ModelType.STABLE_DIFFUSION_21)
+    assert samples[0].width == 768
 
 
 def test_sample_defaults_depend_on_the_model(tmp_path: Path) -> None:
