@@ -303,10 +303,9 @@ class Project:
         if path.is_file():
             # with "..", a file outside would pass for one of the project
             return Adapter(path.stem, Path(os.path.normpath(path.absolute())))
-        raise DataError(
-            f"there is no adapter {name!r} here",
-            hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",
-        )
+        start = ["start"] if self.file.model.adapter else []
+        known = ["base", *start, *trained, *(["last"] if start or trained else [])]
+        raise DataError(f"there is no adapter {name!r} here", hint=f"known: {', '.join(known)}, or a file")
 
     @property
     def newest(self) -> Adapter:
