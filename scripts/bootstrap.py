@@ -160,7 +160,7 @@ def install(root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False) -
     stamp = venv / STAMP
     if stamp.is_file():
         stamp.write_text("")
-    say("installing packages (the first time this downloads a few hundred MB; with a GPU, some GB)")
+    say("installing packages (the first time this downloads up to several GB)")
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
     for path in requirement_files(root, dev, gpu):
         command += ["--requirement", str(path)]

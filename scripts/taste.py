@@ -363,14 +363,15 @@ def lines(result: Json) -> str:
         + (f"\n  {row['arena']['sentence']}" if row["arena"] else "")
         for number, row in enumerate(result.get("rounds", []), start=1)
     ]
-    rows += [f"{name}: {_line(value)}" for name, value in result.items() if name != "rounds"]
+    rest = {name: value for name, value in result.items() if name != "rounds" and value is not None}
+    rows += [f"{name}: {_line(value)}" for name, value in rest.items()]
     return "\n".join(rows)
 
 
 def _line(value: Any, margin: str = "\n  ") -> str:
     """Format a value of a result; nested values are indented below its name."""
     if isinstance(value, dict):
-        said = {name: one for name, one in value.items() if one not in ("", [], {})}
+        said = {name: one for name, one in value.items() if one not in (None, "", [], {})}
         return "".join(f"{margin}{name}: {_line(one, margin + '  ')}" for name, one in said.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 

@@ -304,10 +304,9 @@ class Project:
             # with "..", a file outside would pass for one of the project
             folder = path.parent.resolve() if ".." in path.parts else path.parent.absolute()
             return Adapter(path.stem, folder / path.name)
-        raise DataError(
-            f"there is no adapter {name!r} here",
-            hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",
-        )
+        start = ["start"] if self.file.model.adapter else []
+        known = ["base", *start, *trained, *(["last"] if start or trained else [])]
+        raise DataError(f"there is no adapter {name!r} here", hint=f"known: {', '.join(known)}, or a file")
 
     @property
     def newest(self) -> Adapter:

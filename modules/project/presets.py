@@ -125,10 +125,17 @@ def round_config(
         pairs: number of training pairs.
         overrides: ``name=value`` texts of the person, which take precedence.
     """
-    preset = find_preset(file)
-    begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
-    follows = from_data(begin, file, pairs)
-    return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
+    follows = _from_data(file, names, pairs, overrides)
+    return load_layered(find_preset(file), None, [*_texts(names), *_texts(follows), *overrides], check=False)
+
+
+def chosen_from_data(
+    file: ProjectFile, names: dict[str, Any], pairs: int, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of ``round_config`` that follow from the data, without those that the person set."""
+    set_by_hand = _set_by_hand(overrides)
+    follows = _from_data(file, names, pairs, overrides)
+    return {name: value for name, value in follows.items() if name not in set_by_hand}
 
 
 TASTE_SHARE, AGAIN_SHARE = 0.75, 0.25
@@ -155,7 +162,7 @@ def taste_config(
     follows = {**_sizes(file), "epochs": max(1, round(begin.epochs * share))}
     if file.image.cfg is not None:
         follows["rlhf_rollout_cfg_scale"] = file.image.cfg
-    if file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1:
+    if "batch_size" not in _set_by_hand(overrides) and _needs_batches_of_one(file, begin):
         follows |= {
             "batch_size": 1,
             "gradient_accumulation_steps": begin.batch_size * begin.gradient_accumulation_steps,
@@ -184,20 +191,35 @@ def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) ->
     return load_layered(None, path, [*_texts(names), *overrides], check=False)
 
 
-def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, Any]:
+def _from_data(
+    file: ProjectFile, names: dict[str, Any], pairs: int, overrides: Sequence[str]
+) -> dict[str, Any]:
     """Values derived from the number of pairs, the image size and the card."""
+    begin: TrainConfig = load_layered(find_preset(file), None, [*_texts(names), *overrides], check=False)
+    set_by_hand = _set_by_hand(overrides)
     made = _sizes(file)
-    batch, group = begin.batch_size, begin.batch_size * begin.gradient_accumulation_steps
-    if file.card <= SMALL_CARD and begin.train_device != "cpu" and batch > 1:
-        batch = 1
-    batch = min(batch, pairs)
+    batch, accumulation = begin.batch_size, begin.gradient_accumulation_steps
+    group = batch * accumulation
+    if "batch_size" not in set_by_hand:
+        if _needs_batches_of_one(file, begin):
+            batch = 1
+        batch = min(batch, pairs)
     if batch != begin.batch_size:
         made["batch_size"] = batch
-        made["gradient_accumulation_steps"] = group = max(1, min(group, pairs) // batch)
-        group *= batch
+        if "gradient_accumulation_steps" not in set_by_hand:
+            made["gradient_accumulation_steps"] = accumulation = max(1, min(group, pairs) // batch)
+        group = batch * accumulation
     steps = STEPS_FOR_100_PAIRS * math.sqrt(max(pairs, FEWEST_PAIRS) / 100.0)
     made["epochs"] = min(MOST_EPOCHS, max(FEWEST_EPOCHS, round(steps * group / max(1, pairs))))
     return made
+
+
+def _needs_batches_of_one(file: ProjectFile, begin: TrainConfig) -> bool:
+    return file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1
+
+
+def _set_by_hand(overrides: Sequence[str]) -> set[str]:
+    return {text.partition("=")[0].strip() for text in overrides}
 
 
 def _sizes(file: ProjectFile) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.curation.commands import finalize
-from modules.project.presets import again_config, find_preset, from_data, round_config, taste_config
+from modules.project.presets import again_config, chosen_from_data, find_preset, round_config, taste_config
 from modules.project.Project import Project
 from modules.project.Round import Round
 from modules.project.taste_head import TasteHead, judged_rounds, learn_taste
@@ -169,8 +169,8 @@ def _prepare_pairs(
         return _resumed(one, names(project.folder), overrides, say)
     config = round_config(project.file, names(project.folder), pairs, overrides)
     one.write_config(round_config(project.file, names(None), pairs, overrides).sparse_dict())
-    follows = from_data(config, project.file, pairs)
-    said = ", ".join(f"{name} {value}" for name, value in follows.items())
+    chosen = chosen_from_data(project.file, names(project.folder), pairs, overrides)
+    said = ", ".join(f"{name} {value}" for name, value in chosen.items())
     known = find_preset(project.file).relative_to(PRESETS)
     say(f"{one.name}: {counted(pairs, 'pair')}, preset {known}, chosen from the data: {said}")
     return config

@@ -32,6 +32,7 @@ _OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """The oldest driver that any CUDA of a major version works with (NVIDIA's CUDA release notes, minor version
 compatibility)."""
 _CUDA_OF_TORCH = re.compile(r"""^cuda[^=\n]*=\s*['"](\d+)\.(\d+)['"]""", re.MULTILINE)
+_BUILD_OF_TORCH = re.compile(r"""^__version__ = ['"]([^'"]+)['"]""", re.MULTILINE)
 _DRIVER = re.compile(r"driver (\d{1,5})(?:\.\d+)*\Z")
 _PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^\s#;]+)")
 
@@ -132,7 +133,7 @@ def _card() -> Finding:
         )
     found = f"{'; '.join(cards)}; torch {torch}"
     if "+cpu" in torch:
-        cure = "torch is built without CUDA: reinstall it for your driver as https://pytorch.org says"
+        cure = "torch is built without CUDA: docs/installing.md says how to replace it"
         return Finding("graphics card", FAULT, found, cure)
     return _driver(cards, found)
 
@@ -165,12 +166,14 @@ def _driver(cards: list[str], found: str) -> Finding:
 
 def _cuda_of_torch() -> tuple[int, int] | None:
     """The CUDA version that torch is built with, without importing it; ``None`` if it says none."""
+    match = _CUDA_OF_TORCH.search(_version_file_of_torch())
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _version_file_of_torch() -> str:
     spec = importlib.util.find_spec("torch")
     place = None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
-    if place is None or not place.is_file():
-        return None
-    match = _CUDA_OF_TORCH.search(place.read_text(encoding="utf-8", errors="replace"))
-    return (int(match[1]), int(match[2])) if match else None
+    return "" if place is None or not place.is_file() else place.read_text(encoding="utf-8", errors="replace")
 
 
 def _nvidia() -> list[str] | None:
@@ -195,10 +198,13 @@ def _nvidia() -> list[str] | None:
 
 
 def _version(package: str) -> str:
+    """The installed version. That of torch names its build, which the metadata of some wheels leave out."""
     try:
-        return metadata.version(package)
+        version = metadata.version(package)
     except metadata.PackageNotFoundError:
         return "missing"
+    build = _BUILD_OF_TORCH.search(_version_file_of_torch()) if package == "torch" else None
+    return build[1] if build and build[1].startswith(f"{version}+") else version
 
 
 def _disk() -> Finding:

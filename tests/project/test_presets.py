@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modules.project import presets
-from modules.project.presets import find_preset, round_config, taste_config
+from modules.project.presets import chosen_from_data, find_preset, round_config, taste_config
 from modules.project.ProjectFile import CARDS, ProjectFile
 from modules.spec.registry import FAMILIES
 from modules.trainer.online.settings import create_sampler
@@ -117,6 +117,31 @@ def test_what_follows_from_the_data():
     assert round_config(project(image={"width": 768, "height": 512}), {}, 60, []).resolution == "640"
     assert round_config(project(), {}, 60, ["epochs=3"]).epochs == 3
     assert round_config(project(card=24), {}, 2, []).batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "batch", "accumulation"),
+    [("epochs=3", 1, 4), ("batch_size=4", 4, 1), ("gradient_accumulation_steps=2", 1, 2)],
+)
+def test_a_set_batch_is_not_multiplied_by_what_the_card_would_need(override, batch, accumulation):
+    file = project(card=8)
+    config = round_config(file, {}, 60, [override])
+    assert (config.batch_size, config.gradient_accumulation_steps) == (batch, accumulation)
+    steps = config.epochs * 60 / (batch * accumulation)
+    assert "epochs" in override or 100 < steps < 130, "about as many as the data asks for"
+
+
+def test_a_batch_set_for_a_learned_taste_keeps_the_accumulation_of_the_preset():
+    config = taste_config(project(card=8), {}, 60, ["batch_size=4"])
+    usual = taste_config(project(card=24), {}, 60, [])
+    assert (config.batch_size, config.gradient_accumulation_steps) == (4, usual.gradient_accumulation_steps)
+
+
+def test_only_values_that_the_run_uses_are_named_as_chosen_from_the_data():
+    chosen = chosen_from_data(project(card=8), {}, 60, [])
+    assert (chosen["batch_size"], chosen["gradient_accumulation_steps"]) == (1, 4)
+    assert {"epochs", "resolution"} <= chosen.keys()
+    assert "epochs" not in chosen_from_data(project(card=8), {}, 60, ["epochs=3"])
 
 
 def test_a_preset_that_changes_is_read_again(tmp_path, monkeypatch):

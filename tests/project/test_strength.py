@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import taste
 from tests.project.simulated import refused, told
 
 
@@ -61,3 +62,22 @@ def test_an_at_sign_in_the_path_of_a_file_is_no_strength(project, tmp_path, caps
     assert (kept.read_text(), plan["strength"]) == ("mine", 0.5)
     assert told(capsys, "generate", project, "--adapter", file, "--strength", "0.5")["made"] == 0
     assert "'strong' is not a strength" in refused(capsys, "generate", project, "--adapter", f"{file}@strong")
+
+
+def test_a_name_that_is_none_is_answered_with_those_that_are(project, tmp_path, prompts_file, capsys):
+    said = refused(capsys, "generate", project, "--adapter", "last")
+    assert "there is no adapter 'last' here" in said and "known: base, or a file" in said
+    told(
+        capsys, "new", tmp_path / "begun", "--prompts", prompts_file, "--base-model", "resources/demo_model",
+        "--adapter", tmp_path / "mine.safetensors",
+    )  # fmt: skip
+    assert "known: base, start, last, or a file" in refused(
+        capsys, "generate", tmp_path / "begun", "--adapter", "round-1"
+    )
+
+
+def test_what_a_result_does_not_have_is_not_printed(project, capsys):
+    capsys.readouterr()
+    assert taste.main(["describe", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert "a drawer" in said and "None" not in said

@@ -156,6 +156,20 @@ def test_the_driver_is_compared_with_the_cuda_of_torch(
     assert bool(finding.cure) is (state != "good")
 
 
+def test_a_torch_of_the_package_index_without_cuda_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its wheels for Windows have no CUDA, and the version in their metadata does not say so."""
+    say(monkeypatch, "NVIDIA GeForce RTX 4090, 24564, 580.65\n")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.13.0")
+    place = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: place)
+    (tmp_path / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")
+    finding = doctor._card()
+    assert (finding.state, "without CUDA" in finding.cure) == ("fault", True)
+    assert "torch 2.13.0+cpu" in finding.found
+
+
 def test_the_cuda_of_torch_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     place = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
