@@ -130,6 +130,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     given = upgrade_train(data)
     defaults = _defaults()["train"]
     full = merge(defaults, given)
+    full |= _limit_of_gradients(full)
     family, chosen = offered(full, defaults, notes, lenient)
     made: Data = {
         name: _DTYPES.get(value, value) if isinstance(value, str) else value
@@ -204,6 +205,13 @@ def import_onetrainer_list(
     if isinstance(data, list) and any(isinstance(item, Mapping) and "prompt" in item for item in data):
         return import_onetrainer_samples(data)
     return import_onetrainer_concepts(data if isinstance(data, list) else path)
+
+
+def _limit_of_gradients(full: Data) -> Data:
+    """An infinite norm, which means no clipping there, as our 0."""
+    limit = full["clip_grad_norm"]
+    infinite = isinstance(limit, (str, float)) and str(limit).strip().lower() in ("inf", "+inf", "infinity")
+    return {"clip_grad_norm": 0.0} if infinite else {}
 
 
 # -- parts of a config -------------------------------------------------------------------------------------
