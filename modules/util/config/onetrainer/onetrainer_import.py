@@ -137,6 +137,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         for name, value in full.items()
         if name in TrainConfig.model_fields and name not in _SPECIAL
     }
+    full |= _counts(full, defaults)
     made |= {
         "model_type": family.value,
         **{name: value for name, value in chosen.items() if name not in PARTS},
@@ -212,6 +213,13 @@ def _limit_of_gradients(full: Data) -> Data:
     limit = full["clip_grad_norm"]
     infinite = isinstance(limit, (str, float)) and str(limit).strip().lower() in ("inf", "+inf", "infinity")
     return {"clip_grad_norm": 0.0} if infinite else {}
+
+
+def _counts(full: Data, defaults: Mapping[str, Any]) -> Data:
+    """The numbers that other settings depend on, as the config will have them: faulty ones are replaced there."""
+    names = ("epochs", "gradient_accumulation_steps")
+    config = build(TrainConfig, {name: full[name] for name in names}, "", Notes(), defaults)
+    return {name: getattr(config, name) for name in names}
 
 
 # -- parts of a config -------------------------------------------------------------------------------------
