@@ -54,9 +54,9 @@ Options = argparse.Namespace
 
 def describer(options: Options) -> Captioner:
     from modules.captioner.TransformersCaptioner import TransformersCaptioner
-    from modules.trainer.distributed import choose_device
+    from modules.trainer.distributed import choose_only_device
 
-    device = choose_device(options.device)
+    device = choose_only_device(options.device)
     return TransformersCaptioner(
         str(options.model), options.prompt or "", DTYPES[options.dtype], device, options.length
     )
@@ -67,9 +67,9 @@ def tagger(options: Options) -> Captioner:
     import torch
 
     from modules.captioner.Tagger import Tagger, TagRules, can_run_on
-    from modules.trainer.distributed import choose_device
+    from modules.trainer.distributed import choose_only_device
 
-    device = choose_device(options.device)
+    device = choose_only_device(options.device)
     if options.device == "auto" and not can_run_on(options.model, device):
         print(
             "the tagger runs on the CPU: the installed onnxruntime cannot use the graphics card", flush=True

@@ -41,9 +41,9 @@ def by_colour(options: Options) -> Select:
 
 def by_words(options: Options) -> Select:
     from modules.captioner.Segmenter import Segmenter
-    from modules.trainer.distributed import choose_device
+    from modules.trainer.distributed import choose_only_device
 
-    device = choose_device(options.device)
+    device = choose_only_device(options.device)
     return Segmenter(str(options.model), options.prompt, options.threshold, device).select
 
 
@@ -55,9 +55,9 @@ def check_words(options: Options) -> None:
 
 def by_background(options: Options) -> Select:
     from modules.captioner.Subject import Subject
-    from modules.trainer.distributed import choose_device
+    from modules.trainer.distributed import choose_only_device
 
-    return Subject(str(options.model), options.threshold, choose_device(options.device)).select
+    return Subject(str(options.model), options.threshold, choose_only_device(options.device)).select
 
 
 def check_threshold(options: Options) -> None:

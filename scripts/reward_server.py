@@ -37,7 +37,7 @@ from modules.reward.base import (  # noqa: E402
 )
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
-from modules.trainer.distributed import choose_device  # noqa: E402
+from modules.trainer.distributed import choose_only_device  # noqa: E402
 from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
@@ -356,20 +356,6 @@ def checked_token(host: str) -> str | None:
     return token or None
 
 
-def checked_device(name: str) -> torch.device:
-    """The device of this name. Raises ``ConfigError`` if this computer does not have it, or for a list."""
-    if "," in name:
-        raise ConfigError(
-            f"{name!r} lists several devices, and a server uses one",
-            "--device",
-            "give one device, and start a server with a port of its own for each of the others",
-        )
-    try:
-        return choose_device(name)
-    except ConfigError as error:
-        raise ConfigError(error.message, "--device", error.hint) from error
-
-
 def serve(options: argparse.Namespace) -> None:
     params = parse_json(options.params, "--params")
     if not isinstance(params, dict):
@@ -381,7 +367,8 @@ def serve(options: argparse.Namespace) -> None:
         raise ConfigError("a certificate and its key belong together", "--certificate")
     token = checked_token(options.host)
     reward = create_reward(options.reward, params)
-    reward.load(checked_device(options.device))
+    hint = "give one device, and start a server with a port of its own for each of the others"
+    reward.load(choose_only_device(options.device, hint))
     limits = Limits(options.max_megabytes * 1024**2, options.max_images, options.max_pixels)
     config = uvicorn.Config(
         create_app(reward, limits, token),

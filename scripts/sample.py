@@ -488,9 +488,9 @@ def teller_of(options: argparse.Namespace) -> Callable[[str], None]:
 
 def place_of(options: argparse.Namespace) -> tuple[torch.device, str]:
     """The device, and the number format there."""
-    from modules.trainer.distributed import choose_device
+    from modules.trainer.distributed import choose_only_device
 
-    device = choose_device(options.device)
+    device = choose_only_device(options.device)
     usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
     return device, options.dtype or usual
 

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:
 
 from modules.arena.Arena import USUAL_VOTES, Arena, Ballot  # noqa: E402
 from modules.arena.ArenaServer import ArenaServer  # noqa: E402
-from modules.arena.Contestant import Contestant  # noqa: E402
+from modules.arena.folders import contestants_of_folders  # noqa: E402
 from modules.arena.VoteStore import VoteStore  # noqa: E402
 from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
@@ -260,8 +260,8 @@ def run_publish(options: Options, progress: ProgressLine) -> Json:
     return {**made, "next": "look at the folder; to upload it, run publish again with --upload OWNER/NAME"}
 
 
-def folders_between(text: str) -> list[Contestant]:
-    """Parse ``[NAME=]FOLDER,[NAME=]FOLDER`` into contestants."""
+def folders_between(text: str) -> list[tuple[str, Path]]:
+    """Parse ``[NAME=]FOLDER,[NAME=]FOLDER`` into names and folders."""
     found = []
     for part in text.split(","):
         name, equals, folder = part.strip().rpartition("=")
@@ -271,7 +271,7 @@ def folders_between(text: str) -> list[Contestant]:
             raise UserError(
                 f"{part!r} is not NAME=FOLDER", "--between", "for example before=FOLDER,after=FOLDER"
             )
-        found.append(Contestant.of_folder(name, name, place))
+        found.append((name, place))
     return found
 
 
@@ -286,8 +286,10 @@ def arena_of(options: Options, progress: ProgressLine) -> Iterator[Arena]:
         return
     if not options.between:
         raise UserError(f"{options.dir} is not a project", "--between", "name the folders to compare")
-    with VoteStore(options.dir / ARENA) as store:
-        yield Arena(store, folders_between(options.between), options.seed, options.votes)
+    named, place = folders_between(options.between), options.dir / ARENA
+    with VoteStore(place) as store:
+        contestants = contestants_of_folders(named, place, progress.end)
+        yield Arena(store, contestants, options.seed, options.votes)
 
 
 def run_compare(options: Options, progress: ProgressLine) -> Json | None:

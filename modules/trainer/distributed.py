@@ -74,6 +74,23 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
+def choose_only_device(name: str, hint: str = "give one device") -> torch.device:
+    """The device that ``--device`` names, for a command that uses one.
+
+    Args:
+        hint: what to do if several are listed.
+
+    Raises:
+        ConfigError: this machine does not have it, or several are listed.
+    """
+    if len(listed(name)) > 1:
+        raise ConfigError(f"{name!r} lists several devices, but one is used", "--device", hint)
+    try:
+        return choose_device(name)
+    except ConfigError as error:
+        raise ConfigError(error.message, "--device", error.hint) from error
+
+
 def check_devices(name: str, processes: int) -> None:
     """Check that the devices of a run of several processes exist and that each has its process.
 
@@ -157,7 +174,7 @@ def where_there_is_room(
     Raises:
         ConfigError: this machine does not have the device. UserError: it has too little memory.
     """
-    device = choose_device(name)
+    device = choose_only_device(name)
     try:
         return work(device)
     except torch.OutOfMemoryError as error:

@@ -49,6 +49,7 @@ from scripts.benchmarks._taste_spec import (  # noqa: E402
     load_tastes,
     part_file,
     parts_of,
+    row_file,
 )
 from scripts.demo.best_of_n import best_of_n  # noqa: E402
 from scripts.demo.few_picks import learning_settings  # noqa: E402
@@ -460,7 +461,7 @@ def do(told: Mapping[str, Any]) -> None:
         else:
             rows = run_rounds(work, cells, taste, Path(folder))
         for cell, row in rows:
-            write_json(work / "rows" / f"{cell.key}.json", row)
+            write_json(row_file(work, cell, told["taste_file"]), row)
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,6 +150,16 @@ def parts_of(kind: str, answers: int) -> int:
 
 def part_file(work: Path, seed: int, kind: str, part: int) -> Path:
     return work / f"seed-{seed}" / f"{kind}-{part:03d}.npy"
+
+
+def row_file(work: Path, cell: Cell, tastes: str | None) -> Path:
+    """The file of a row. Rows of tastes of one's own belong to the content of the file that defines these.
+
+    Args:
+        tastes: that file.
+    """
+    own = "" if tastes is None or cell.taste in TASTES else f"--{sha256(Path(tastes).read_bytes()).hexdigest()[:12]}"
+    return work / "rows" / f"{cell.key}{own}.json"
 
 
 def load_tastes(file: str | None) -> dict[str, Taste]:

@@ -34,6 +34,7 @@ from scripts.benchmarks._taste_spec import (
     load_tastes,
     part_file,
     parts_of,
+    row_file,
 )
 from scripts.demo.plan import threads
 
@@ -153,7 +154,7 @@ def run(options: argparse.Namespace) -> list[Row]:
         if not part_file(work, seed, kind, part).is_file()
     ]
     _all(images, jobs, lambda one: f"images of seed {one['seed']}")
-    rows = [work / "rows" / f"{cell.key}.json" for cell in cells]
+    rows = [row_file(work, cell, file) for cell in cells]
     missing = [cell for cell, row in zip(cells, rows, strict=True) if not row.is_file()]
     told = [
         {"what": "rows", "work": str(work), "cells": [one.to_dict() for one in same], "taste_file": file}

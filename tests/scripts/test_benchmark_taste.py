@@ -251,6 +251,27 @@ def test_likes_and_dislikes_of_the_same_answers_train_by_kto_and_as_a_difference
         assert adapter.metadata()["tastemaker.objective"] == "KTO"
 
 
+def test_rows_of_another_taste_of_the_same_name_are_measured_again(tmp_path, monkeypatch, capsys):
+    more, work, measured = tmp_path / "more.py", tmp_path / "work", []
+
+    def measure(parts, jobs, tell):
+        monkeypatch.setattr(_taste_cell, "run_cell", lambda work, cell, *more: row(cell.taste, cell.answers, 0.5))
+        for told in parts:
+            if told["what"] == "rows":
+                measured.extend(cell["taste"] for cell in told["cells"])
+                _taste_cell.do(told)
+
+    monkeypatch.setattr(taste, "_all", measure)
+    arguments = ["taste", "--work", str(work), "--resume", "--taste-file", str(more), "--tastes", "low,large"]
+    arguments += ["--answers", "25", "--seeds", "1", "--methods", "head"]
+    for value, expected in (("r.y", ["low", "large"]), ("r.y", []), ("1 - r.y", ["low"])):
+        measured.clear()
+        own = f"(Taste('low', 'shapes below', 'y', lambda r: {value}),)"
+        more.write_text(f"from scripts.demo.taste import Taste\nTASTES = {own}\n")
+        assert benchmark.main(arguments) == 0
+        assert measured == expected
+
+
 @pytest.mark.slow
 def test_heads_are_measured_on_prompts_nobody_saw_and_rows_are_kept(tmp_path, capsys):
     work, more = tmp_path / "work", tmp_path / "more.py"

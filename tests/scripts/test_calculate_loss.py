@@ -117,6 +117,26 @@ def test_masks_count_for_every_image(tmp_path: Path, images: Path) -> None:
     assert losses == pytest.approx([losses[0]] * 5, rel=1e-5)
 
 
+def test_images_are_measured_without_random_changes(tmp_path: Path, images: Path) -> None:
+    """Training mirrors, crops and darkens some images, and shuffles tags. The same pixels still have the same loss."""
+    for file in images.glob("?.*"):
+        file.unlink()
+    wide = Image.open(images / "noise.png").resize((150, 64))
+    for name in ("noise", *"0123"):
+        wide.save(images / f"{name}.png")
+        (images / f"{name}.txt").write_text("a, red, blue, green, large, small circle")
+    image = {"enable_crop_jitter": True, "enable_random_flip": True, "enable_random_brightness": True,
+             "random_brightness_max_strength": 0.5}  # fmt: skip
+    text = {"enable_tag_shuffling": True, "tag_dropout_enable": True, "tag_dropout_probability": 0.5}
+    concept = {"name": "all", "path": str(images), "type": "STANDARD", "image": image, "text": text}
+    settings = {"rlhf_enabled": False, "aspect_ratio_bucketing": False, "concepts": [concept]}
+    config = write_config(tmp_path / "random", base_model_name=str(MODEL), resolution="64", **settings)
+    assert call("--levels", 1, config, tmp_path / "a.csv") == 0
+    losses = [float(row["loss"]) for row in table(tmp_path / "a.csv")]
+    assert len(losses) == 5
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-5)
+
+
 def test_the_loss_is_the_error_of_the_prediction(tmp_path: Path, config: Path, images: Path) -> None:
     """Written with diffusers and transformers alone, apart from the noise and the timestep."""
     assert call("--images", images, "--levels", 1, config, tmp_path / "a.csv") == 0

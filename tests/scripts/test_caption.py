@@ -161,6 +161,8 @@ def test_a_tagger_that_cannot_use_the_card_says_so(
     monkeypatch.setattr("modules.trainer.distributed.choose_device", lambda asked: torch.device("cuda"))
     assert call("tag", "--model", tagger, "--device", "cuda", images) == 2
     assert "onnxruntime-gpu" in capsys.readouterr().err and not texts(images)
+    assert call("tag", "--model", tagger, "--device", "cpu,cpu", images) == 2
+    assert "--device: 'cpu,cpu' lists several" in capsys.readouterr().err and not texts(images)
     assert call("tag", "--model", tagger, images) == 0
     assert "runs on the CPU" in capsys.readouterr().out and texts(images)
 

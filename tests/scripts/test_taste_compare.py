@@ -45,6 +45,26 @@ def test_the_terminal_asks_and_says(folders, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == f"{result['sentence']}\n"
 
 
+def test_images_that_were_replaced_begin_without_votes(folders, tmp_path, capsys, monkeypatch):
+    def votes(answers: str = "") -> int:
+        monkeypatch.setattr("sys.stdin", io.StringIO(answers + "q\n"))
+        assert taste.main(["compare", str(tmp_path / "p"), "--between", folders, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["votes"]
+
+    assert votes("1\n2\n") == 2
+    generated(tmp_path / "after" / "more.png", "prompt 0", 99)
+    generated(tmp_path / "before" / "more.png", "prompt 0", 99, (32, 32))
+    assert votes() == 2, "further images do not change those that were seen"
+    seen = (tmp_path / "after" / "0-0.png").read_bytes()
+    generated(tmp_path / "after" / "0-0.png", "prompt 0", 0, (96, 64))
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    assert taste.main(["compare", str(tmp_path / "p"), "--between", folders]) == 0
+    assert "the images of new were replaced" in capsys.readouterr().err
+    assert votes("1\n") == 1
+    (tmp_path / "after" / "0-0.png").write_bytes(seen)
+    assert votes() == 2, "with the earlier images, the earlier votes count"
+
+
 @pytest.mark.parametrize(
     ("between", "message"),
     [

@@ -89,6 +89,8 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(
     ):
         assert call("background", "--model", source, "--device", "cpu", "--threshold", threshold, images) == 2
         assert said in capsys.readouterr().err
+    assert call("background", "--model", model, "--device", "cpu,cpu", images) == 2
+    assert "--device: 'cpu,cpu' lists several" in capsys.readouterr().err
     assert contents(images) == before
 
 

@@ -193,6 +193,8 @@ def test_a_model_finds_what_the_words_name(tmp_path: Path, capsys: Any) -> None:
     assert (pixels(images / "0-masklabel.png") == 0).all()
     before = contents(images)
     assert call(*words, "--threshold", 2, images) == 2
+    assert call(*words, "--device", "cpu,cpu", images) == 2
+    assert "--device: 'cpu,cpu' lists several" in capsys.readouterr().err
     assert call("prompt", "--model", tmp_path / "none", "--prompt", "x", "--mode", "REPLACE", images) == 2
     assert "a folder of CLIPSeg" in capsys.readouterr().err and contents(images) == before
 

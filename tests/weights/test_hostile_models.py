@@ -38,6 +38,8 @@ def changed(folder: Path, place: str, **fields: Any) -> Path:
         {"num_train_timesteps": True},
         {"beta_start": "x"},
         {"beta_end": 2.0},
+        {"beta_start": None},
+        {"beta_end": None},
         {"trained_betas": "abc"},
         {"trained_betas": [0.1, None]},
         {"trained_betas": []},

@@ -104,10 +104,10 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
         )
 
 
-def _is_number(value: Any, above: float, below: float) -> bool:
-    """Return whether it is missing, or a number between the limits."""
+def _is_number(value: Any, above: float, below: float, needed: bool = False) -> bool:
+    """Return whether it is a number between the limits, or missing and not needed."""
     if value is None:
-        return True
+        return not needed
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < below
 
 
@@ -128,10 +128,12 @@ def _are_betas(values: Any) -> bool:
 def _kind(config: Mapping[str, Any], flow: bool) -> dict[str, bool]:
     """The fields that are essential for training and sampling, and whether they are supported."""
     if not flow:
+        # without a table, and except for the cosine schedule, both ends decide: an empty one is not a missing one
+        drawn = config.get("trained_betas") is None and config.get("beta_schedule") != "squaredcos_cap_v2"
         return {
             "num_train_timesteps": _is_count(config.get("num_train_timesteps", 1000), 1, MOST_STEPS),
-            "beta_start": _is_number(config.get("beta_start", 0.0001), 0.0, 1.0),
-            "beta_end": _is_number(config.get("beta_end", 0.02), 0.0, 1.0),
+            "beta_start": _is_number(config.get("beta_start", 0.0001 if drawn else None), 0.0, 1.0, drawn),
+            "beta_end": _is_number(config.get("beta_end", 0.02 if drawn else None), 0.0, 1.0, drawn),
             "trained_betas": _are_betas(config.get("trained_betas")),
             "steps_offset": _is_count(config.get("steps_offset", 0), 0, MOST_STEPS),
             "_class_name": not str(config.get("_class_name", "")).startswith("FlowMatch"),

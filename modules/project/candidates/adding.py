@@ -36,7 +36,7 @@ class Added:
 
     Args:
         added: new candidates of the round.
-        known: images that were candidates already.
+        known: images that are or were candidates, of any round: no image is shown in two rounds.
         silent: images without a prompt in their metadata.
         judging: images of held-out prompts, which are never used for picking.
         edits: images made from other images that cannot be compared with those of the project: of edits in a project of
@@ -72,7 +72,7 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
             )
         judging = {task.key for task in project.file.held_out_tasks}
         origins, family = _origins(project, places), FAMILIES[project.file.model.type]
-        names = {image.file for image in one.added()}
+        shown_before, names = _Candidates(project.rounds()), {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
         new: list[tuple[Path, Candidate, bool]] = []
         for path in files:
@@ -94,8 +94,9 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
             if task.key in judging:
                 counts["judging"] += 1
                 continue
-            name = _name_for(path, _read(path))
-            if name in names:
+            data = _read(path)
+            name = _name_for(path, data)
+            if name in names or data in shown_before:
                 counts["known"] += 1
                 continue
             if sources:
@@ -109,6 +110,19 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
         for path, image, unnamed in new:
             _take_in(one, path, image, unnamed)
         return Added(**counts)
+
+
+class _Candidates:
+    """The images of rounds, including the surplus. Files are read only if their size is that of a given image."""
+
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self._by_size: dict[int, list[Path]] = {}
+        for path in (file for one in rounds for place in (one.candidates, one.surplus) for file in place.glob("*")):
+            if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
+                self._by_size.setdefault(path.stat().st_size, []).append(path)
+
+    def __contains__(self, data: bytes) -> bool:
+        return any(_read(path) == data for path in self._by_size.get(len(data), ()))
 
 
 def _origins(project: Project, places: EditOptions) -> Origins:

@@ -25,7 +25,7 @@ from modules.modelSetup.learned_words import add_words_of, noting_known_words
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.grid_sheet import sorted_sheet
 from modules.trainer.memory.memory_plan import parts_of_a_step
-from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.ConceptConfig import ConceptConfig, ConceptImageConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.jsonio import atomic_path, write_bytes
@@ -70,7 +70,19 @@ def settings_of(config: TrainConfig, images: Path | None) -> TrainConfig:
             "include_subdirectories": True,
         }
         changes["concepts"] = [ConceptConfig.from_dict(concept)]
-    return config.model_copy(update=changes)
+    concepts = config.model_copy(update=changes).load_concepts()
+    return config.model_copy(update={**changes, "concepts": [_without_chance(one) for one in concepts]})
+
+
+def _without_chance(concept: ConceptConfig) -> ConceptConfig:
+    """A concept without random changes of images and prompts, which make some images harder than others."""
+    image = {name: False for name in ConceptImageConfig.model_fields if name.startswith("enable_random_")}
+    text = {"enable_tag_shuffling": False, "tag_dropout_enable": False, "caps_randomize_probability": 0.0}
+    parts = {
+        "image": concept.image.model_copy(update={**image, "enable_crop_jitter": False}),
+        "text": concept.text.model_copy(update=text),
+    }
+    return concept.model_copy(update=parts)
 
 
 def image_losses(

@@ -61,6 +61,20 @@ def test_images_become_candidates_and_are_picked_from(project, tmp_path, capsys,
     assert overview(Project(project)).next == "train", "a prompt with one image does not keep it waiting"
 
 
+def test_images_of_any_round_are_not_candidates_again(project, tmp_path, capsys):
+    by_a1111(tmp_path / "own", ["an owl"])
+    made = told(capsys, "generate", project, "--per-prompt", 2)["candidates"]
+    assert told(capsys, "add", project, tmp_path / "own")["added"] == 1
+    again = told(capsys, "add", project, project / "round-1" / "candidates")
+    assert (again["added"], again["known"]) == (0, made + 1)
+    (project / "round-2").mkdir()
+    (project / "round-2" / "plan.json").write_bytes((project / "round-1" / "plan.json").read_bytes())
+    (tmp_path / "own" / "new.png").write_bytes(next((tmp_path / "own").iterdir()).read_bytes())
+    bright(tmp_path / "own" / "new.png", 99)
+    again = told(capsys, "add", project, tmp_path / "own", project / "round-1" / "candidates")
+    assert (again["added"], again["known"]) == (1, 1 + made + 1)
+
+
 @pytest.mark.parametrize("ending", ["txt", "json"])
 def test_prompts_in_files_next_to_the_images_are_copied_too(project, tmp_path, capsys, monkeypatch, ending):
     (tmp_path / "own").mkdir()

@@ -250,7 +250,10 @@ def _weights(
     made["force_v_prediction"] = model.flag("is_v_pred") and not family.spec.flow_matching
     model.without_meaning(("low_vram", "layer_offloading_text_encoder_percent", "compile"))
     model.lost("model_kwargs", "not read", unless=(None, {}))
-    model.lost("assistant_lora_path", "set training_adapter.model_name")
+    if adapter and (assistant := model.text("assistant_lora_path")):
+        # it is on during training there too, and off in samples and in the saved file
+        made["training_adapter"] = {"model_name": assistant}
+    model.lost("assistant_lora_path", "left out: only adapters are trained with it here", unless=(None, ""))
     model.lost("lora_path", "merge it first")
     model.lost("accuracy_recovery_adapter", "not supported")
 

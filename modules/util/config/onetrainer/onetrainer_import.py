@@ -130,12 +130,14 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     given = upgrade_train(data)
     defaults = _defaults()["train"]
     full = merge(defaults, given)
+    full |= _limit_of_gradients(full)
     family, chosen = offered(full, defaults, notes, lenient)
     made: Data = {
         name: _DTYPES.get(value, value) if isinstance(value, str) else value
         for name, value in full.items()
         if name in TrainConfig.model_fields and name not in _SPECIAL
     }
+    full |= _counts(full, defaults)
     made |= {
         "model_type": family.value,
         **{name: value for name, value in chosen.items() if name not in PARTS},
@@ -206,6 +208,20 @@ def import_onetrainer_list(
     if isinstance(data, list) and any(isinstance(item, Mapping) and "prompt" in item for item in data):
         return import_onetrainer_samples(data)
     return import_onetrainer_concepts(data if isinstance(data, list) else path)
+
+
+def _limit_of_gradients(full: Data) -> Data:
+    """An infinite norm, which means no clipping there, as our 0."""
+    limit = full["clip_grad_norm"]
+    infinite = isinstance(limit, (str, float)) and str(limit).strip().lower() in ("inf", "+inf", "infinity")
+    return {"clip_grad_norm": 0.0} if infinite else {}
+
+
+def _counts(full: Data, defaults: Mapping[str, Any]) -> Data:
+    """The numbers that other settings depend on, as the config will have them: faulty ones are replaced there."""
+    names = ("epochs", "gradient_accumulation_steps")
+    config = build(TrainConfig, {name: full[name] for name in names}, "", Notes(), defaults)
+    return {name: getattr(config, name) for name in names}
 
 
 # -- parts of a config -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from modules.pipeline.nodes.prompts import complete_prompt
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.util.config.foreign.importing import CHANGED, DONE, Import, import_file
 from modules.util.config.load import find_problems, load_config
+from modules.util.config.section.ModelPartConfig import TrainingAdapterConfig
 from modules.util.config.TrainConfig import TrainConfig
 from scripts import import_config as script
 
@@ -135,6 +136,7 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
         ({"network__network_kwargs": {"only_if_contains": ["transformer.single"]}}, "layer_filter", "single"),
         ({"network__network_kwargs": {"ignore_if_contains": ["norm"]}}, "layer_filter_regex", True),
         ({"model__is_flux": False, "model__arch": "chroma"}, "model_type", "CHROMA_1"),
+        ({"model__assistant_lora_path": "a/b"}, "training_adapter", TrainingAdapterConfig(model_name="a/b")),
     ],
 )
 def test_one_field(changes: dict[str, Any], field: str, value: Any, tmp_path: Path) -> None:

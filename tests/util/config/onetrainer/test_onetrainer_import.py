@@ -78,6 +78,18 @@ def test_the_end_of_the_training_of_a_part(
     assert about(notes) == said
 
 
+@pytest.mark.parametrize(
+    ("epochs", "used", "stops"),
+    [(5, 5, 0), ("5", 5, 0), (5.0, 5, 0), (0, 100, 7), (-3, 100, 7), ("many", 100, 7), (8, 8, 7)],
+)
+def test_the_end_of_a_part_is_judged_by_the_epochs_that_are_used(
+    tmp_path: Path, epochs: object, used: int, stops: int
+) -> None:
+    unet = {"train": True, "stop_training_after": 7, "stop_training_after_unit": "EPOCH"}
+    config, _ = load(tmp_path, {"__version": 11, "epochs": epochs, **LISTS, "unet": unet})
+    assert (config.epochs, config.unet.stop_training_after) == (used, stops)
+
+
 @pytest.mark.parametrize(("family", "expected"), [("FLUX_DEV_1", "MASKED"), ("QWEN", "FAMILY")])
 def test_a_mask_of_padding_is_carried_where_there_is_padding(
     tmp_path: Path, family: str, expected: str

@@ -129,6 +129,15 @@ def test_optimizers_of_8_bits_are_carried(name: str, tmp_path: Path) -> None:
     assert lines(notes, "optimizer") == []
 
 
+@pytest.mark.parametrize("limit", ["inf", "Infinity", float("inf")])
+def test_an_infinite_norm_is_no_clipping(tmp_path: Path, limit: object) -> None:
+    config, notes = load(tmp_path, clip_grad_norm=limit)
+    assert (config.clip_grad_norm, lines(notes, "clip")) == (0.0, [])
+    optimizer = {"optimizer": "ADAMW", "fused_back_pass": True}
+    config, _ = load(tmp_path, optimizer=optimizer, clip_grad_norm=limit, train_dtype="BFLOAT_16")
+    assert (config.optimizer.fused_back_pass, config.clip_each_weight) == (True, False)
+
+
 def test_the_step_in_the_backward_pass_is_carried_where_it_goes(tmp_path: Path) -> None:
     optimizer = {"optimizer": "ADAMW", "fused_back_pass": True}
     config, notes = load(tmp_path, optimizer=optimizer, clip_grad_norm=0.0, train_dtype="BFLOAT_16")

@@ -1,0 +1,90 @@
+"""Contestants from folders of images, which keep their votes as long as the images stay the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.arena.Contestant import Contestant
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import read_json
+from modules.util.owned_files import Owned, shown
+
+LIST = "contestants.json"
+"""File next to the votes: the contents of the images that each key of a vote stands for."""
+
+
+def contestants_of_folders(
+    named: Sequence[tuple[str, Path]], votes: Path, tell: Callable[[str], None]
+) -> list[Contestant]:
+    """The images of folders as contestants. A folder whose images were replaced under the same name is another
+    contestant. Images may be added and removed.
+
+    Args:
+        named: names and folders.
+        votes: folder of the votes.
+        tell: called with a line for each folder whose images were replaced.
+
+    Raises:
+        UserError: a folder is missing or has no usable images, a name is given twice, or the list of contestants is
+            damaged.
+    """
+    twice = next((name for name, count in Counter(name for name, _ in named).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"comparing needs two different contestants or more, but {twice} is named twice",
+            "--between",
+            "give each folder a name of its own, as in NAME=FOLDER",
+        )
+    known = _read(votes)
+    before = json.dumps(known)
+    made = []
+    for name, folder in named:
+        one = Contestant.of_folder(name, name, folder)
+        images = {f"{prompt}\n{seed}": _digest(path) for (prompt, seed), path in one.images.items()}
+        earlier: list[dict[str, Any]] = known.setdefault(name, [])
+        entry = next((found for found in earlier if _agree(found["images"], images)), None)
+        if entry is None:
+            key = name
+            if earlier:
+                key = f"{name}#{hashlib.sha256(json.dumps(images, sort_keys=True).encode()).hexdigest()[:16]}"
+                tell(f"the images of {name} were replaced since the last votes, so it begins without votes")
+            entry = {"key": key, "images": {}}
+            earlier.append(entry)
+        entry["images"] |= images
+        made.append(Contestant(name, entry["key"], one.images))
+    if json.dumps(known) != before:
+        with Owned(votes).write(LIST) as temporary:
+            temporary.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return made
+
+
+def _agree(stored: dict[str, str], images: dict[str, str]) -> bool:
+    """Return whether no image has another content than the one stored for its prompt and seed."""
+    return all(stored.get(question, digest) == digest for question, digest in images.items())
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+    except OSError as error:
+        raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "--between") from error
+
+
+def _read(votes: Path) -> dict[str, list[dict[str, Any]]]:
+    path = votes / LIST
+    if not path.is_file():
+        return {}
+    data = read_json(path, "list of contestants")
+    good = isinstance(data, dict) and all(
+        isinstance(one, dict) and isinstance(one.get("key"), str) and isinstance(one.get("images"), dict)
+        for entries in data.values()
+        for one in (entries if isinstance(entries, list) else [None])
+    )
+    if not good:
+        raise UserError(f"{shown(path)} is not a list of contestants", hint="restore it from a copy")
+    return data
