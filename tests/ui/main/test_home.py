@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
+from modules.curation.group_state import SessionSettings
 from modules.project.candidates.adding import add_images, images_in
 from modules.project.Project import Project
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.StartPage import StartPage
 from modules.ui.home import ProjectJob
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
@@ -212,12 +216,13 @@ def test_a_click_on_an_image_of_a_card_shows_it_large(
     assert not [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
 
 
-def test_picking_takes_no_sources_of_another_session(
+def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
     open_window: OpenWindow, project: Project, tmp_path: Path
 ) -> None:
     before = tmp_path / "before.png"
     Image.new("RGB", (64, 64)).save(before)
-    PairToolMemory(sources=str(before), edits=True).save(tmp_path / "settings")
+    PairToolMemory(sources=str(before), edits=True, mode="ELO").save(tmp_path / "settings")
+    assert DEFAULT_MODE.value != "ELO"
     by_a1111(tmp_path / "own", ["an owl", "an owl"])
     for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
         bright(path, 50 * number + 20)
@@ -230,6 +235,18 @@ def test_picking_takes_no_sources_of_another_session(
     hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
     group = tool.page.shot.group  # type: ignore[union-attr]
     assert group is not None and group.sources == ()
+    assert tool.controller.options.session.mode is DEFAULT_MODE  # type: ignore[union-attr]
+    way, options = CurationMode("SELECT"), tool.controller.options  # type: ignore[union-attr]
+    tool.show_start()
+    hands.wait(lambda: isinstance(tool.page, StartPage))
+    tool.start(replace(options, session=SessionSettings(way)))
+    hands.wait(lambda: settled(tool) and project.round.way == way.value, "the way is not changed", PATIENCE)
+    tool.close()
+    hands.wait(lambda: view.watch.tool is None)
+    hands.click(view.cards["pick"].button)
+    again = pair_tool(hands)
+    hands.wait(lambda: settled(again), "the pair tool does not get ready", PATIENCE)
+    assert again.controller.options.session.mode is way  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
