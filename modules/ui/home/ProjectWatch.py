@@ -41,7 +41,7 @@ class ProjectWatch:
         """The reason why a step failed, by its key."""
         self.creating = False
         """True if a new project is being written."""
-        self.create_fault = ""
+        self.create_fault: Exception | None = None
         """The reason why that failed, until the form has taken it."""
         self.tool: tk.Toplevel | None = None
         """A window that changes the project. While it is open, the project is read continuously."""
@@ -87,7 +87,7 @@ class ProjectWatch:
         """
         if self.creating:
             return
-        self.creating, self.create_fault = True, ""
+        self.creating, self.create_fault = True, None
         run_in_thread(
             self._pump,
             lambda: Project.create(folder, settings, prompts(), None),
@@ -106,7 +106,7 @@ class ProjectWatch:
             self._remember()
 
     def _not_created(self, error: Exception) -> None:
-        self.creating, self.create_fault = False, str(error)
+        self.creating, self.create_fault = False, error
         self._tell()
         if not isinstance(error, (UserError, OSError)):
             raise error

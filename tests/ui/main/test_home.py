@@ -24,6 +24,7 @@ from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.state.SessionStore import SessionStore
+from modules.ui.texts import home as start_words
 from modules.util.image_metadata_util import read_metadata
 from tests.project.candidates.test_adding import bright
 from tests.project.test_from_images import by_a1111
@@ -214,6 +215,26 @@ def test_a_click_on_an_image_of_a_card_shows_it_large(
     hands.keys("Escape", to=shown)
     hands.click(card.pictures, 1, 1)
     assert not [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_a_project_in_it_offered(
+    open_window: OpenWindow, project: Project, tmp_path: Path
+) -> None:
+    hands = open_window()
+    start = hands.window.current_page().view  # type: ignore[attr-defined]
+    hands.focus(start.entries["folder"])
+    hands.type(str(tmp_path))
+    hands.click(start.demo_button)
+    hands.click(start.create_button)
+    hands.wait(lambda: start.error.cget("text"), "it is not refused")
+    assert start.error.cget("text") == f"Folder: {tmp_path} is not empty\n  -> choose a new folder"
+    start.values["folder"].set(str(project.folder))
+    for label, opened in ((start_words.OPEN_NOT, False), (start_words.OPEN_IT, True)):
+        hands.answer(label)
+        hands.click(start.create_button)
+        assert "my taste is a project already" in hands.asked[-1]
+        assert (start.watch.project is not None) is opened
+    assert start.watch.project.folder == project.folder
 
 
 def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
