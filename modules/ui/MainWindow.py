@@ -275,7 +275,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.show_page(page_of(self.pages, setting).key)
         self.update_idletasks()
         if not self.current_page().focus_field(setting.path):
-            self.say(words.SHOWN_WHEN.format(title=setting.title, rule=setting.visible.replace(",", ", ")))
+            self.say(words.SHOWN_WHEN.format(title=setting.title, rule=self.state_.shown_when(setting.path)))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
