@@ -430,8 +430,8 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def ask_quit(self) -> None:
         """Close the window. If training is running, first say that it will continue."""
-        run = self.control.run
-        if self.control.is_live and run is not None:
+        run = self.control.run if self.control.is_live else self.home.run_in_training
+        if run is not None:
             question = words.CLOSE_WHILE_TRAINING.format(folder=run.path)
             if not confirm(
                 self.ui, words.TRAINING_CONTINUES, question, words.CLOSE_WINDOW, words.KEEP_WINDOW

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -304,6 +305,35 @@ def test_stop_keeps_what_was_made(
     wait_for_step(hands, view, "generate")
     made = 48 - len(Project(project.folder).round.missing())
     assert 2 <= made < 48 and f"{made} of 48 images" in text(view, "generate")
+
+
+class Endless:
+    """A step that runs until it is stopped."""
+
+    def __init__(self, verb: str, *_: object) -> None:
+        self.verb, self.stopped, self.done, self.total = verb, False, 0, 0
+        self._end = threading.Event()
+
+    def wait(self) -> dict[str, object]:
+        self._end.wait(PATIENCE)
+        return {}
+
+    def stop(self) -> None:
+        self._end.set()
+
+
+def test_closing_the_window_says_that_the_training_of_a_project_continues(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setattr("modules.ui.home.ProjectWatch.ProjectJob", Endless)
+    view.watch.run("train")
+    assert view.watch.job is not None
+    hands.answer("Keep it open")
+    hands.window.ask_quit()
+    assert f"The run in {project.round.run.path} continues without this window." in hands.asked[-1]
+    assert hands.window.winfo_exists()
+    view.watch.job.stop()
 
 
 def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], project: Project) -> None:
