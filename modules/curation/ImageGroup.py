@@ -58,6 +58,17 @@ class ImageGroup:
         except OSError:
             return False
 
+    def missing_source_folder(self) -> Path | None:
+        """A folder of sources that is missing or cannot be read, as when its drive was unplugged. An empty one may
+        have lost just its only source.
+        """
+        for folder in dict.fromkeys(source.path.parent for source in self.sources):
+            try:
+                os.scandir(folder).close()
+            except OSError:
+                return folder
+        return None
+
     def without(self, names: Collection[str]) -> ImageGroup:
         """The group with these files left out."""
         if not names:

@@ -298,6 +298,12 @@ class CurationSession:
         except UndecodableImage as error:
             return self._leave_out([group.files[i] for i in used if group.path(i) == error.path])
         except LostSource as error:
+            away = group.missing_source_folder()
+            if away is not None:
+                raise UserError(
+                    f"no pair was saved: the folder of source images {shown(away)} is missing or cannot be read",
+                    hint="connect its drive or put the folder back, then answer again; your answers are kept",
+                ) from error
             self.note = f"No pair was saved: {error.message}."
             return self.finish_group(automatic=True)
         self._state = None

@@ -54,6 +54,8 @@ STORE_NAME = "curation.sqlite"
 SMALL_MANIFEST = 200
 ALL_SHOWN = "all_shown"
 """Key of the moment, in nanoseconds, whose images were all shown; empty while a prompt is open."""
+WAY = "way"
+"""Key of the way of choosing that a person used last."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS pairs (
@@ -383,14 +385,20 @@ class CurationStore(EventLog):
         Args:
             began: when the search for images began, in nanoseconds; ``None`` if a prompt is open.
         """
-        value = "" if began is None else str(began)
-        if (self.meta(ALL_SHOWN) or "") == value:
+        self._note(ALL_SHOWN, "" if began is None else str(began), "whether all prompts were shown")
+
+    def note_way(self, way: str) -> None:
+        """Note the way of choosing that a person uses here."""
+        self._note(WAY, way, "the way of choosing")
+
+    def _note(self, key: str, value: str, what: str) -> None:
+        if (self.meta(key) or "") == value:
             return
         try:
             with self._saving():
-                self.set_meta(ALL_SHOWN, value)
+                self.set_meta(key, value)
         except UserError as error:
-            log.warning("whether all prompts were shown is not noted: %s", error.message)
+            log.warning("%s is not noted: %s", what, error.message)
 
     # --- the readable file ---
 

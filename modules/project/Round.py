@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modules.curation.store import ALL_SHOWN, STORE_NAME
+from modules.curation.store import ALL_SHOWN, STORE_NAME, WAY
 from modules.project.candidates.SourceShelf import FOLDER, NAME, SourceShelf
 from modules.project.prompts import Task
 from modules.runner.RunDirectory import RunDirectory
@@ -37,6 +37,11 @@ _ANSWERS = (
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
 _ALL_SHOWN = f"SELECT CAST(value AS INTEGER) FROM meta WHERE key = '{ALL_SHOWN}'"
+_WAY = (
+    f"SELECT value FROM meta WHERE key = '{WAY}' UNION ALL SELECT * FROM (SELECT json_extract(payload, '$.mode')"
+    " FROM events WHERE undone = 0 AND kind = 'answer' ORDER BY seq DESC LIMIT 1)"
+)
+"""Stores of older versions note it only with answers."""
 _DONE_GROUPS = (
     "SELECT COUNT(*) FROM events WHERE kind = 'done' AND seq IN"
     " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
@@ -296,6 +301,12 @@ class Round:
     @property
     def pair_count(self) -> int:
         return self._count("SELECT COUNT(*) FROM pairs")
+
+    @property
+    def way(self) -> str:
+        """The way of choosing that the person used last in this round; empty if unknown."""
+        rows = peek(self.pairs / STORE_NAME, _WAY)
+        return str(rows[0][0] or "") if rows else ""
 
     @property
     def groups_done(self) -> int:

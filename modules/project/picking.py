@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import IO
 
 from modules.curation.commands import serve_pairs
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
 from modules.curation.group_state import SessionSettings
 from modules.curation.intake.groups import ScanOptions
 from modules.project.Project import Project
@@ -21,6 +22,13 @@ def round_to_pick_from(project: Project) -> Round:
     if not one.candidates.is_dir():
         raise UserError(f"{one.name} has no images yet", hint="make some with generate")
     return one
+
+
+def way_of(project: Project) -> CurationMode:
+    """The way of choosing that the person used last in this project; the default if it was not picked in yet."""
+    known = {mode.value: mode for mode in CurationMode}
+    used = (one.way for one in reversed(project.rounds()))
+    return next((known[way] for way in used if way in known), DEFAULT_MODE)
 
 
 def serve_picks(

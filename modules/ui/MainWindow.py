@@ -68,7 +68,8 @@ from modules.util.program_files import RESOURCES
 NAME = "Tastemaker"
 ICON = RESOURCES / "icons" / "tastemaker.png"
 DEFAULT_SIZE = (1240, 780)
-MIN_SIZE = (760, 480)
+MIN_SIZE, ENOUGH = (760, 480), (1260, 660)
+"""Minimum size at 100 %, and a size that is enough at any scale."""
 _GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
 
 
@@ -222,12 +223,17 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     def _place(self) -> None:
         width = min(DEFAULT_SIZE[0], self.winfo_screenwidth() - 20)
         height = min(DEFAULT_SIZE[1], self.winfo_screenheight() - 60)
-        tk.Tk.wm_minsize(self, min(MIN_SIZE[0], width), min(MIN_SIZE[1], height))
+        self._limit_size()
         wanted = self.memory.geometry or f"{width}x{height}"
         tk.Tk.wm_geometry(self, _on_screen(wanted, self.winfo_screenwidth(), self.winfo_screenheight()))
         self.deiconify()
         if self.memory.maximized:
             _maximize(self)
+
+    def _limit_size(self) -> None:
+        room = (self.winfo_screenwidth() - 20, self.winfo_screenheight() - 60)
+        sizes = zip(map(self.theme.px, MIN_SIZE), ENOUGH, room, strict=True)
+        tk.Tk.wm_minsize(self, *(min(one) for one in sizes))
 
     def _set_icon(self) -> None:
         if ICON.is_file():
@@ -275,7 +281,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.show_page(page_of(self.pages, setting).key)
         self.update_idletasks()
         if not self.current_page().focus_field(setting.path):
-            self.say(words.SHOWN_WHEN.format(title=setting.title, rule=setting.visible.replace(",", ", ")))
+            self.say(words.SHOWN_WHEN.format(title=setting.title, rule=self.state_.shown_when(setting.path)))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -396,6 +402,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.theme.apply(appearance, scale)
         if rebuild:
             set_ui_scale(scale)
+            self._limit_size()
             self._rebuild()
         self.autosave.soon()
 
@@ -430,8 +437,8 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def ask_quit(self) -> None:
         """Close the window. If training is running, first say that it will continue."""
-        run = self.control.run
-        if self.control.is_live and run is not None:
+        run = self.control.run if self.control.is_live else self.home.run_in_training
+        if run is not None:
             question = words.CLOSE_WHILE_TRAINING.format(folder=run.path)
             if not confirm(
                 self.ui, words.TRAINING_CONTINUES, question, words.CLOSE_WINDOW, words.KEEP_WINDOW

@@ -113,6 +113,22 @@ def test_a_source_that_changed_since_gives_no_pair(lose: Callable[[Path], Any], 
         assert session.state().phase.value == "done"
 
 
+def test_answers_are_kept_while_the_drive_with_the_sources_is_away(tmp_path: Path) -> None:
+    images, inputs = edit_folder(tmp_path, 1, 2, size=SIZE)
+    (group,) = found_groups(images, inputs)
+    away = inputs.rename(tmp_path / "away")
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(CurationMode.SELECT))
+        session.open(group)
+        before = contents(tmp_path / "out")
+        with pytest.raises(UserError, match="the folder of source images .*sub is missing or cannot be read"):
+            session.choose(1, 0)
+        assert contents(tmp_path / "out") == before and session.state().phase.value == "question"
+        away.rename(inputs)
+        session.choose(1, 0)
+        assert len(store.pairs()) == 1
+
+
 def test_a_source_that_cannot_be_decoded_gives_no_pair(tmp_path: Path) -> None:
     images, inputs = edit_folder(tmp_path, 1, 2)
     source = inputs / "sub" / "source0.png"

@@ -31,6 +31,19 @@ def test_a_skipped_question_is_no_answer(tmp_path):
         assert one.answers == 4
 
 
+def test_a_round_knows_the_way_of_choosing_that_was_used_last(tmp_path):
+    one = Round(Owned(tmp_path), 1)
+    assert one.way == ""
+    with CurationStore(one.pairs) as store:
+        assert one.way == ""
+        session = CurationSession(store, SessionSettings(CurationMode("ELO")))
+        session.open(make_group(one.candidates, 4))
+        session.skip()
+        assert one.way == "ELO"
+        store.note_way("GRID")
+        assert one.way == "GRID"
+
+
 def test_a_pair_chosen_after_a_skipped_question_is_an_answer(tmp_path):
     one = Round(Owned(tmp_path), 1)
     with CurationStore(one.pairs) as store:

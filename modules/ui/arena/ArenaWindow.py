@@ -41,11 +41,11 @@ class ArenaWindow(ToolHost):
         self._shot: ArenaShot | None = None
         self.controller = ArenaController(folder, between, count, self.worker, self._changed, self._failed)
         self._title = folder.name
-        self._vote()
+        self._vote(unasked=True)
         self.controller.start()
 
-    def _vote(self) -> None:
-        page = VotingPage(self, self.theme, self.controller, self.prefetcher, self.show_result)
+    def _vote(self, unasked: bool = False) -> None:
+        page = VotingPage(self, self.theme, self.controller, self.prefetcher, self.show_result, unasked)
         self.show(page, self._title)
         if self._shot is not None and self._shot.ballot is not None:
             page.show(self._shot)

@@ -18,9 +18,12 @@ from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import cancel_timer, later
 from modules.util.display import counted
 
 UNDO_KEYS = ("Control-z", "BackSpace")
+QUIET_MS = 1000
+"""Votes begin once no key and no button was pressed for this time."""
 
 
 class VotingPage(ttk.Frame):
@@ -28,6 +31,7 @@ class VotingPage(ttk.Frame):
 
     Args:
         leave: shows the result.
+        unasked: the window opened by itself. The person may be typing elsewhere, so votes begin after a pause.
     """
 
     def __init__(
@@ -37,12 +41,14 @@ class VotingPage(ttk.Frame):
         controller: ArenaController,
         prefetcher: ImagePrefetcher,
         leave: Callable[[], None],
+        unasked: bool = False,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         px = theme.px
         self.theme, self.controller, self.prefetcher = theme, controller, prefetcher
         self.shot: ArenaShot | None = None
         self._swapped = False
+        self._unasked, self._timer = unasked, ""
         self.zoom = ZoomState()
         self.columnconfigure((1, 2), weight=1, uniform="images")
         self.rowconfigure(2, weight=1)
@@ -69,7 +75,8 @@ class VotingPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(10), px(4)))
         bottom.grid(row=3, column=0, columnspan=3, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        ttk.Label(bottom, text=words.HINT, style="Bold.TLabel").grid(row=0, column=0, sticky="w", pady=px(3))
+        self.hint = ttk.Label(bottom, text=words.PAUSE if unasked else words.HINT, style="Bold.TLabel")
+        self.hint.grid(row=0, column=0, sticky="w", pady=px(3))
         row = ActionRow(bottom, theme)
         row.grid(row=1, column=0, sticky="ew")
         self.actions = [Action(k.label, k.keys, partial(k.do, self), k.main, k.judges) for k in KEYS_OF_TWO]
@@ -97,6 +104,21 @@ class VotingPage(ttk.Frame):
         self._show_sources(shot.ballot)
         self._draw()
         self._want()
+        self._pause()
+
+    def _pause(self) -> None:
+        """Let votes begin after a pause from now, if they have not begun yet."""
+        if self._unasked:
+            if self._timer:
+                cancel_timer(self, self._timer)
+            self._timer = later(self, QUIET_MS, self._begin)
+
+    def _begin(self) -> None:
+        if not self._complete():
+            self._pause()
+            return
+        self._unasked = False
+        self.hint.configure(text=words.HINT)
 
     def _show_sources(self, ballot: Ballot) -> None:
         """Show what both images were made from on their left, at their size."""
@@ -138,6 +160,7 @@ class VotingPage(ttk.Frame):
         """Handle a decoded image; called by the pump."""
         for view in (*self.views, *self.sources):
             view.arrived(key[0])
+        self._pause()
 
     def tell_standing(self) -> None:
         """Show the current standing, without names, until the next vote."""
@@ -154,7 +177,10 @@ class VotingPage(ttk.Frame):
     # --- input --------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Return whether the images in question are on the screen."""
+        """Return whether a vote counts: the images in question are on the screen, and votes have begun."""
+        return not self._unasked and self._complete()
+
+    def _complete(self) -> bool:
         return self.shot is not None and all(
             view.shown == view.path or self.prefetcher.failure(view.path) is not None
             for view in (*self.views, *self.sources)
@@ -163,10 +189,14 @@ class VotingPage(ttk.Frame):
 
     def run(self, action: Action) -> None:
         """Run an action, unless the screen is out of date."""
+        self._pause()
+        if self._unasked:
+            return
         if not self.controller.waiting and (self.ready() or not action.judges) and self.shot is not None:
             action.run()
 
     def _clicked(self, place: int) -> None:
+        self._pause()
         if self.ready() and not self.controller.waiting:
             self.better(place)
 
@@ -195,6 +225,7 @@ class VotingPage(ttk.Frame):
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
         """Handle a key press. Return ``True`` if the key is used here."""
+        self._pause()
         name = key.lower() if len(key) == 1 else key
         name = f"Control-{name}" if control else name
         for action in self.actions:

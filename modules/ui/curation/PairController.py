@@ -173,6 +173,7 @@ class PairController:
         check_folders(options.source, options.output)
         options.scan.edits.check()
         self._store = CurationStore(options.output)
+        self._store.note_way(options.session.mode.value)
         session = CurationSession(self._store, options.session, FingerprintDistance())
         self._ahead = search_folder(
             options.source,

@@ -41,6 +41,9 @@ class PairToolMemory:
     recent: list[list[str]] = field(default_factory=list)
     folder: str = ""
 
+    def __post_init__(self) -> None:
+        self._opened: list[list[str]] = []
+
     @classmethod
     def load(cls, folder: Path) -> PairToolMemory:
         """Read the valid values of the file. The rest keep their defaults."""
@@ -64,10 +67,23 @@ class PairToolMemory:
         return made
 
     def save(self, folder: Path) -> None:
-        """Write the file. Raises ``OSError`` if the folder is not writable."""
-        write_json(folder / FILE_NAME, asdict(self))
+        """Write the file, with the recent folders that another pair tool has saved meanwhile.
+
+        Raises:
+            OSError: the folder is not writable.
+        """
+        saved = PairToolMemory.load(folder).recent
+        write_json(
+            folder / FILE_NAME, {**asdict(self), "recent": _newest_first(self._opened, saved, self.recent)}
+        )
 
     def remember(self) -> None:
         """Put the current folders at the top of the recent ones."""
-        pair = [self.source, self.output]
-        self.recent = [pair, *(other for other in self.recent if other != pair)][:MAX_RECENT]
+        pair = [[self.source, self.output]]
+        self._opened = _newest_first(pair, self._opened)
+        self.recent = _newest_first(pair, self.recent)
+
+
+def _newest_first(*lists: list[list[str]]) -> list[list[str]]:
+    joined = [pair for pairs in lists for pair in pairs]
+    return [pair for number, pair in enumerate(joined) if pair not in joined[:number]][:MAX_RECENT]

@@ -10,6 +10,9 @@ from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import on_event
 
+WIDE = 600
+"""Width at 100 % from which on the whole text leaves the page its room."""
+
 if TYPE_CHECKING:
     from modules.ui.demo.DemoWindow import DemoWindow
 
@@ -48,6 +51,9 @@ class DemoOffer(ttk.Frame):
         label = ttk.Label(self, text=words.OFFER, justify="left", width=20)
         label.grid(row=0, column=0, sticky="ew", padx=(0, px(12)))
         label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
+        self.bind("<Configure>", lambda event: label.configure(
+            text=words.OFFER if event.width >= px(WIDE) else words.SHORT_OFFER
+        ))  # fmt: skip
         self.yes = ttk.Button(self, text=words.ACCEPT, style="Accent.TButton", command=self.accept)
         self.no = ttk.Button(self, text=words.DECLINE, command=self.decline)
         for column, button in enumerate((self.yes, self.no), 1):

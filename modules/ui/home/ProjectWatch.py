@@ -11,6 +11,7 @@ from typing import Any
 from modules.project.overview import Overview, overview, unfinished
 from modules.project.Project import Project
 from modules.project.prompts import Prompts
+from modules.runner.RunDirectory import RunDirectory
 from modules.ui.home.ProjectJob import ProjectJob
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import home as words
@@ -41,7 +42,7 @@ class ProjectWatch:
         """The reason why a step failed, by its key."""
         self.creating = False
         """True if a new project is being written."""
-        self.create_fault = ""
+        self.create_fault: Exception | None = None
         """The reason why that failed, until the form has taken it."""
         self.tool: tk.Toplevel | None = None
         """A window that changes the project. While it is open, the project is read continuously."""
@@ -87,7 +88,7 @@ class ProjectWatch:
         """
         if self.creating:
             return
-        self.creating, self.create_fault = True, ""
+        self.creating, self.create_fault = True, None
         run_in_thread(
             self._pump,
             lambda: Project.create(folder, settings, prompts(), None),
@@ -106,7 +107,7 @@ class ProjectWatch:
             self._remember()
 
     def _not_created(self, error: Exception) -> None:
-        self.creating, self.create_fault = False, str(error)
+        self.creating, self.create_fault = False, error
         self._tell()
         if not isinstance(error, (UserError, OSError)):
             raise error
@@ -121,6 +122,12 @@ class ProjectWatch:
     def busy(self) -> bool:
         """True while a step is running or a window changes the project: what they do next is meant for this one."""
         return self.job is not None or self.tool is not None
+
+    @property
+    def run_in_training(self) -> RunDirectory | None:
+        """The project's run that is being trained and continues when the window is closed."""
+        trains = self.job is not None and self.job.verb == "train" and not self.job.stopped
+        return self.project.round.run if trains and self.project is not None else None
 
     def leave(self) -> None:
         """Show no project. It must not be ``busy``."""

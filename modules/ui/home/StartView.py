@@ -21,9 +21,10 @@ from modules.project.beginning import (
     rows_of_lines,
 )
 from modules.project.from_images import Proposal, SourcesNotFound, propose
-from modules.project.ProjectFile import CARDS
+from modules.project.ProjectFile import CARDS, NAME
 from modules.project.prompts import Prompts
 from modules.spec.registry import FAMILIES
+from modules.ui.dialogs import confirm
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.form.inputs import style_popdown
 from modules.ui.form.PathRow import PathRow
@@ -224,7 +225,7 @@ class StartView(CardBoard):
             if isinstance(error, SourcesNotFound):
                 EditsDialog(self.ui, self.take_images, source, words.SOURCES_LOST, places)
             else:
-                self._fault(str(error))
+                self._fault(said_of_form(error))
 
         read = partial(propose, source, base=base, places=places)
         run_in_thread(self.ui.pump, read, self._proposed, failed)
@@ -235,7 +236,7 @@ class StartView(CardBoard):
         try:
             self._take_dropped(found)
         except UserError as error:
-            self._fault(str(error))
+            self._fault(said_of_form(error))
 
     def _take_dropped(self, found: Dropped) -> None:
         if found.kind is Kind.IMAGES:
@@ -290,9 +291,9 @@ class StartView(CardBoard):
         busy = self.watch.creating
         self.create_button.configure(text=words.CREATING if busy else words.CREATE)
         self.create_button.state(["disabled" if busy else "!disabled"])
-        fault, self.watch.create_fault = self.watch.create_fault, ""
-        if fault:
-            self._fault(fault)
+        fault, self.watch.create_fault = self.watch.create_fault, None
+        if fault is not None:
+            self._fault(said_of_form(fault))
 
     def create(self) -> None:
         """Create the project, or say what is missing."""
@@ -308,11 +309,15 @@ class StartView(CardBoard):
             card = int(self.card.get().split()[0])
             settings = first_settings(base, self._labels[self.type.get()], card, self.images)
             place, given = user_path(folder), self._given(prompts)
+            exists = (place / NAME).is_file()
         except (UserError, OSError) as error:
-            self._fault(str(error))
+            self._fault(said_of_form(error))
             return
         self._fault("")
-        self.watch.create(place, settings, given)
+        if not exists:
+            self.watch.create(place, settings, given)
+        elif confirm(self.ui, words.OPEN, words.IS_PROJECT.format(folder=place), words.OPEN_IT, words.OPEN_NOT):
+            self._take(place)
 
     def _given(self, text: str) -> Callable[[], Prompts]:
         """Return the function that reads the prompts, with what they edit."""
@@ -355,6 +360,13 @@ class StartView(CardBoard):
     def _take(self, folder: Path) -> None:
         if not self.watch.open(folder):
             self.open_error.configure(text=self.watch.fault)
+
+
+def said_of_form(error: Exception) -> str:
+    """What an error says, with the title of the field in place of the argument of ``taste.py``."""
+    if isinstance(error, UserError) and error.field in words.FIELDS:
+        return str(UserError(error.message, words.FIELDS[error.field], error.hint))
+    return str(error)
 
 
 def proposal_in_words(found: Proposal) -> str:

@@ -12,7 +12,7 @@ from modules.ui.texts import window as words
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.load import find_problems
 from modules.util.config.overrides import parse_place
-from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting
+from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting, visibility_in_words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError, UserErrors
 
@@ -106,11 +106,16 @@ class ConfigState:
         setting = self.settings[path]
         return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
 
+    def shown_when(self, path: str) -> str:
+        """The condition for the field's row, in words."""
+        return visibility_in_words(self.settings[path].visible, self.settings)
+
     def problems(self) -> list[Problem]:
         """All problems: invalid texts first, in the order of the form, then contradictory values, then
-        warnings.
+        warnings. An invalid text in a hidden row has no effect, and is none until the row is shown.
         """
-        made = [_as_problem(self._faults[path], path) for path in self.settings if path in self._faults]
+        faults = [path for path in self.settings if path in self._faults and self.is_visible(path)]
+        made = [_as_problem(self._faults[path], path) for path in faults]
         found = find_problems(self.config)
         for error in found.errors:
             several = error.errors if isinstance(error, UserErrors) else (error,)

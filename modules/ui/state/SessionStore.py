@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,6 +54,10 @@ class WindowMemory:
     projects: list[str] = field(default_factory=list)
     notices: bool = True
 
+    def __post_init__(self) -> None:
+        self._opened: list[str] = []
+        self._projects_opened: list[str] = []
+
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:
         """Read the valid values of ``data``. The rest keep their defaults."""
@@ -71,13 +76,27 @@ class WindowMemory:
     def remember(self, path: Path) -> None:
         """Put a config file at the top of the recent ones."""
         name = str(path.absolute())
-        self.recent = [name, *(other for other in self.recent if other != name)][:MAX_RECENT]
+        self._opened = newest_first([name], self._opened)
+        self.recent = newest_first([name], self.recent)
 
     def remember_project(self, folder: Path) -> None:
         """Note the open project."""
         self.project = str(folder.absolute())
-        self.projects = [self.project, *(other for other in self.projects if other != self.project)]
-        del self.projects[MAX_RECENT:]
+        self._projects_opened = newest_first([self.project], self._projects_opened)
+        self.projects = newest_first([self.project], self.projects)
+
+    def to_save(self, saved: WindowMemory) -> dict[str, Any]:
+        """The state as plain data, with the files and projects that another window has saved meanwhile."""
+        lists = {
+            "recent": newest_first(self._opened, saved.recent, self.recent),
+            "projects": newest_first(self._projects_opened, saved.projects, self.projects),
+        }
+        return {"version": VERSION, **asdict(self), **lists}
+
+
+def newest_first(*lists: Iterable[str]) -> list[str]:
+    """Join lists of recent paths, the newest first, without repetitions."""
+    return list(dict.fromkeys(chain(*lists)))[:MAX_RECENT]
 
 
 @dataclass
@@ -159,7 +178,11 @@ class SessionStore:
 
     def save_window(self, memory: WindowMemory) -> None:
         """Save the state of the window. Raises ``OSError`` if the folder is not writable."""
-        write_json(self.window_path, {"version": VERSION, **asdict(memory)})
+        try:
+            saved = WindowMemory.from_dict(read_json(self.window_path, "window settings"))
+        except UserError:
+            saved = WindowMemory()
+        write_json(self.window_path, memory.to_save(saved))
 
     def load_session(
         self, model: type[TrainConfig] = TrainConfig

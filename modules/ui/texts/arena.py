@@ -7,6 +7,7 @@ LEFT = "up to {questions} left"
 QUESTION = "question"
 SEED = "{prompt}   (seed {seed})"
 HINT = "Same prompt, same seed: which image is better?"
+PAUSE = "Voting begins when no key has been pressed for a second."
 UNDO, STANDING, ACTUAL_SIZE, KEYS, RESULT = "Undo", "Result so far", "1:1", "Keys", "Show result"
 LOOKING_KEYS = (("F", "swap the images while the key is held"), ("+ \u2212", "zoom"))
 SOURCE = "Source"

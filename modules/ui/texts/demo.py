@@ -1,6 +1,7 @@
 """Texts of the demo project and of the strip that offers it."""
 
 # the offer
+SHORT_OFFER = "New here? Try the demo project."
 OFFER = (
     "New here? The demo project takes you to a trained adapter in a few minutes. A tiny model that comes with the "
     "program makes images, you pick the ones you like, and the Start button trains on them."

@@ -67,6 +67,16 @@ PROGRAMS = {
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
 NO_TYPE = "Check the model type: it could not be read from the images."
 DEMO_FOLDER = "demo-taste"
+FIELDS = {
+    "DIR": FOLDER,
+    "--base-model": BASE,
+    "--model-type": TYPE,
+    "--prompts": PROMPTS,
+    "--to-edit": TO_EDIT,
+}
+"""Titles of the form's fields by the arguments of ``taste.py new``."""
+IS_PROJECT = "{folder} is a project already. Do you want to open it?"
+OPEN_IT, OPEN_NOT = "Open the project", "Cancel"
 NO_FOLDER = "Choose a new folder for the project."
 NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."
 NO_PROMPTS = "Write some prompts, one per line."

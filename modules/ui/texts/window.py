@@ -72,7 +72,7 @@ NOTICES = "Desktop notification when a run ends"
 SIZE_NOW = "Size {percent} %"
 
 # problems
-SHOWN_WHEN = "{title} is shown when: {rule}"
+SHOWN_WHEN = "{title} is shown when {rule}."
 NO_ROW = "{path} has no field in the window"
 CANNOT_START = "Training cannot start: {problem}"
 AND_MORE, MORE_ERROR = ", and {errors}", "more error"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -18,6 +18,8 @@ from modules.util.config.faults import item_type, raise_all, translate, type_at,
 from modules.util.config.overrides import parse_place, read_value
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 
+MOST_LABELS = 4
+"""Maximum number of alternatives that a condition in words lists."""
 Kind = Literal["bool", "int", "float", "text", "choice", "choices", "list", "table"]
 
 
@@ -235,6 +237,26 @@ def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
 def unmet(rule: str, value_of: Callable[[str], Any]) -> list[str]:
     """The settings whose values hide a field with visibility ``rule``. Arguments as for ``is_visible``."""
     return [name for negated, name, wanted in _conditions(rule) if _holds(value_of(name), wanted) is negated]
+
+
+def visibility_in_words(rule: str, settings: Mapping[str, Setting]) -> str:
+    """A visibility rule with the titles and labels that a person sees, such as ``TensorBoard is on``."""
+    return " and ".join(
+        f"{settings[name].title} {_condition_in_words(settings[name], negated, wanted)}"
+        for negated, name, wanted in _conditions(rule)
+    )
+
+
+def _condition_in_words(setting: Setting, negated: bool, wanted: str | None) -> str:
+    if wanted is not None:
+        known = {choice.value: choice.label for choice in setting.choices}
+        labels = [known.get(one, one) for one in wanted.split("|")]
+        if len(labels) > MOST_LABELS:
+            labels[MOST_LABELS:] = [f"{len(labels) - MOST_LABELS} others"]
+        return ("is not " if negated else "is ") + " or ".join(labels)
+    if setting.kind == "bool":
+        return "is off" if negated else "is on"
+    return "is not set" if negated else "is set"
 
 
 def _conditions(rule: str) -> list[tuple[bool, str, str | None]]:

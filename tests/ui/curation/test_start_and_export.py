@@ -141,6 +141,17 @@ def test_the_form_is_remembered(sit_down, tmp_path, root):
     again.close()
 
 
+def test_two_pair_tools_keep_the_folders_that_the_other_opened(tmp_path):
+    first, second = PairToolMemory.load(tmp_path), PairToolMemory.load(tmp_path)
+    for memory, name in ((first, "first"), (second, "second")):
+        memory.source, memory.output = name, f"{name}-pairs"
+        memory.remember()
+        memory.save(tmp_path)
+    first.save(tmp_path)
+    found = PairToolMemory.load(tmp_path)
+    assert sorted(found.recent) == [["first", "first-pairs"], ["second", "second-pairs"]]
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", '{"mode": "NO", "recent": [1, ["a"], [2, 3]], "certainty": "x", "blind": 1}']
 )

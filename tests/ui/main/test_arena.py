@@ -330,6 +330,35 @@ def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None
     assert len(kept(project.folder)) == 2 and isinstance(arena.page, ResultPage)
 
 
+@pytest.mark.parametrize("key", ["Left", "space", "e"])
+def test_who_types_elsewhere_when_the_arena_opens_casts_no_vote(hands: Hands, tmp_path: Path, key: str) -> None:
+    """It opens after minutes of making images, and takes the keyboard."""
+    project = project_of_edits(tmp_path)
+    window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
+    arena = arena_of(hands)
+    page = arena.page
+    assert isinstance(page, VotingPage)
+    typed = 0
+
+    def type_until_asked() -> bool:
+        nonlocal typed
+        typed += 1
+        window.event_generate(f"<KeyPress-{key}>")
+        views = (*page.views, *page.sources)
+        return page.shot is not None and all(view.shown == view.path is not None for view in views)
+
+    window.focus_force()
+    hands.wait(type_until_asked, "no question", PATIENCE)
+    window.event_generate(f"<KeyPress-{key}>")
+    hands.wait(lambda: not arena.worker.busy and not arena.controller.waiting)
+    assert typed and not kept(project.folder) and arena.page is page
+    assert str(page.hint.cget("text")) == words.PAUSE
+    hands.wait(lambda: waits(arena), "voting does not begin", PATIENCE)
+    assert str(page.hint.cget("text")) == words.HINT
+    press(hands, arena, "Left")
+    assert len(kept(project.folder)) == 1
+
+
 def test_a_result_that_cannot_be_read_can_be_asked_for_again(hands: Hands, tmp_path: Path) -> None:
     project = project_of_edits(tmp_path)
     window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)

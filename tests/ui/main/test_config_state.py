@@ -134,6 +134,35 @@ def test_visibility_follows_values() -> None:
     assert not state.is_visible("rlhf_dpo_ref_mode")
 
 
+def test_a_bad_text_in_a_hidden_row_is_no_problem_until_the_row_is_shown() -> None:
+    state = ConfigState()
+    state.set_value("tensorboard", True)
+    state.set_text("tensorboard_port", "x")
+    assert [p.path for p in state.problems()] == ["tensorboard_port"]
+    state.set_value("tensorboard", False)
+    assert state.problems() == [] and state.typed() == {"tensorboard_port": "x"}
+    state.set_value("tensorboard", True)
+    assert [p.path for p in state.problems()] == ["tensorboard_port"]
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("tensorboard_port", "TensorBoard is on"),
+        ("learning_rate_cycles", "Schedule is Cosine with restarts or Cosine with hard restarts"),
+        ("backup_after", "Backup unit is not Never or Always"),
+    ],
+)
+def test_the_condition_for_a_row_is_told_with_titles(path: str, rule: str) -> None:
+    assert ConfigState().shown_when(path) == rule
+
+
+def test_every_condition_can_be_told() -> None:
+    state = ConfigState()
+    told = {path: state.shown_when(path) for path, setting in state.settings.items() if setting.visible}
+    assert told and all(" is " in said and "_" not in said for said in told.values())
+
+
 def test_problems_are_listed_in_the_order_of_the_form_however_they_came() -> None:
     state = ConfigState()
     for path, text in (("epochs", "0"), ("learning_rate", "x"), ("epochs", "1")):

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
+from modules.curation.group_state import SessionSettings
 from modules.project.candidates.adding import add_images, images_in
 from modules.project.Project import Project
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.StartPage import StartPage
 from modules.ui.home import ProjectJob
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.state.SessionStore import SessionStore
+from modules.ui.texts import home as start_words
 from modules.util.image_metadata_util import read_metadata
 from tests.project.candidates.test_adding import bright
 from tests.project.test_from_images import by_a1111
@@ -212,12 +218,33 @@ def test_a_click_on_an_image_of_a_card_shows_it_large(
     assert not [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
 
 
-def test_picking_takes_no_sources_of_another_session(
+def test_a_folder_that_is_not_empty_is_refused_and_a_project_in_it_offered(
+    open_window: OpenWindow, project: Project, tmp_path: Path
+) -> None:
+    hands = open_window()
+    start = hands.window.current_page().view  # type: ignore[attr-defined]
+    hands.focus(start.entries["folder"])
+    hands.type(str(tmp_path))
+    hands.click(start.demo_button)
+    hands.click(start.create_button)
+    hands.wait(lambda: start.error.cget("text"), "it is not refused")
+    assert start.error.cget("text") == f"Folder: {tmp_path} is not empty\n  -> choose a new folder"
+    start.values["folder"].set(str(project.folder))
+    for label, opened in ((start_words.OPEN_NOT, False), (start_words.OPEN_IT, True)):
+        hands.answer(label)
+        hands.click(start.create_button)
+        assert "my taste is a project already" in hands.asked[-1]
+        assert (start.watch.project is not None) is opened
+    assert start.watch.project.folder == project.folder
+
+
+def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
     open_window: OpenWindow, project: Project, tmp_path: Path
 ) -> None:
     before = tmp_path / "before.png"
     Image.new("RGB", (64, 64)).save(before)
-    PairToolMemory(sources=str(before), edits=True).save(tmp_path / "settings")
+    PairToolMemory(sources=str(before), edits=True, mode="ELO").save(tmp_path / "settings")
+    assert DEFAULT_MODE.value != "ELO"
     by_a1111(tmp_path / "own", ["an owl", "an owl"])
     for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
         bright(path, 50 * number + 20)
@@ -230,6 +257,18 @@ def test_picking_takes_no_sources_of_another_session(
     hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
     group = tool.page.shot.group  # type: ignore[union-attr]
     assert group is not None and group.sources == ()
+    assert tool.controller.options.session.mode is DEFAULT_MODE  # type: ignore[union-attr]
+    way, options = CurationMode("SELECT"), tool.controller.options  # type: ignore[union-attr]
+    tool.show_start()
+    hands.wait(lambda: isinstance(tool.page, StartPage))
+    tool.start(replace(options, session=SessionSettings(way)))
+    hands.wait(lambda: settled(tool) and project.round.way == way.value, "the way is not changed", PATIENCE)
+    tool.close()
+    hands.wait(lambda: view.watch.tool is None)
+    hands.click(view.cards["pick"].button)
+    again = pair_tool(hands)
+    hands.wait(lambda: settled(again), "the pair tool does not get ready", PATIENCE)
+    assert again.controller.options.session.mode is way  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -266,6 +305,35 @@ def test_stop_keeps_what_was_made(
     wait_for_step(hands, view, "generate")
     made = 48 - len(Project(project.folder).round.missing())
     assert 2 <= made < 48 and f"{made} of 48 images" in text(view, "generate")
+
+
+class Endless:
+    """A step that runs until it is stopped."""
+
+    def __init__(self, verb: str, *_: object) -> None:
+        self.verb, self.stopped, self.done, self.total = verb, False, 0, 0
+        self._end = threading.Event()
+
+    def wait(self) -> dict[str, object]:
+        self._end.wait(PATIENCE)
+        return {}
+
+    def stop(self) -> None:
+        self._end.set()
+
+
+def test_closing_the_window_says_that_the_training_of_a_project_continues(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setattr("modules.ui.home.ProjectWatch.ProjectJob", Endless)
+    view.watch.run("train")
+    assert view.watch.job is not None
+    hands.answer("Keep it open")
+    hands.window.ask_quit()
+    assert f"The run in {project.round.run.path} continues without this window." in hands.asked[-1]
+    assert hands.window.winfo_exists()
+    view.watch.job.stop()
 
 
 def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], project: Project) -> None:

@@ -14,6 +14,7 @@ from modules.runner.RunDirectory import MIRROR
 from modules.runner.trash import TRASH
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.pages.RunsPage import RunsPage
+from modules.ui.state.runs.comparing import differences
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests.runner.test_pace import run_with, started
@@ -40,7 +41,9 @@ def a_run(folder: Path, age: float, **changes: Any) -> Path:
         place = {"global_step": at}
         events.append({"t": at, "kind": "step", "progress": place, "metrics": metrics, "total_steps": 20})
     events.append({"t": 21, "kind": "run_finished", "status": "finished", "progress": {"global_step": 20}})
-    run = run_with(folder, events, TrainConfig().to_dict() | changes)
+    places = {name: str(folder / name) for name in ("cache_dir", "concept_file_name", "sample_definition_file_name")}
+    held: dict[str, Any] = {"concepts": [], "samples": []}
+    run = run_with(folder, events, TrainConfig().to_dict() | places | held | changes)
     os.utime(run.events_path, (1e9 - age, 1e9 - age))
     return run.path
 
@@ -75,6 +78,11 @@ def test_runs_are_listed_newest_first_with_mode_steps_and_state(page: tuple[Hand
         ("first", "Images", "20 of 20", "finished"),
     ]
     hands.wait(lambda: drawn(runs) == ["training"])
+
+
+def test_a_file_of_concepts_that_the_configs_do_not_hold_is_a_difference() -> None:
+    found = differences([{"concept_file_name": name, "concepts": None} for name in ("foxes.json", "owls.json")])
+    assert [(one.path, one.values) for one in found] == [("concept_file_name", ("foxes.json", "owls.json"))]
 
 
 def test_several_runs_are_compared(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:

@@ -111,6 +111,19 @@ def test_recent_files_are_unique_and_newest_first() -> None:
     assert memory.recent == [str(Path("/a").absolute()), str(Path("/b").absolute())]
 
 
+def test_two_windows_keep_the_files_and_projects_that_the_other_opened(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    first, second = store.load_window()[0], store.load_window()[0]
+    for memory, name in ((first, "first"), (second, "second")):
+        memory.remember(tmp_path / f"{name}.json")
+        memory.remember_project(tmp_path / name)
+        store.save_window(memory)
+    store.save_window(first)
+    found, _ = store.load_window()
+    assert {Path(path).name for path in found.recent} == {"first.json", "second.json"}
+    assert {Path(path).name for path in found.projects} == {"first", "second"}
+
+
 def test_a_crash_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SessionStore(tmp_path)
     store.save_session(Session({"epochs": 1}))

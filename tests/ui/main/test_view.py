@@ -58,6 +58,17 @@ def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: in
         hands.picture(OUTPUT / f"{page.key}-{scale}.png")
 
 
+def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_window: OpenWindow) -> None:
+    hands = open_window(memory=WindowMemory(geometry="760x480+0+0"))
+    hands.wait(lambda: (hands.window.winfo_width(), hands.window.winfo_height()) == (760, 480))
+    hands.window.set_view("Dark", 200)
+    hands.wait(lambda: hands.window.winfo_width() >= 1200, "the window does not grow")
+    assert cropped(hands.window) == []
+    offer, middle = hands.window.offer, hands.window.middle
+    assert offer is not None
+    hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
+
+
 def test_sizes_by_keys_are_remembered_and_values_stay(open_window: OpenWindow) -> None:
     hands = open_window()
     hands.fill("epochs", "55")

@@ -12,7 +12,9 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.ui.state.RunHistory import RunHistory, SampleImage
 
 MAX_EVENT_BYTES = 1 << 28
-_LEFT_OUT = {"__version", "workspace_dir", "output_model_destination"}
+_LEFT_OUT = {"__version", "workspace_dir", "cache_dir", "output_model_destination"}
+_FILES = {"concept_file_name": "concepts", "sample_definition_file_name": "samples"}
+"""Files whose location is left out if the config holds what is in them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ def history_of(folder: Path) -> RunHistory:
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[Difference]:
     """The settings that differ between runs, in the order of the first run. File locations are left out."""
-    flat = [_flat(config) for config in configs]
+    flat = [
+        _flat({name: config[name] for name in config if config.get(_FILES.get(name, "")) is None})
+        for config in configs
+    ]
     names = dict.fromkeys(name for one in flat for name in one)
     found = (Difference(name, tuple(one.get(name, "") for one in flat)) for name in names)
     return [one for one in found if len(set(one.values)) > 1]
