@@ -108,7 +108,9 @@ class DiffusersCache(Accelerator):
                 hooks = _hooks(model, METHODS[self.method].hook)
         except (ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
             raise UnsupportedError(
-                f"{self.method} cannot be used on {kind} ({role}): {error}", field=self._field
+                f"{self.method} cannot be used on {kind} ({role}): {error}",
+                field=self._field,
+                hint="choose another method, TaylorSeerCache for example, or remove diffusers_cache",
             ) from error
         if not hooks:
             raise UnsupportedError(

@@ -21,6 +21,7 @@ from tests.accelerator.models import (
     unet,
     velocity,
 )
+from tests.tiny import tiny_model
 
 torch.set_num_threads(1)
 STEPS, LAYERS = 12, 4
@@ -202,6 +203,17 @@ def test_other_classes_fail_at_once(make, words):
     plan = build_plan({"rollout": "diffusers_cache"}, "decoupled")
     with pytest.raises(UnsupportedError, match=words):
         plan.setup({"denoiser": make()})
+
+
+def test_a_method_that_does_not_know_the_blocks_of_a_model_names_another_one():
+    model = tiny_model("CHROMA_1").module("transformer")
+    with pytest.raises(UnsupportedError, match=r"FirstBlockCache cannot be used on Chroma.*") as refused:
+        build_plan({"rollout": "diffusers_cache"}, "decoupled").setup({"transformer": model})
+    named = [name for name in METHODS if name in refused.value.hint]
+    assert named
+    for method in named:
+        entry = {"name": "diffusers_cache", "params": {"method": method}}
+        build_plan({"rollout": entry}, "decoupled").setup({"transformer": model})
 
 
 def test_a_method_that_finds_nothing_fails_at_once(model, make_plan):

@@ -71,8 +71,8 @@ class OnlineLossSection(BaseConfig):
         group="Policy loss",
         tip=(
             "EXACT: the divergence of the denoising steps. FLOW_GRPO: the same divergence without the step "
-            "size. X: compares the next latents. V: compares the predictions. The decoupled modes (DGPO, "
-            "ONLINE_DPO, NFT, AWM) support V only."
+            "size. X: compares the next latents. V: compares the predictions. DGPO, NFT and AWM support V only. "
+            "ONLINE_DPO takes no KL."
         ),
     )
     rlhf_grpo_guard: bool = setting(
