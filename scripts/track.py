@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.project.ProjectFile import NAME  # noqa: E402
 from modules.runner.trackers.Tracker import Tracker, follow_run  # noqa: E402
 from modules.runner.trackers.Trackio import Trackio  # noqa: E402
 from modules.runner.trackers.WandB import WandB  # noqa: E402
@@ -39,9 +40,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--project", default="tastemaker", help="project name in trackio and wandb (tastemaker)"
     )
-    parser.add_argument("--name", default="", help="name of the run; by default that of its folder")
+    parser.add_argument("--name", default="", help="name of the run; by default that of its folder, or of its project and round")
     parser.add_argument("--url", default="", help="address of the webhook")
     return parser
+
+
+def name_of(folder: Path) -> str:
+    """The name of a run by its folder; for a run of a project, the names of the project and the round."""
+    one = folder.parent
+    return f"{one.parent.name} {one.name}" if (one.parent / NAME).is_file() else folder.name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
 
     def work() -> None:
-        name = options.name or options.run.resolve().name
+        name = options.name or name_of(options.run.resolve())
         count = follow_run(options.run, TRACKERS[options.to](options, name))
         print(f"{count} events")
 

@@ -267,6 +267,8 @@ def clean(options: argparse.Namespace) -> int:
         done = await far.ask(dict[str, Any], "clean", run=record.run, fetched=same)
         freed = done.get("freed")
         say(f"removed; {freed >> 20 if isinstance(freed, int) else 0} MiB of data are free again")
+        if done.get("copying"):
+            say("files that runs share stay there, because another run is being copied; the next clean removes them")
         return 0
 
     return int(run_async(_once(record, work)))

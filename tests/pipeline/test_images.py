@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from modules.curation.intake.duplicates import fingerprint
 from modules.pipeline.nodes import images
 from modules.pipeline.nodes.images import load_rgb, read_size
+from modules.ui.widgets.ImagePrefetcher import load_fitted
 from modules.util.errors import DataError
 
 
@@ -115,6 +117,10 @@ def test_sixteen_bits_and_floats_keep_their_range(tmp_path: Path) -> None:
     for name in ("i16.png", "f1.tiff", "f255.tiff", "nan.tiff", "i32.tiff", "i32-255.tiff", "i32-large.tiff"):
         values = np.asarray(load_rgb(tmp_path / name))[..., 0].flatten()[2:]
         assert np.abs(values.astype(int) - np.arange(256)[2:]).max() <= 1, name
+        shown = np.asarray(load_fitted(tmp_path / name, None))[..., 0].flatten()[2:]
+        assert np.abs(shown.astype(int) - np.arange(256)[2:]).max() <= 1, name
+        if name != "nan.tiff":
+            assert fingerprint(tmp_path / name) == fingerprint(tmp_path / "i16.png"), name
 
 
 def hostile_files(folder: Path) -> dict[str, str]:

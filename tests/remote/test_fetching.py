@@ -17,6 +17,7 @@ from modules.remote.growing import append_at
 from modules.remote.records import Record
 from modules.remote.there import runs as there_runs
 from modules.remote.there.digest import digest_of
+from modules.remote.there.serving import FarSide
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.load import load_config
@@ -286,6 +287,33 @@ def test_no_trainer_begins_while_a_run_is_removed(tmp_path, monkeypatch, removed
     monkeypatch.setattr(Owned, "remove_tree", watched)
     there_runs.clean(tmp_path, "run-1", {})
     assert free == [False] and not run.path.exists()
+
+
+class Sent:
+    """The end of a connection from which one file comes."""
+
+    def exactly(self, size: int) -> bytes:
+        return b"x" * size
+
+    def send(self, message: object, data: bytes = b"") -> None:
+        pass
+
+
+def test_what_another_start_has_copied_stays(tmp_path):
+    """It belongs to no run before the trainer is started."""
+    RunDirectory(tmp_path / "runs" / "run-1").create()
+    file = [hashlib.sha256(b"x").hexdigest(), 1]
+    starting, cleaning = FarSide(tmp_path, Sent()), FarSide(tmp_path, Sent())
+    starting.small({"files": [file]})
+    starting.plant({"root": "programs/new", "files": {"train.py": file}})
+    starting.small({"files": [[hashlib.sha256(b"xx").hexdigest(), 2]]})
+    assert cleaning.clean({"run": "run-1", "fetched": {}}) == {"stays": [], "freed": 0, "copying": True}
+    assert not (tmp_path / "runs" / "run-1").exists() and (tmp_path / "programs" / "new" / "train.py").exists()
+    assert starting.plant({"root": "inputs/run-2", "files": {"a": [hashlib.sha256(b"xx").hexdigest(), 2]}}) == []
+    starting.starts.end()
+    RunDirectory(tmp_path / "runs" / "run-1").create()
+    assert cleaning.clean({"run": "run-1", "fetched": {}})["freed"] == 1
+    assert not (tmp_path / "programs" / "new").exists() and (tmp_path / "inputs" / "run-2" / "a").exists()
 
 
 # -- with a real connection ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
 from modules.util.owned_files import Owned
 from modules.util.pairs.decoding import IMAGE_ERRORS
+from modules.util.pairs.grey_levels import eight_bits, is_deep
 
 log = logging.getLogger(__name__)
 _GRID = (9, 8)
@@ -31,7 +32,7 @@ _FINE = 64
 """Areas on the shorter side to which an image is first reduced. There is a single pass, because one over a
 megapixel costs as much as half of the hash.
 """
-_FINGERPRINT_VERSION = 2
+_FINGERPRINT_VERSION = 3
 """Version of the fingerprint, so that different kinds are never compared."""
 _ALIKE = 0.985
 """Correlation of brightness from which images with near hashes are near-duplicates. Recompressed, resized or
@@ -79,11 +80,8 @@ def fingerprint_of(image: Image.Image) -> Fingerprint:
 
 def _grey(image: Image.Image) -> Image.Image:
     """Convert to 8-bit grey, with transparent areas over black."""
-    if image.mode[:1] in ("I", "F"):
-        values = numpy.asarray(image, dtype=numpy.float32)
-        return Image.fromarray(
-            (values / 257 if values.size and values.max() > 255 else values).astype(numpy.uint8)
-        )
+    if is_deep(image):
+        return Image.fromarray(eight_bits(image))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image if image.mode == "RGBA" else image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from modules.util.errors import DataError
 from modules.util.pairs.decoding import IMAGE_ERRORS, MAX_PIXELS
+from modules.util.pairs.grey_levels import eight_bits, is_deep
 
 MAX_SIDE = 65_535
 MIN_SIDE = 8
@@ -127,23 +127,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        return Image.fromarray(_eight_bits(image)).convert("RGB")
+    if is_deep(image):
+        return Image.fromarray(eight_bits(image)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         full = image.convert("RGBA")
         white = Image.new("RGBA", full.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, full).convert("RGB")
     return image.copy() if image.mode == "RGB" else image.convert("RGB")
-
-
-def _eight_bits(image: Image.Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Grey levels of more than eight bits, scaled by what their type or their range suggests."""
-    values = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    if image.mode == "F":
-        top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0 if values.max() <= 255.0 else values.max()
-    else:
-        # integers of 32 bits in a TIFF file may be numbers of 8 bits; other files scale them to 16 bits
-        levels = (255.0, 65535.0) if image.mode == "I" and image.format == "TIFF" else (65535.0,)
-        highest = values.max(initial=0.0)
-        top = next((level for level in levels if highest <= level), highest)
-    return np.clip(np.rint(values * (255.0 / top)), 0, 255).astype(np.uint8)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.remote.there import limits, runs
+from modules.remote.there.Starts import Starts
 from modules.remote.there.Store import Store
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
@@ -90,7 +91,7 @@ class FarSide:
 
     def __init__(self, root: Path, wire: Wire) -> None:
         self.root, self.wire = root, wire
-        self.store = Store(root)
+        self.store, self.starts = Store(root), Starts(root)
 
     def serve(self) -> None:
         """Answer until the other side is gone."""
@@ -126,18 +127,22 @@ class FarSide:
         }
 
     def have(self, request: Request) -> dict[str, int]:
+        self.starts.announce()
         return {sha: self.store.has(sha, size) for sha, size in request["files"].items()}
 
     def small(self, request: Request) -> None:
+        self.starts.announce()
         self.store.take_small([(sha, size) for sha, size in request["files"]], self.wire.exactly)
 
     def large(self, request: Request) -> None:
         def begin(offset: int) -> None:
             self.wire.send({"note": {"offset": offset}})
 
+        self.starts.announce()
         self.store.take_large(request["sha256"], request["size"], self.wire.exactly, begin)
 
     def plant(self, request: Request) -> list[str]:
+        self.starts.announce()
         files = {name: (sha, size) for name, (sha, size) in request["files"].items()}
         return self.store.plant(request["root"], files)
 
@@ -181,7 +186,9 @@ class FarSide:
     def begin(self, request: Request) -> int:
         script = self.root / request["program"] / "scripts" / "train.py"
         line = [request["python"], str(script)]
-        return runs.begin(self.root, request["run"], request["config"], line, request["alongside"])
+        number = runs.begin(self.root, request["run"], request["config"], line, request["alongside"])
+        self.starts.end()
+        return number
 
     # --- watching ---
 
@@ -219,12 +226,17 @@ class FarSide:
 
     def clean(self, request: Request) -> dict[str, Any]:
         stays = runs.clean(self.root, request["run"], request["fetched"])
+        with self.starts.held_back() as unused:
+            return {"stays": stays, "freed": self._remove_unused() if unused else 0, "copying": not unused}
+
+    def _remove_unused(self) -> int:
+        """Remove copies of the program and stored files that no run uses. Returns the number of bytes freed."""
         owned = Owned(self.root, local=True)
         kept, base = runs.programs_in_use(self.root), self.root / runs.PROGRAMS
         for path in sorted(base.iterdir()) if base.is_dir() else ():
             if path.name not in kept:
                 owned.remove_tree(f"{runs.PROGRAMS}/{path.name}")
-        return {"stays": stays, "freed": self.store.sweep()}
+        return self.store.sweep()
 
 
 ANSWERS: Mapping[str, Callable[[FarSide, Request], Any]] = {

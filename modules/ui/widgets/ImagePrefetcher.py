@@ -12,6 +12,7 @@ from PIL import Image, ImageChops, ImageOps
 
 from modules.util.errors import UserError
 from modules.util.pairs.decoding import IMAGE_ERRORS
+from modules.util.pairs.grey_levels import eight_bits, is_deep
 
 Box = tuple[int, int]
 
@@ -256,8 +257,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
     if image.mode == "RGB":
         return image
-    if image.mode.startswith("I"):
-        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    if is_deep(image):
+        return Image.fromarray(eight_bits(image)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         layer = image.convert("RGBA")
         under = Image.new("RGB", layer.size, BACKGROUND)

@@ -216,6 +216,18 @@ def test_services_get_the_numbers_of_each_step(run, monkeypatch, name):
     assert "secret" not in json.dumps([began, logged])
 
 
+def test_a_run_of_a_project_has_the_name_of_its_project_and_round(run, tmp_path, monkeypatch):
+    round_2 = tmp_path / "my taste" / "round-2"
+    round_2.mkdir(parents=True)
+    (tmp_path / "my taste" / "project.json").write_text("{}")
+    project_run = run.rename(round_2 / "run")
+    began = []
+    service = SimpleNamespace(log=lambda *_, **__: None, finish=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **told: began.append(told) or service))
+    assert track.main([str(project_run), "--to", "wandb"]) == 0
+    assert began[0]["name"] == "my taste round-2"
+
+
 def test_a_service_that_is_not_installed(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert track.main([str(run), "--to", "wandb"]) == 2
