@@ -51,11 +51,12 @@ class Dialog(tk.Toplevel):
         self.protocol("WM_DELETE_WINDOW", self.cancel)
 
     def add_button(self, text: str, command: Callable[[], object], accent: bool = False) -> ttk.Button:
-        """Add a button at the right end."""
+        """Add a button to the left of those added before. Tab goes through all of them from left to right."""
         style = "Accent.TButton" if accent else "TButton"
         button = ttk.Button(self.foot, text=text, style=style, command=command)
         button.bind("<Return>", lambda _event: button.invoke())
         button.pack(side="right", padx=(self.ui.theme.px(6), 0))
+        button.lower()  # Tab follows the stacking order
         return button
 
     def see(self, widget: tk.Misc) -> None:

@@ -69,6 +69,19 @@ def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_wind
     hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
 
 
+def test_tab_goes_through_the_buttons_of_a_dialog_as_they_are_drawn(open_window: OpenWindow) -> None:
+    hands = open_window()
+    hands.window.open_view()
+    dialog = hands.dialog()
+    buttons = [hands.button(text, dialog) for text in ("Cancel", "OK")]
+    assert buttons[0].winfo_rootx() < buttons[1].winfo_rootx()
+    hands.keys("<Tab>", "<Tab>", "<Tab>")
+    for button in buttons:
+        hands.expect_focus(button)
+        hands.keys("<Tab>")
+    hands.keys("Escape", to=dialog)
+
+
 def test_sizes_by_keys_are_remembered_and_values_stay(open_window: OpenWindow) -> None:
     hands = open_window()
     hands.fill("epochs", "55")
