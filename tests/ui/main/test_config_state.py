@@ -136,19 +136,19 @@ def test_visibility_follows_values() -> None:
 
 def test_a_bad_text_in_a_hidden_row_is_no_problem_until_the_row_is_shown() -> None:
     state = ConfigState()
-    state.set_value("tensorboard", True)
-    state.set_text("tensorboard_port", "x")
-    assert [p.path for p in state.problems()] == ["tensorboard_port"]
-    state.set_value("tensorboard", False)
-    assert state.problems() == [] and state.typed() == {"tensorboard_port": "x"}
-    state.set_value("tensorboard", True)
-    assert [p.path for p in state.problems()] == ["tensorboard_port"]
+    state.set_value("rolling_backup", True)
+    state.set_text("rolling_backup_count", "x")
+    assert [p.path for p in state.problems()] == ["rolling_backup_count"]
+    state.set_value("rolling_backup", False)
+    assert state.problems() == [] and state.typed() == {"rolling_backup_count": "x"}
+    state.set_value("rolling_backup", True)
+    assert [p.path for p in state.problems()] == ["rolling_backup_count"]
 
 
 @pytest.mark.parametrize(
     ("path", "rule"),
     [
-        ("tensorboard_port", "TensorBoard is on"),
+        ("rolling_backup_count", "Newest backups only is on"),
         ("learning_rate_cycles", "Schedule is Cosine with restarts or Cosine with hard restarts"),
         ("backup_after", "Backup unit is not Never or Always"),
     ],

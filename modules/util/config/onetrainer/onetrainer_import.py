@@ -138,10 +138,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         if name in TrainConfig.model_fields and name not in _SPECIAL
     }
     full |= _counts(full, defaults)
-    made |= {
-        "model_type": family.value,
-        **{name: value for name, value in chosen.items() if name not in PARTS},
-    }
+    made |= {"model_type": family.value, **{name: value for name, value in chosen.items() if name not in PARTS}}
     made |= import_devices(given, full, notes)
     made["output_model_format"] = _output_format(full, notes)
     for part in (name for name in family.parts if not family.spec.part(name).frozen):
@@ -159,9 +156,8 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
-    config = build(
-        TrainConfig, made, "", notes, {**defaults, "optimizer": {}, "lora_rank": defaults[_name_of_size(full)]}
-    )
+    ours = {**defaults, "optimizer": {}, "lora_rank": defaults[_name_of_size(full)]}
+    config = build(TrainConfig, made, "", notes, ours)
     _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)

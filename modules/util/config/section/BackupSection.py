@@ -87,7 +87,6 @@ class BackupSection(BaseConfig):
     )
     save_filename_prefix: NamePart = setting(
         "",
-        visible="!save_every_unit=NEVER",
         free=True,
         title="File name prefix",
         group="Saves",
