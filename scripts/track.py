@@ -40,7 +40,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--project", default="tastemaker", help="project name in trackio and wandb (tastemaker)"
     )
-    parser.add_argument("--name", default="", help="name of the run; by default that of its folder, or of its project and round")
+    parser.add_argument(
+        "--name", default="", help="name of the run; by default that of its folder, or of its project and round"
+    )
     parser.add_argument("--url", default="", help="address of the webhook")
     return parser
 

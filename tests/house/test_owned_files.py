@@ -47,6 +47,7 @@ MAY_WRITE = {
     "modules/tools/dataset/caption_edits.py": "writes captions to the temporary path its caller has of the door",
     "modules/tools/dataset/captioning.py": "writes captions to the temporary path its caller has of the door",
     "modules/project/Project.py": "opens the lock of a project, which stays empty",
+    "modules/remote/there/Starts.py": "opens the locks of starts, which stay empty",
     "modules/remote/there/Store.py": "opens the lock of a file that is received, which stays empty",
     "modules/remote/growing.py": "opens the lock of a folder that mirrors a run, which stays empty",
     "modules/project/share/metadata.py": "writes an adapter to the temporary path its caller has of the door",

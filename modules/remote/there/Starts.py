@@ -51,7 +51,7 @@ class Starts:
     def held_back(self) -> Iterator[bool]:
         """Make new starts wait. Yields whether no other start is copying."""
         with self._alone():
-            yield not any([self._is_active(path) for path in sorted((self._owned.root / STARTS).glob("*.lock"))])
+            yield not any(map(self._is_active, sorted((self._owned.root / STARTS).glob("*.lock"))))
 
     def _is_active(self, path: Path) -> bool:
         """Return whether another start holds this lock. The file of one that was killed is removed."""

@@ -39,7 +39,7 @@ from modules.util.config.onetrainer.remote_import import import_remote
 from modules.util.config.onetrainer.samples_import import SWITCH, import_painting, import_reading
 from modules.util.config.overrides import merge
 from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
-from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.SampleConfig import READING, SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError
@@ -191,7 +191,9 @@ def import_onetrainer_samples(
         made = {name: value for name, value in full.items() if name in SampleConfig.model_fields}
         made |= import_painting(full, family, where, notes) | import_reading(full, family, where, notes)
         notes.differences(data, defaults, {*SampleConfig.model_fields, SWITCH}, where)
-        return build(SampleConfig, made, where, notes, defaults)
+        # values of how prompts are read that nobody set are those of the run
+        theirs = {name: value for name, value in defaults.items() if name not in READING}
+        return build(SampleConfig, made, where, notes, theirs)
 
     return _import_list(source, "samples", "OneTrainer sample list", import_sample)
 
