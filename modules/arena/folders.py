@@ -87,4 +87,5 @@ def _read(votes: Path) -> dict[str, list[dict[str, Any]]]:
     )
     if not good:
         raise UserError(f"{shown(path)} is not a list of contestants", hint="restore it from a copy")
-    return data
+    listed: dict[str, list[dict[str, Any]]] = data
+    return listed
