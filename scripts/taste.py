@@ -23,7 +23,7 @@ from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import NO_EDITS  # noqa: E402
-from modules.generator.ComfyUi import SLOTS  # noqa: E402
+from modules.generator.ComfyUi import SLOTS, check_places  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
 from modules.project.beginning import on_each_image  # noqa: E402
 from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
@@ -129,9 +129,12 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
         )
     place = user_path(base, "--base-model")
     image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
+    made_by = {"kind": options.generator or "own", **(found.generator if found else {}), **generator}
+    if made_by["kind"] == "comfyui" and made_by.get("workflow"):
+        check_places(made_by["workflow"], made_by.get("slots", {}), list(image))
     return {
         "model": {"type": kind, "base": str(place.resolve()) if place.exists() else base},
-        "generator": {"kind": options.generator or "own", **(found.generator if found else {}), **generator},
+        "generator": made_by,
         "image": {**(found.image if found else {}), **image},
         "card": options.card,
         "preset": options.preset,

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Generator as Stream
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -139,6 +140,13 @@ class ComfyUi(Remote):
         elif adapter:
             add_lora(graph, adapter, request.strength)
         return graph
+
+    def used(self, request: ImageRequest) -> ImageRequest:
+        names = ("width", "height", "steps", "cfg", "sampler")
+        without: dict[str, Any] = {name: None for name in names if name not in self._slots}
+        if "negative" not in self._slots:
+            without["negative"] = ""
+        return replace(request, **without)
 
     def _upload(self, path: Path) -> str:
         """Hand a source image over, once, under a name that follows from its content. Returns its name there."""
@@ -329,6 +337,22 @@ def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, st
                 f"no place for the {name} is found in the workflow", "--slot", f"add --slot {name}=NODE.INPUT"
             )
     return found
+
+
+def check_places(graph: Graph, told: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raise ``ConfigError`` if a graph has no place for one of these settings, which would then change nothing.
+
+    Args:
+        told: as in ``find_slots``.
+    """
+    found = find_slots(graph, told)
+    for name in names:
+        if name in SLOTS and name not in found:
+            raise ConfigError(
+                "has no effect: no place for it is found in the workflow",
+                f"--{name}",
+                f"leave it out, or name the place with --slot {name}=NODE.INPUT",
+            )
 
 
 def further_places(

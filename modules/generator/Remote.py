@@ -154,7 +154,11 @@ class Remote(Generator):
             raise UserError(
                 f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
             )
-        return with_parameters(data, parameters(request, self.checkpoint, self.WHAT))
+        return with_parameters(data, parameters(self.used(request), self.checkpoint, self.WHAT))
+
+    def used(self, request: ImageRequest) -> ImageRequest:
+        """The request without the settings that the program does not use, which an image must not claim."""
+        return request
 
 
 @contextmanager

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+from io import BytesIO
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from modules.generator.ComfyUi import ComfyUi, Graph, plain_graph
 from modules.generator.Generator import ImageRequest
 from modules.util.errors import ConfigError
+from scripts import taste
 from tests.generator.servers import ComfyServer, png, seed_of
 
 FOX = ImageRequest("a red fox, sitting", 5, "blurry")
@@ -58,6 +63,41 @@ def test_each_side_is_found_behind_a_node_that_both_sides_pass():
 def test_the_negative_prompt_of_a_workflow_stays_where_none_is_asked_for():
     assert filled(workflow(), PLAIN_FOX)["7"]["inputs"]["text"] == "ugly"
     assert filled(workflow(), FOX)["7"]["inputs"]["text"] == "blurry"
+
+
+def custom() -> Graph:
+    """A workflow whose sampler takes steps and scale from other nodes."""
+    graph = workflow()
+    for name in ("steps", "cfg", "sampler_name"):
+        graph["3"]["inputs"].pop(name)
+    graph["40"] = {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["6", 0]}}
+    graph["3"]["inputs"]["negative"] = ["40", 0]
+    graph["50"] = {"class_type": "BasicScheduler", "inputs": {"steps": 20, "model": ["4", 0]}}
+    return graph
+
+
+def test_images_do_not_claim_settings_that_have_no_place_in_the_workflow(tmp_path):
+    request = ImageRequest("a red fox", 5, "blurry", 64, 32, 33, 4.0, "euler")
+    for slots, steps in (({}, None), ({"steps": "50.steps"}, "33")):
+        server = ComfyServer(tmp_path / "loras")
+        with server.running() as url:
+            comfy = ComfyUi({"url": url, "workflow": custom(), "slots": slots})
+            (made,) = comfy.generate([request])
+        with Image.open(BytesIO(made.data)) as image:
+            text = image.text["parameters"]
+        assert "Size: 64x32" in text and "blurry" not in text and "CFG" not in text and "Sampler" not in text
+        assert re.findall(r"Steps: (\d+)", text) == ([] if steps is None else [steps])
+
+
+@pytest.mark.parametrize(("option", "value"), [("steps", "9"), ("cfg", "4"), ("sampler", "euler"), ("negative", "x")])
+def test_options_without_a_place_in_the_workflow_are_refused(tmp_path, capsys, option, value):
+    (tmp_path / "graph.json").write_text(json.dumps(custom()))
+    (tmp_path / "prompts.txt").write_text("a fox\nan owl\nan elk\na cat\n")
+    words = ["new", tmp_path / "p", "--base-model", "x/y", "--prompts", tmp_path / "prompts.txt", "--generator", "comfyui"]
+    words += ["--workflow", tmp_path / "graph.json", f"--{option}", value]
+    assert taste.main([str(word) for word in words]) == 2
+    assert f"--{option}: has no effect: no place for it is found in the workflow" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
 
 
 def test_the_seed_reaches_every_sampler_and_steps_the_first_one():
