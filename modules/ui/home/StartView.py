@@ -363,7 +363,7 @@ class StartView(CardBoard):
 
 
 def said_of_form(error: Exception) -> str:
-    """What an error says, with the title of the field in place of the argument of ``taste.py``."""
+    """Return the text of an error, with the title of the field in place of the argument of ``taste.py``."""
     if isinstance(error, UserError) and error.field in words.FIELDS:
         return str(UserError(error.message, words.FIELDS[error.field], error.hint))
     return str(error)
