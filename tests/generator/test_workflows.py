@@ -93,7 +93,8 @@ def test_images_do_not_claim_settings_that_have_no_place_in_the_workflow(tmp_pat
 def test_options_without_a_place_in_the_workflow_are_refused(tmp_path, capsys, option, value):
     (tmp_path / "graph.json").write_text(json.dumps(custom()))
     (tmp_path / "prompts.txt").write_text("a fox\nan owl\nan elk\na cat\n")
-    words = ["new", tmp_path / "p", "--base-model", "x/y", "--prompts", tmp_path / "prompts.txt", "--generator", "comfyui"]
+    words = ["new", tmp_path / "p", "--base-model", "x/y", "--prompts", tmp_path / "prompts.txt"]
+    words += ["--generator", "comfyui"]
     words += ["--workflow", tmp_path / "graph.json", f"--{option}", value]
     assert taste.main([str(word) for word in words]) == 2
     assert f"--{option}: has no effect: no place for it is found in the workflow" in capsys.readouterr().err
