@@ -431,7 +431,7 @@ def _filled(
 ) -> nn.Module:
     """The part in a folder with the weights of some of its files."""
     folder, part = place.parent, place.name
-    expected: tuple[type[Exception], ...] = (OSError, *config_errors(), _safetensor_error())
+    expected: tuple[type[Exception], ...] = (MemoryError, OSError, *config_errors(), _safetensor_error())
     try:
         module, info = from_pretrained(
             str(place),
@@ -444,7 +444,7 @@ def _filled(
     except torch.OutOfMemoryError:
         # the file is not at fault if the graphics card is full
         raise
-    except (MemoryError, *expected) as error:
+    except expected as error:
         if is_memory_full(error):
             raise UserError(
                 f"there is too little memory to load {part} of {folder}: {first_line(error)}",
