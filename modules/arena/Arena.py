@@ -29,6 +29,12 @@ class Ending(Enum):
     NO_IMAGES = "images"
 
 
+def check_different(keys: Sequence[str]) -> None:
+    """Raise ``DataError`` unless these are the keys of two different contestants or more."""
+    if len(keys) < 2 or len(set(keys)) < len(keys):
+        raise DataError("comparing needs two different contestants or more", "--between", "name each once")
+
+
 @dataclass(frozen=True)
 class Ballot:
     """An open question.
@@ -90,10 +96,7 @@ class Arena:
         self.contestants = tuple(contestants)
         self._keys = [one.key for one in contestants]
         self._seed, self._most_votes = seed, most_votes
-        if len(contestants) < 2 or len(set(self._keys)) < len(contestants):
-            raise DataError(
-                "comparing needs two different contestants or more", "--between", "name each once"
-            )
+        check_different(self._keys)
         self._questions: dict[tuple[int, int], list[Question]] = {}
         for pair in all_pairs(len(contestants)):
             first, second = (contestants[i] for i in pair)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from modules.arena.Arena import USUAL_VOTES, Arena
+from modules.arena.Arena import USUAL_VOTES, Arena, check_different
 from modules.arena.Contestant import Contestant, Question
 from modules.arena.picture import picture_of_votes
 from modules.arena.tally import Tally
@@ -91,9 +91,15 @@ def keys_judged_last(project: Project, one: Round) -> tuple[str, str]:
 
 
 def adapters_between(project: Project, text: str) -> list[Adapter]:
-    """Parse ``A,B[,C]`` as adapters; by default the newest against the base model."""
+    """Parse ``A,B[,C]`` as adapters; by default the newest against the base model.
+
+    Raises:
+        DataError: there is nothing to compare, or the same contestant twice.
+    """
     if text:
-        return [project.adapter(part) for part in _contestants(text)]
+        adapters = [project.adapter(part) for part in _contestants(text)]
+        check_different([contestant_key(project, adapter) for adapter in adapters])
+        return adapters
     newest = project.newest
     if newest.file is None:
         raise DataError("there is no adapter to compare", "--between", "train one first")

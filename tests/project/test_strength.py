@@ -76,6 +76,16 @@ def test_a_name_that_is_none_is_answered_with_those_that_are(project, tmp_path, 
     )
 
 
+@pytest.mark.parametrize("between", ["base", "base,none", "{file},{file}@1"])
+@pytest.mark.parametrize("verb", ["compare", "judge"])
+def test_what_cannot_be_compared_is_refused_before_images_are_made(
+    project, tmp_path, drawer, capsys, between, verb
+):
+    between = between.format(file=tmp_path / "mine.safetensors")
+    assert "two different contestants" in refused(capsys, verb, project, "--between", between)
+    assert not drawer.made
+
+
 def test_what_a_result_does_not_have_is_not_printed(project, capsys):
     capsys.readouterr()
     assert taste.main(["describe", str(project)]) == 0
