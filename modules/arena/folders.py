@@ -13,6 +13,7 @@ from modules.arena.Contestant import Contestant
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
+from modules.util.pairs.dpo_pair_files import file_sha256
 
 LIST = "contestants.json"
 """File next to the votes: the contents of the images that each key of a vote stands for."""
@@ -70,7 +71,7 @@ def _agree(stored: dict[str, str], images: dict[str, str]) -> bool:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        return file_sha256(path)[:32]
     except OSError as error:
         raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "--between") from error
 

@@ -36,7 +36,6 @@ SLOTS = (
 """Names of places in a workflow that a person can name."""
 
 
-
 class ComfyUi(Remote):
     """Queues a graph for each image and fetches what it saved.
 
@@ -99,8 +98,9 @@ class ComfyUi(Remote):
                 "use a workflow with as many images, or name the input of each with --slot source=NODE.INPUT, source2 "
                 "and source3: nodes that load the same file count as one image",
             )
-        for request in [one for one in requests if one.adapter is not None][:1]:
-            self.filled(request, LORA)
+        adapted = next((request for request in requests if request.adapter is not None), None)
+        if adapted is not None:
+            self.filled(adapted, LORA)
         super().check(requests)
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:

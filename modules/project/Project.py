@@ -6,7 +6,6 @@ import fnmatch
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -392,8 +391,7 @@ def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | Non
 def _copy(owned: Owned, source: Path, name: str) -> None:
     """Copy a file into the project. A second name of the same file would change with it when it is written again."""
     try:
-        with owned.write(name) as temporary:
-            shutil.copyfile(source, temporary)
+        owned.copy(source, name)
     except OSError as error:
         raise DataError(f"{shown(source)} cannot be copied: {error.strerror}", "--adapter") from error
 

@@ -363,7 +363,6 @@ class Processes:
         if self.broadcast(hasher.hexdigest()) != hasher.hexdigest():
             raise RuntimeError("the processes of this run start from different weights")
 
-
     def check_same_data(self, digest: str) -> None:
         """Raise ``DataError`` unless all processes have read the same data.
 

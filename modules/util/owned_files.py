@@ -378,6 +378,14 @@ class Owned:
             self._check_place_of_file(folder, last, name)
             if folder.link(source, last):
                 return
+        self.copy(source, name)
+
+    def copy(self, source: Path, name: Name) -> None:
+        """Write the content of a file from elsewhere. An existing file of that name is replaced.
+
+        Raises:
+            UserError: the name is refused.
+        """
         with self.write(name) as temporary, source.open("rb") as reader, temporary.open("wb") as writer:
             while block := reader.read(1 << 20):
                 writer.write(block)

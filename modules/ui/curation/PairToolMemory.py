@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
+from modules.ui.state.SessionStore import MAX_RECENT, newest_first
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
 
 FILE_NAME = "pair_tool.json"
-MAX_RECENT = 12
 
 
 @dataclass
@@ -85,5 +85,4 @@ class PairToolMemory:
 
 
 def _newest_first(*lists: list[list[str]]) -> list[list[str]]:
-    joined = [pair for pairs in lists for pair in pairs]
-    return [pair for number, pair in enumerate(joined) if pair not in joined[:number]][:MAX_RECENT]
+    return [list(pair) for pair in newest_first(*(map(tuple, pairs) for pairs in lists))]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from modules.ui.texts import files as words
 from modules.util.config.TrainConfig import TrainConfig
@@ -20,6 +20,7 @@ from modules.util.owned_files import TEMPORARY, Owned
 VERSION = 1
 MAX_RECENT = 12
 MAX_WINDOWS = 20
+Recent = TypeVar("Recent", bound=Hashable)
 
 
 @dataclass
@@ -94,8 +95,8 @@ class WindowMemory:
         return {"version": VERSION, **asdict(self), **lists}
 
 
-def newest_first(*lists: Iterable[str]) -> list[str]:
-    """Join lists of recent paths, the newest first, without repetitions."""
+def newest_first(*lists: Iterable[Recent]) -> list[Recent]:
+    """Join lists of recent things, the newest first, without repetitions."""
     return list(dict.fromkeys(chain(*lists)))[:MAX_RECENT]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[A-Za-z0-9][\w./-]*)?")
 _SEGMENT = r"[A-Za-z0-9][\w.-]*"
+HUB_NAME = re.compile(rf"{_SEGMENT}/{_SEGMENT}(@[A-Za-z0-9][\w./-]*)?")
 _FILE = re.compile(rf"({_SEGMENT}/{_SEGMENT})((?:/{_SEGMENT})*)")
 
 UNREADABLE = (

@@ -30,7 +30,7 @@ def idle_settings(config: TrainConfig, told: Collection[str]) -> Iterator[Config
     for reason, (first, *others) in reasons.items():
         message = f"has no effect while {' and '.join(reason)}"
         if others:
-            named = [*others[:_MOST_NAMED]]
+            named = others[:_MOST_NAMED]
             if len(others) > _MOST_NAMED:
                 named.append(counted(len(others) - _MOST_NAMED, "more setting", "more settings"))
             message += f"; the same holds for {', '.join(named)}"
