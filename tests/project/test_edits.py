@@ -21,6 +21,7 @@ from modules.generator.ComfyUi import plain_graph
 from modules.generator.Generator import ImageRequest
 from modules.project.Project import Project
 from modules.util.image_metadata_util import read_metadata
+from modules.util.owned_files import Owned
 from modules.util.prompts_file import read_prompt_rows
 from scripts.train_reward import answer_comparisons
 from tests.generator.servers import ComfyServer
@@ -300,7 +301,7 @@ def test_a_failure_after_the_sources_were_copied_leaves_nothing_behind(
     if there:
         folder.mkdir(parents=True)
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "copyfile", full)
+        patched.setattr(Owned, "copy", full)
         said = refused(capsys, *new(folder, tasks, "--adapter", tmp_path / "real.safetensors"))
     assert "real.safetensors cannot be copied: No space left" in said
     assert list(folder.iterdir()) == [] if there else not folder.parent.exists()
