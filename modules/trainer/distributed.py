@@ -13,9 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +40,7 @@ PATIENCE = timedelta(days=30)
 JOINING = timedelta(minutes=5)
 ROUND = timedelta(seconds=1)
 INTERRUPTED = 130
+ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 BUCKET_BYTES = 256 * 1024 * 1024
 Found = TypeVar("Found")
 
@@ -140,12 +144,16 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
     # as torchrun does: the processes share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[LAUNCHER_VARIABLE] = json.dumps(ProcessId.own().to_dict())
+    # what is ignored stays ignored, as SIGHUP is under nohup
+    present = [name for name in ENDING if hasattr(signal, name)]
+    ending = [name for name in present if signal.getsignal(getattr(signal, name)) != signal.SIG_IGN]
     group = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=len(names), run_id=uuid.uuid4().hex, rdzv_backend=BACKEND,
-        max_restarts=0, local_addr=LOOPBACK,
+        max_restarts=0, local_addr=LOOPBACK, signals_to_handle=",".join(ending),
     )  # fmt: skip
     try:
-        elastic_launch(group, sys.executable)(str(script), *arguments)
+        with _handlers_kept(ending):
+            elastic_launch(group, sys.executable)(str(script), *arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode >= 0:
@@ -160,6 +168,18 @@ def train_on_each(train_device: str, script: Path, arguments: Sequence[str]) -> 
     finally:
         del os.environ[LAUNCHER_VARIABLE]
     return 0
+
+
+@contextmanager
+def _handlers_kept(names: Sequence[str]) -> Iterator[None]:
+    """Put back the handlers of these signals at the end: PyTorch's launcher leaves its own."""
+    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for name, handler in before.items():
+                signal.signal(getattr(signal, name), handler)
 
 
 def where_there_is_room(

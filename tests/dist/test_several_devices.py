@@ -277,6 +277,26 @@ def test_processes_find_each_other_where_the_name_of_the_computer_leads_nowhere(
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["127.0.0.1"] * 2
 
 
+def test_the_launcher_ignores_what_its_user_ignores_and_leaves_no_handler(tmp_path: Path) -> None:
+    script = tmp_path / "wait.py"
+    script.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    os.kill(os.getppid(), signal.SIGHUP)\n"
+        "time.sleep(1)\n"
+        "pathlib.Path(sys.argv[1], os.environ['RANK']).touch()\n"
+    )
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        assert train_on_each("cpu,cpu", script, [str(tmp_path)]) == 0
+        assert [signal.getsignal(number) for number in numbers] == before
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+    assert (tmp_path / "0").exists() and (tmp_path / "1").exists()
+
+
 def test_torchrun_with_more_processes_than_pairs_is_not_refused(tmp_path: Path) -> None:
     config = TrainConfig.from_dict(settings(tmp_path, **COMMON, concepts=write_pairs(tmp_path / "data", 3)))
     assert not preflight(config, world_size=4).faults
