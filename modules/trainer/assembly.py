@@ -430,7 +430,7 @@ def _run(
     reference_scores = _reference_scores(basis, reference)
     patience, best = _watchers(basis, named, data.validation)
     old_policy = _old_policy(basis, named)
-    optimizer = create_optimizer(config.optimizer, groups)
+    optimizer = create_optimizer(config.optimizer, groups, _rate_scale(config, processes))
     rounds = config.optimizer.stochastic_rounding
     rounding = StochasticRounding(optimizer, named, config.seed) if rounds else None
     return Run(
@@ -523,11 +523,16 @@ def _place(basis: _Basis) -> None:
 def _groups(basis: _Basis) -> list[Group]:
     """(name, learning rate, named parameters) of each trained group."""
     config = basis.config
-    scale = math.sqrt(_scaled(config.learning_rate_scaler, config, basis.processes))
+    scale = _rate_scale(config, basis.processes)
     return [
         (name, (config.learning_rate if rate is None else rate) * scale, named)
         for name, rate, named in training.trainable_parameters(basis.model, config)
     ]
+
+
+def _rate_scale(config: TrainConfig, processes: Processes) -> float:
+    """The factor on every learning rate of this run."""
+    return math.sqrt(_scaled(config.learning_rate_scaler, config, processes))
 
 
 def _scaled(scaler: Scaler, config: TrainConfig, processes: Processes) -> int:

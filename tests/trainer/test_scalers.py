@@ -38,3 +38,13 @@ def test_a_scaled_step_is_the_step_with_the_factor_by_hand() -> None:
     assert not see.differ(scaled, trained(learning_rate=0.5))
     assert see.differ(scaled, trained())
     assert not see.differ(trained(learning_rate_scaler="BATCH"), trained(learning_rate=0.25 * 2**0.5))
+
+
+def test_the_rate_of_the_weights_that_muon_leaves_to_adam_is_scaled_like_the_others() -> None:
+    def with_muon(adam_rate: float, **changed: Any) -> dict[str, torch.Tensor]:
+        params = {"muon_hidden_layers": "attn1", "muon_adam_lr": adam_rate}
+        return trained(optimizer={"optimizer": "MUON", "params": params}, **changed)
+
+    scaled = with_muon(0.01, learning_rate_scaler="BATCH")
+    assert not see.differ(scaled, with_muon(0.01 * 2**0.5, learning_rate=0.25 * 2**0.5))
+    assert see.differ(scaled, with_muon(0.01, learning_rate=0.25 * 2**0.5))

@@ -20,6 +20,9 @@ HIDDEN = "block,layers,refiner"
 ADAM_RATE = 3e-4
 MUON_LAYERS = ("muon_hidden_layers", "muon_adam_regex")
 MUON_ARGUMENTS = (*MUON_LAYERS, "muon_adam_lr")
+UNSCALED = "unscaled_lr"
+"""Entry of AdamW's groups: their rate without ``learning_rate_scaler``. Backups of runs that did not scale it lack it.
+"""
 
 
 def hidden_layers(muon_hidden_layers: str = HIDDEN, muon_adam_regex: bool = False) -> re.Pattern[str]:
@@ -48,6 +51,8 @@ def muon_groups(
     muon_hidden_layers: str = HIDDEN,
     muon_adam_regex: bool = False,
     muon_adam_lr: float = ADAM_RATE,
+    *,
+    rate_scale: float = 1.0,
 ) -> list[dict[str, Any]]:
     """Groups of parameters for the class, ``name`` for Muon and ``name/adam`` for AdamW.
 
@@ -55,13 +60,15 @@ def muon_groups(
         groups: (name, learning rate, named parameters).
         muon_hidden_layers: substrings of names of layers inside blocks, separated by commas; a regular
             expression if ``muon_adam_regex``.
-        muon_adam_lr: the learning rate of AdamW.
+        muon_adam_lr: the learning rate of AdamW, before scaling.
+        rate_scale: factor of ``learning_rate_scaler``, which the rates of ``groups`` already contain.
 
     Raises:
         ConfigError: no matrix has such a name, or the expression is invalid.
     """
     pattern = hidden_layers(muon_hidden_layers, muon_adam_regex)
     made: list[dict[str, Any]] = []
+    rate_of_adam = muon_adam_lr * rate_scale
     matrices = 0
     for name, rate, named in groups:
         # a placeholder may contain the name of a layer
@@ -73,8 +80,8 @@ def muon_groups(
         if hidden:
             made.append({"params": hidden, "lr": rate, "initial_lr": rate, "name": name, "use_muon": True})
         if rest:
-            adam = {"lr": muon_adam_lr, "initial_lr": muon_adam_lr, "name": f"{name}/adam", "use_muon": False}
-            made.append({"params": rest, **adam})
+            adam = {"lr": rate_of_adam, "initial_lr": rate_of_adam, "name": f"{name}/adam", "use_muon": False}
+            made.append({"params": rest, **adam, UNSCALED: muon_adam_lr})
     if matrices and not any(group["use_muon"] for group in made):
         raise ConfigError(
             f"no trained layer has {muon_hidden_layers!r} in its name, so Muon would move nothing",

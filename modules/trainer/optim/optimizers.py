@@ -12,7 +12,7 @@ import torch
 
 from modules.trainer.optim.Adafactor import Adafactor
 from modules.trainer.optim.ema import kept
-from modules.trainer.optim.muon import MUON_ARGUMENTS, muon_groups
+from modules.trainer.optim.muon import MUON_ARGUMENTS, UNSCALED, muon_groups
 from modules.util.config.optimizer.tables import CLASS_NAMES, unknown_parameter
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
@@ -82,7 +82,7 @@ NOT_FOR_USERS = (
         "fused_back_pass",
         "fsdp_in_use",
     ),
-    *("use_muon", "k_logging", "layer_key_fn", "clip_lambda"),
+    *("use_muon", "rate_scale", "k_logging", "layer_key_fn", "clip_lambda"),
 )
 NOT_RESUMED = (
     *("stochastic_rounding", "spectral_normalization", "adam_spectral_normalization", "stochastic_sign"),
@@ -177,9 +177,14 @@ def _set_beta(
     made[name] = value
 
 
-def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.optim.Optimizer:
+def create_optimizer(
+    config: OptimizerConfig, groups: Sequence[Group], rate_scale: float = 1.0
+) -> torch.optim.Optimizer:
     """Create an optimizer over groups of parameters. Each group keeps its name, and its full learning rate as
     ``initial_lr``.
+
+    Args:
+        rate_scale: factor on learning rates among the optimizer's parameters; the rates of ``groups`` contain it.
 
     Raises:
         ConfigError: the optimizer does not accept the settings.
@@ -187,7 +192,7 @@ def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.
     arguments = optimizer_arguments(config)
     if config.optimizer.of_matrices:
         split = {name: arguments.pop(name) for name in MUON_ARGUMENTS if name in arguments}
-        made = muon_groups(groups, **split)
+        made = muon_groups(groups, **split, rate_scale=rate_scale)
     else:
         made = [
             {"params": [p for _, p in named], "lr": rate, "initial_lr": rate, "name": name}
@@ -280,7 +285,7 @@ def load_optimizer_state(
     """
     if list(state.get("parameter_names", ())) != list(names):
         raise DataError("the optimizer state of the backup belongs to other parameters")
-    rates = [group["initial_lr"] for group in optimizer.param_groups]
+    fresh = [(group["initial_lr"], group.get(UNSCALED)) for group in optimizer.param_groups]
     advanced = type(optimizer).__module__.startswith(ADVANCED)
     # adv_optm's own way fails for states without a number format; what it is for is done below
     load = torch.optim.Optimizer.load_state_dict if advanced else type(optimizer).load_state_dict
@@ -295,8 +300,8 @@ def load_optimizer_state(
             if isinstance(value, torch.Tensor) and own[key].dtype != value.dtype:
                 # torch casts state to the type of the weights, which would round it
                 own[key] = value.to(own[key].device)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["initial_lr"] = rate
+    for group, (rate, unscaled) in zip(optimizer.param_groups, fresh, strict=True):
+        group["initial_lr"] = rate if unscaled is None or UNSCALED in group else unscaled
     if advanced and "d_numerator" in optimizer.param_groups[0]:
         # between steps PRODIGY_ADV has these outside its state
         optimizer.d_denom = torch.zeros((), device=parameters[0].device)  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 from typing import Any
@@ -18,6 +19,7 @@ from modules.trainer.optim.optimizers import (
     effective_rate,
     load_optimizer_state,
     optimizer_state,
+    set_learning_rate,
 )
 from modules.util.config.load import find_problems
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
@@ -85,18 +87,22 @@ def test_resuming_halfway_down_the_quadratic_changes_no_bit(kind: Optimizer) -> 
 
 
 def test_an_update_of_muon_is_nearly_orthogonal() -> None:
-    for shape in ((16, 16), (8, 24), (24, 8)):
-        generator = torch.Generator().manual_seed(5)
-        parameter = torch.nn.Parameter(torch.randn(shape, generator=generator))
-        before = parameter.detach().clone()
-        optimizer = create_optimizer(
-            OptimizerConfig(optimizer=Optimizer.MUON), [("all", 1.0, [("block", parameter)])]
-        )
-        parameter.grad = torch.randn(shape, generator=generator)
-        optimizer.step()
-        stretched = max(1.0, shape[0] / shape[1]) ** 0.5
-        values = torch.linalg.svdvals((before - parameter.detach()) / stretched)
-        assert float(values.min()) > 0.65 and float(values.max()) < 1.25
+    """As in torch's Muon, updates of tall matrices are longer by the root of their shape's ratio; kernels are
+    matrices of out x rest.
+    """
+    shapes = ((16, 16), (8, 24), (24, 8), (4, 320), (320, 4), (24, 8, 1, 1), (8, 4, 3, 3), (64, 2, 3, 3))
+    generator = torch.Generator().manual_seed(5)
+    named = [(f"block.{i}", torch.nn.Parameter(torch.randn(s, generator=generator))) for i, s in enumerate(shapes)]
+    before = [parameter.detach().clone() for _, parameter in named]
+    optimizer = create_optimizer(OptimizerConfig(optimizer=Optimizer.MUON), [("all", 1.0, named)])
+    for _, parameter in named:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizer.step()
+    for (_, parameter), old in zip(named, before, strict=True):
+        moved = (old - parameter.detach()).flatten(1)
+        stretched = max(1.0, moved.shape[0] / moved.shape[1]) ** 0.5
+        values = torch.linalg.svdvals(moved / stretched)
+        assert float(values.min()) > 0.65 and float(values.max()) < 1.25, tuple(parameter.shape)
 
 
 def parameters() -> list[tuple[str, torch.nn.Parameter]]:
@@ -142,6 +148,28 @@ def test_muon_has_its_arguments_and_no_others() -> None:
             OptimizerConfig(optimizer=Optimizer.MUON, params={"muon_adam_rate": 1.0}),
             [("unet", 1e-2, parameters())],
         )
+
+
+def test_a_backup_of_a_run_that_did_not_scale_the_rate_of_adam_resumes_with_the_rate_it_had() -> None:
+    def made(scale: float) -> torch.optim.Optimizer:
+        groups = [("unet", 1e-2 * scale, parameters())]
+        return create_optimizer(OptimizerConfig(optimizer=Optimizer.MUON), groups, scale)
+
+    def rates_after(state: dict[str, Any]) -> list[float]:
+        resumed = made(2.0)
+        load_optimizer_state(resumed, copy.deepcopy(state), ["a"])
+        set_learning_rate(resumed, 0.5)
+        return [group["lr"] for group in resumed.param_groups]
+
+    state = optimizer_state(made(2.0), ["a"])
+    assert rates_after(state) == [1e-2, 3e-4]
+    state["param_groups"] = [
+        {name: value for name, value in group.items() if name != "unscaled_lr"} for group in state["param_groups"]
+    ]
+    assert rates_after(state) == [1e-2, 1.5e-4]
+    second = made(2.0)
+    load_optimizer_state(second, copy.deepcopy(state), ["a"])
+    assert rates_after(optimizer_state(second, ["a"])) == [1e-2, 1.5e-4], "also after the next backup"
 
 
 def test_the_rate_that_is_logged_is_the_one_that_was_found() -> None:
