@@ -58,7 +58,12 @@ from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.trainer.optim.LossScaler import LossScaler
 from modules.trainer.optim.muon import HIDDEN, MUON_LAYERS, hidden_layers
-from modules.trainer.optim.optimizers import create_optimizer, evaluation_weights, trains_elsewhere
+from modules.trainer.optim.optimizers import (
+    check_layers,
+    create_optimizer,
+    evaluation_weights,
+    trains_elsewhere,
+)
 from modules.trainer.optim.PartStops import PartStops
 from modules.trainer.optim.StochasticRounding import StochasticRounding
 from modules.trainer.reference.reference_cache import Progress as ScoreProgress
@@ -326,6 +331,7 @@ def check_model(config: TrainConfig, before: Mapping[str, str] | None = None) ->
         model = shape_only_model(setup, config, weights=True, before=before)
         online_settings.check_noise_levels(config, setup, model)
         check_main_memory(config, model)
+        check_layers(config.optimizer, training.trainable_parameters(model, config))
 
 
 @dataclass(frozen=True)
@@ -497,6 +503,8 @@ def _load(
     if config.sample_model_name.strip() and processes.first:
         model.sample_denoiser = SampleDenoiser.load(setup, model, config)
     handle = training.prepare(setup, model, config)
+    # a model that was not on this machine is not checked before it is loaded
+    check_layers(config.optimizer, training.trainable_parameters(model, config))
     tell("loading the model", 1, 1)
     online_settings.check_noise_levels(config, setup, model)
     return _Basis(config, processes, folder, tell, asking, setup, model, handle)

@@ -13,7 +13,7 @@ from modules.trainer import GenericTrainer
 from modules.trainer import assembly as parts
 from modules.util.config.load import load_config
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
-from scripts.train import check
+from scripts.train import check, main
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
 
@@ -63,6 +63,23 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) ->
         with pytest.raises(kind) as caught:
             attempt()
         assert caught.value.field == field
+
+
+def test_muon_without_a_layer_to_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    muon = {"optimizer": "MUON", "params": {"muon_hidden_layers": "no such layer"}}
+    config = write_config(tmp_path, optimizer=muon)
+    assert main(["--config-path", str(config), "--dry-run"]) == 2
+    assert "error: optimizer.params: no trained layer has 'no such layer' in its name" in capsys.readouterr().err
+    with monkeypatch.context() as loads_nothing, pytest.raises(ConfigError, match="no trained layer"):
+        loads_nothing.setattr(GenericTrainer, "assemble", None)
+        run_here(config)
+    # a model that has yet to be downloaded is not checked before
+    monkeypatch.setattr(GenericTrainer, "check_model", lambda *_: None)
+    monkeypatch.setattr(parts, "create_data_loader", None)
+    with pytest.raises(ConfigError, match="no trained layer"):
+        run_here(config)
 
 
 def test_settings_that_work_pass(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from modules.trainer.optim.Adafactor import Adafactor
 from modules.trainer.optim.ema import kept
-from modules.trainer.optim.muon import MUON_ARGUMENTS, UNSCALED, muon_groups
+from modules.trainer.optim.muon import MUON_ARGUMENTS, MUON_LAYERS, UNSCALED, muon_groups
 from modules.util.config.optimizer.tables import CLASS_NAMES, unknown_parameter
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
@@ -205,6 +205,19 @@ def create_optimizer(
     if hasattr(optimizer, "train"):
         optimizer.train()
     return optimizer
+
+
+def check_layers(
+    config: OptimizerConfig, groups: Sequence[tuple[str, float | None, Sequence[tuple[str, torch.nn.Parameter]]]]
+) -> None:
+    """Check that an optimizer of matrices has layers to update among the trained parameters.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if config.optimizer.of_matrices:
+        split = {name: config.params[name] for name in MUON_LAYERS if name in config.params}
+        muon_groups([(name, 0.0, named) for name, _, named in groups], **split)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
