@@ -135,10 +135,24 @@ def shift_of(family: str, source: str) -> float:
     """The shift of noise levels that images of a model are made with, as far as its name tells; that of the family's
     base for an unknown model. 0 for the one in the family's scheduler config.
     """
-    row = find_published(family, source)
+    known = known_shift(family, source)
+    if known is not None:
+        return known
     bases = (one for one in published_models() if one.family == family and not one.distilled)
-    row = row or next(bases, None)
+    row = next(bases, None)
     return 0.0 if row is None else row.shift
+
+
+def known_shift(family: str, source: str) -> float | None:
+    """As ``shift_of``, but ``None`` for an unknown model. Files of models without few-step distillation are told
+    apart by the words of their names here only, because nothing else follows from these words.
+    """
+    row = find_published(family, source)
+    if row is None:
+        words = _words(_path(source).name)
+        rows = (one for one in published_models() if one.family == family and not one.distilled and one.words)
+        row = next((one for one in rows if _fits(one, words, words)), None)
+    return None if row is None else row.shift
 
 
 def sample_levels(source: str) -> list[float]:
@@ -221,7 +235,8 @@ def _index(path: Path) -> Mapping[str, Any]:
 
 def _words(name: str) -> frozenset[str]:
     apart = _CAMEL.sub(" ", name)
-    return frozenset(word.lower() for text in (apart, _NUMBERED.sub(" ", apart)) for word in _WORDS.findall(text))
+    words = frozenset(word.lower() for text in (apart, _NUMBERED.sub(" ", apart)) for word in _WORDS.findall(text))
+    return words | {"deturbo"} if words.issuperset(("de", "turbo")) else words
 
 
 def _fits(row: PublishedModel, words: frozenset[str], named: frozenset[str]) -> bool:

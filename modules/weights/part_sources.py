@@ -18,7 +18,7 @@ from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, list_offenders
 from modules.util.files.model_index import index_file
 from modules.util.jsonio import read_json
-from modules.util.published_models import find_published, shift_of
+from modules.util.published_models import known_shift, shift_of
 from modules.weights.loading import (
     FIELD,
     MOST_LAYERS,
@@ -177,9 +177,9 @@ def shift_of_samples(sources: Sources, spec: FamilySpec) -> float:
     that of the folder with the rest of the model, or the usual one of the family. 0 to use that config.
     """
     path = sources.parts.get(spec.denoiser)
-    found = None if path is None else find_published(spec.key, str(path))
+    found = None if path is None else known_shift(spec.key, str(path))
     if found is not None:
-        return found.shift
+        return found
     own = sources.base.is_dir() or _scheduler_beside(sources.base).is_file()
     return 0.0 if own else shift_of(spec.key, str(sources.base))
 

@@ -21,7 +21,13 @@ from tests.tiny import tiny_folder, tiny_setup
 from tests.weights.test_part_sources import configs_beside, denoiser_file
 
 KEY = "Z_IMAGE"
-FILES = [("z_image_bf16", 6.0), ("z_image_turbo_bf16", 3.0), ("my_own", 6.0)]
+FILES = [
+    ("z_image_bf16", 6.0),
+    ("z_image_turbo_bf16", 3.0),
+    ("my_own", 6.0),
+    ("z_image_de_turbo_v1_bf16", 3.0),
+    ("Z-ImageDeTurbo", 3.0),
+]
 
 
 def sampled(model: Model, shift: float) -> bool:
@@ -53,7 +59,7 @@ def test_a_config_next_to_the_file_is_followed(tmp_path: Path) -> None:
     assert sampled(whole_file(path), 1.5)
 
 
-@pytest.mark.parametrize(("name", "shift"), [*FILES[1:2], ("my_own", None)])
+@pytest.mark.parametrize(("name", "shift"), [*FILES[1:2], FILES[3], ("my_own", None)])
 def test_a_denoiser_of_its_own_in_the_folder_of_another_model(
     name: str, shift: float | None, tmp_path: Path
 ) -> None:
