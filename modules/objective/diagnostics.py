@@ -40,7 +40,7 @@ class _Point:
 class PreferenceDiagnostics:
     """Watches the averages of the last ``window`` optimizer steps.
 
-    * REWARD_HACKING: accuracy has saturated while the chosen images score below the reference.
+    * REWARD_HACKING: accuracy has saturated while the chosen images score below the reference, if there is one.
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
     * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5.
 
@@ -50,13 +50,17 @@ class PreferenceDiagnostics:
     Args:
         window: number of optimizer steps considered, at least 10.
         no_signal_after: optimizer steps before NO_SIGNAL can be reported.
+        reference: whether rewards compare with a reference.
     """
 
-    def __init__(self, window: int = WINDOW, no_signal_after: int = NO_SIGNAL_AFTER) -> None:
+    def __init__(
+        self, window: int = WINDOW, no_signal_after: int = NO_SIGNAL_AFTER, reference: bool = True
+    ) -> None:
         if window < 10:
             raise ValueError(f"a window of {window} steps is too short to tell a trend; at least 10")
         self.window = window
         self.no_signal_after = no_signal_after
+        self.reference = reference
         self._points: deque[_Point] = deque(maxlen=window)
         self._steps = 0
         self._told: dict[str, int] = {}
@@ -97,6 +101,9 @@ class PreferenceDiagnostics:
         return sum(point.accuracy * point.pairs for point in self._points) / pairs, pairs
 
     def _reward_hacking(self) -> str:
+        if not self.reference:
+            # the reward is minus an error, which is never above 0
+            return ""
         accuracy, _ = self._accuracy()
         reward, error = _mean([point.chosen_reward for point in self._points])
         if accuracy < SATURATED_ACCURACY or reward + STANDARD_ERRORS * error >= 0:

@@ -655,7 +655,7 @@ def _step(
     parameters = [parameter for _, parameter in named]
     if data.online is not None:
         return create_online_step(data.online, reference, parameters, old_policy, acceleration.lossless)
-    if reference is not None:
+    if config.trains_pairs:
         facts = None
         if data.images is not None:
             source = data.images.source
@@ -687,6 +687,6 @@ def _validation(
     if loader is None:
         return None
     config, setup, model, processes = basis.config, basis.setup, basis.model, basis.processes
-    if reference is not None:
+    if config.trains_pairs:
         return PairValidation(config, setup, model, loader, reference, processes)
     return ImageValidation(config, setup, model, loader, processes)

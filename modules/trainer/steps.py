@@ -196,7 +196,7 @@ class PreferenceStep:
     """Diffusion-DPO and its relatives on pairs (Wallace et al. 2023, arXiv 2311.12908).
 
     Args:
-        reference: the frozen policy that scores are compared with.
+        reference: the frozen policy that scores are compared with; ``None`` if the objective has no reference.
         parameters: the trained parameters.
         reference_scores: computed before training; ``None`` computes them in every step.
         facts: facts about all pairs of the run.
@@ -212,7 +212,7 @@ class PreferenceStep:
         setup: BaseModelSetup,
         model: Model,
         processes: Processes,
-        reference: Reference,
+        reference: Reference | None,
         parameters: list[torch.nn.Parameter],
         reference_scores: ReferenceScores | None = None,
         facts: PairFacts | None = None,
@@ -224,7 +224,7 @@ class PreferenceStep:
         self._loss = training.loss_options(config)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._metrics = PairMetrics()
-        self._diagnostics = PreferenceDiagnostics()
+        self._diagnostics = PreferenceDiagnostics(reference=self._objective.needs_reference)
         self._adaptive = AdaptiveBeta(config.rlhf_dpo_beta) if config.rlhf_dpo_adaptive_beta else None
         self._findings: list[str] = []
         self._step = 0
@@ -236,6 +236,7 @@ class PreferenceStep:
             beta=beta,
             label_smoothing=self._config.rlhf_dpo_label_smoothing,
             ipo_tau=self._config.rlhf_dpo_ipo_tau,
+            mapo_weight=self._config.rlhf_dpo_mapo_weight,
             class_weights=self._facts.class_weights,
         )
 

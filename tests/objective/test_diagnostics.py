@@ -34,6 +34,8 @@ def test_reward_hacking() -> None:
     found = feed(PreferenceDiagnostics(), rows)
     assert [(f.kind, f.step) for f in found] == [("REWARD_HACKING", 99)]
     assert "rlhf_supervised_mix" in found[0].message
+    # without a reference, the reward is minus an error
+    assert feed(PreferenceDiagnostics(reference=False), rows) == []
 
 
 @pytest.mark.parametrize(("reward", "accuracy"), [(-0.01, 0.9), (0.01, 0.99), (-0.0005, 0.99)])

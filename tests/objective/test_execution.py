@@ -26,6 +26,7 @@ OPTIONS = {
     "IPO": ObjectiveOptions(ipo_tau=0.7),
     "HINGE": ObjectiveOptions(beta=0.8),
     "KTO": ObjectiveOptions(beta=1.5, reference_point=0.3, class_weights=(0.8, 0.2)),
+    "MAPO": ObjectiveOptions(beta=2.5, mapo_weight=0.6),
     "FREE": ObjectiveOptions(beta=2.0),
 }
 SCHEDULES = [

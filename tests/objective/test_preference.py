@@ -83,6 +83,20 @@ def test_kto(rows: list[tuple[float, ...]], beta: float, point: float, like: flo
     np.testing.assert_allclose(out.raw_loss_B, out.loss_B)
 
 
+@given(rows=pairs, beta=st.floats(0.0, 60.0), weight=st.floats(0.0, 3.0))
+def test_mapo(rows: list[tuple[float, ...]], beta: float, weight: float) -> None:
+    whole = scores(rows)
+    alone = PairScores(whole.policy_chosen, whole.policy_rejected)
+    chosen, rejected = np.array(rows).T[:2]
+    expected = -chosen + weight * softplus(-beta * (chosen - rejected))
+    for one in (alone, whole):
+        out = get_preference_loss("MAPO")(one, ObjectiveOptions(beta, mapo_weight=weight))
+        np.testing.assert_allclose(out.loss_B, expected, rtol=1e-12, atol=1e-300)
+        np.testing.assert_allclose(out.raw_loss_B, expected, rtol=1e-12, atol=1e-300)
+        np.testing.assert_allclose(out.margin_B, chosen - rejected, rtol=1e-14)
+        np.testing.assert_allclose(out.chosen_reward_B, chosen)
+
+
 def test_likes_and_dislikes_weigh_the_same_whatever_their_numbers() -> None:
     like, dislike = class_weights(10, 9, 3)
     assert (9 * like / 10, 3 * dislike / 10) == pytest.approx((0.5, 0.5))

@@ -61,6 +61,7 @@ class ObjectiveOptions:
         beta: strength of the anchor to the reference; multiplies the margin. Finite and >= 0.
         label_smoothing: assumed share of flipped labels, 0 <= s < 0.5. SIGMOID only.
         ipo_tau: regularisation of IPO, > 0; its target margin is 1 / (2 tau).
+        mapo_weight: weight of the comparison of both images, next to the error of the chosen one. MAPO only.
         flip_B: probability that the label of each pair is wrong, on top of ``label_smoothing``. SIGMOID only.
         gap_B: logit that each pair should exceed. SIGMOID only.
         reference_point: what the reward of an image, times beta, is compared with. KTO only.
@@ -72,6 +73,7 @@ class ObjectiveOptions:
     beta: float = 5000.0
     label_smoothing: float = 0.0
     ipo_tau: float = 1000.0
+    mapo_weight: float = 0.1
     flip_B: torch.Tensor | None = field(default=None, compare=False)
     gap_B: torch.Tensor | None = field(default=None, compare=False)
     reference_point: float = 0.0

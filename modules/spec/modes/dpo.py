@@ -1,6 +1,21 @@
 """DPO on pairs of images on disk."""
 
-from modules.spec.ModeSpec import ModeSpec, always
+from typing import Protocol
+
+from modules.spec.ModeSpec import ModeSpec
+
+WITHOUT_REFERENCE = "MAPO"
+
+
+class _Settings(Protocol):
+    @property
+    def rlhf_dpo_objective(self) -> str: ...
+
+
+def _needs_reference(settings: _Settings) -> bool:
+    """Needed unless the objective compares the images with each other alone."""
+    return settings.rlhf_dpo_objective != WITHOUT_REFERENCE
+
 
 DPO = ModeSpec(
     key="DPO",
@@ -10,5 +25,5 @@ DPO = ModeSpec(
     online=False,
     takes_kl=False,
     rows=("norm_guard",),
-    needs_reference=always,
+    needs_reference=_needs_reference,
 )

@@ -43,7 +43,7 @@ class PairValidation(Validation):
 
     Args:
         loader: delivers this process's share of the validation pairs.
-        reference: the frozen policy.
+        reference: the frozen policy; ``None`` if the objective has no reference.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PairValidation(Validation):
         setup: BaseModelSetup,
         model: Model,
         loader: BaseDataLoader,
-        reference: Reference,
+        reference: Reference | None,
         processes: Processes,
     ) -> None:
         self._setup, self._model, self._loader = setup, model, loader
@@ -61,7 +61,11 @@ class PairValidation(Validation):
         self._draws = config.rlhf_dpo_validation_draws
         self._noise = replace(training.noise_options(config, preference=True), strata=self._draws, pool=0)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
-        self._options = ObjectiveOptions(beta=config.rlhf_dpo_beta, ipo_tau=config.rlhf_dpo_ipo_tau)
+        self._options = ObjectiveOptions(
+            beta=config.rlhf_dpo_beta,
+            ipo_tau=config.rlhf_dpo_ipo_tau,
+            mapo_weight=config.rlhf_dpo_mapo_weight,
+        )
         self._masked_mean = training.averages_over_masks(config)
         self._known: dict[tuple[int, int], ReferenceOut | None] = {}
 

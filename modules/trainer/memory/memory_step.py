@@ -33,7 +33,7 @@ from modules.trainer.memory.OnlinePasses import OnlinePasses
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.trainer.memory.ShapeMemo import ShapeMemo
-from modules.trainer.online.settings import acceleration_plan
+from modules.trainer.online.settings import acceleration_plan, needs_reference
 from modules.util.config.SampleConfig import FilledSample
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.pairs.source_files import most_sources
@@ -331,9 +331,11 @@ class ShapeDryRun:
         if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
             pair = PairBatch(chosen.ids, chosen, rejected)
-            reference = create_reference(
-                config.training_method, config.effective_dpo_ref_mode(), self.model.adapter
-            )
+            reference = None
+            if needs_reference(config):
+                reference = create_reference(
+                    config.training_method, config.effective_dpo_ref_mode(), self.model.adapter
+                )
             with self._counting(autocast=True) as (saved, live):
                 self._pairs(pair, reference, mode)
         else:
@@ -385,7 +387,7 @@ class ShapeDryRun:
             outline.score(count)
         return live.peak
 
-    def _pairs(self, pair: PairBatch, reference: Reference, mode: str) -> None:
+    def _pairs(self, pair: PairBatch, reference: Reference | None, mode: str) -> None:
         config = self.config
         draw = self._draw(pair.chosen)
         known = None

@@ -18,6 +18,7 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
     memory_rules,
     online_rules,
     optimizer_rules,
+    preference_rules,
     sample_rules,
 )
 from modules.util.config.rules.idle import idle_settings

@@ -8,3 +8,4 @@ class DPOObjective(BaseEnum):
     IPO = "IPO"
     HINGE = "HINGE"
     KTO = "KTO"
+    MAPO = "MAPO"

@@ -18,6 +18,7 @@ LOSS = [
     Case("rlhf_dpo_label_smoothing", pairs, 0.25, see.weights),
     Case("rlhf_dpo_confidence", pairs, "SMOOTHING", see.weights),
     Case("rlhf_dpo_ipo_tau", pairs, 5.0, see.weights, {"rlhf_dpo_objective": "IPO"}),
+    Case("rlhf_dpo_mapo_weight", pairs, 5.0, see.weights, {"rlhf_dpo_objective": "MAPO"}),
     Case("rlhf_dpo_adaptive_beta", pairs, True, see.weights),
     Case("rlhf_supervised_mix", pairs, 0.25, see.weights),
     Case("rlhf_norm_guard", pairs, 1000.0, see.weights, {"learning_rate": 0.05}),

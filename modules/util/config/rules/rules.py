@@ -153,9 +153,10 @@ def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_pairs or c.rlhf_dpo_objective is DPOObjective.IPO:
         return
     if c.rlhf_dpo_beta == 0:
-        yield ConfigWarning(
-            "is 0: the loss is constant and nothing is learned from the pairs", "rlhf_dpo_beta"
-        )
+        if c.rlhf_mode.spec.needs_reference(c):
+            yield ConfigWarning(
+                "is 0: the loss is constant and nothing is learned from the pairs", "rlhf_dpo_beta"
+            )
     elif c.rlhf_dpo_beta < LEAST_BETA:
         yield ConfigError(
             f"must be 0 or at least {LEAST_BETA:g}, not {c.rlhf_dpo_beta:g}: nothing would be learned",

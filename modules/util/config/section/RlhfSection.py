@@ -72,7 +72,8 @@ class RlhfSection(BaseConfig):
             "SIGMOID is DPO as published. IPO and HINGE use the margin of a pair: how much more the model "
             "prefers the chosen image to the rejected one than the reference does. IPO aims at a fixed "
             "margin and resists overfitting. HINGE stops when beta times the margin reaches 1. KTO learns "
-            "from single images, liked or disliked, without pairs."
+            "from single images, liked or disliked, without pairs. MAPO compares the two images of a pair with each "
+            "other and needs no passes of a reference."
         ),
     )
     rlhf_dpo_beta: Float = setting(
@@ -87,7 +88,7 @@ class RlhfSection(BaseConfig):
         tip=(
             "How strongly the model is held to the original: higher = smaller change. Usual: 2500 for Stable Diffusion "
             "1.5, 2 and XL and for PixArt; 200, with a supervised mix of 0.25, for flow-matching models. Values of "
-            "the Diffusion-DPO paper are twice as large: its 5000 is 2500 here."
+            "the Diffusion-DPO paper are twice as large: its 5000 is 2500 here. MAPO: 10 to 50."
         ),
     )
     rlhf_dpo_label_smoothing: Float = setting(
@@ -124,6 +125,19 @@ class RlhfSection(BaseConfig):
         tip=(
             "IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference. Beta has no "
             "effect with IPO."
+        ),
+    )
+    rlhf_dpo_mapo_weight: Float = setting(
+        0.1,
+        ge=0,
+        le=1e6,
+        visible=f"{_DPO},rlhf_dpo_objective=MAPO",
+        free=False,
+        title="MAPO weight",
+        group="Loss",
+        tip=(
+            "Weight of the comparison of the two images, next to the error of the chosen image. Higher values learn "
+            "more from the difference. 0 learns only from the chosen images. Usual: 0.1."
         ),
     )
     rlhf_dpo_adaptive_beta: bool = setting(

@@ -8,6 +8,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UnsupportedError, UserError, UserErrors
 
 DPO = {"rlhf_enabled": True}
+MAPO = {**DPO, "rlhf_dpo_objective": "MAPO", "rlhf_dpo_beta": 20.0}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,11 @@ DPO = {"rlhf_enabled": True}
             "rlhf_dpo_mask",
             UnsupportedError,
         ),
+        ({**MAPO, "rlhf_dpo_reference_cache": True}, "rlhf_dpo_reference_cache", UnsupportedError),
+        ({**MAPO, "rlhf_norm_guard": 1.0}, "rlhf_norm_guard", UnsupportedError),
+        ({**MAPO, "rlhf_dpo_anchor_weight": 1.0}, "rlhf_dpo_anchor_weight", UnsupportedError),
+        ({**MAPO, "rlhf_dpo_label_smoothing": 0.1}, "rlhf_dpo_label_smoothing", ConfigError),
+        ({**MAPO, "rlhf_dpo_beta": 1e-300}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_dpo_beta": 1e-300}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_dpo_beta": 1e39}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_supervised_mix": 1e30}, "rlhf_supervised_mix", ConfigError),
@@ -102,6 +108,7 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
     [
         {},
         DPO,
+        MAPO,
         {"rlhf_mode": "GRPO"},
         {**DPO, "rlhf_mode": "GRPO"},
         {**DPO, "rlhf_mode": "NFT"},
@@ -153,6 +160,9 @@ def test_a_rate_of_embeddings_that_muon_does_not_read_is_told() -> None:
         ({"ema": "CPU", "ema_decay": 1.0}, "ema_decay"),
         ({"ema": "CPU", "ema_update_step_interval": 8, "max_steps": 7}, "ema_update_step_interval"),
         ({**DPO, "rlhf_dpo_objective": "KTO", "gradient_accumulation_steps": 7}, "rlhf_dpo_objective"),
+        ({**MAPO, "rlhf_dpo_beta": 5000.0}, "rlhf_dpo_beta"),
+        ({**MAPO, "rlhf_dpo_beta": 0.0}, "rlhf_dpo_beta"),
+        ({**MAPO, "rlhf_dpo_mapo_weight": 0.0}, "rlhf_dpo_mapo_weight"),
     ],
 )
 def test_warnings_do_not_stop(data: dict, field: str) -> None:
