@@ -20,7 +20,7 @@ from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective.draw_pool import POOL_STREAM
-from modules.objective.execution import reference_scores
+from modules.objective.execution import passes_singly, reference_scores
 from modules.objective.preference import get_preference_loss
 from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
@@ -54,6 +54,12 @@ class ReferenceScores:
         self._reference, self._processes = reference, processes
         self._size = config.rlhf_dpo_reference_cache_draws
         self._together = config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        self._norms = config.rlhf_norm_guard > 0
+        # passes of one image are rounded differently from batches; an optimizer step fused into the backward pass
+        # needs the strategy with batches
+        self._singly = not config.optimizer.fused_back_pass and passes_singly(
+            config.rlhf_dpo_execution_mode, config.rlhf_dpo_sequential_strategy, (), guarded=self._norms
+        )
         # a pair's draws; the largest batch that differs from the next smaller one
         self._batch_size = min(2 * config.batch_size, self._size)
         stratified = config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
@@ -62,7 +68,6 @@ class ReferenceScores:
         )
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         folder = Path(config.cache_dir) / FOLDER
-        self._norms = config.rlhf_norm_guard > 0
         self._cache = ReferenceCache(folder, self._key(), self._size, processes.rank, norms=self._norms)
 
     def _key(self) -> str:
@@ -104,7 +109,7 @@ class ReferenceScores:
                     else {"masks": config.rlhf_dpo_mask_norm.value}
                 ),
                 # the batch size determines the rounding
-                "company": [self._together, self._batch_size],
+                "company": [self._together, self._batch_size, *(["singly"] if self._singly else [])],
             }
         )
 
@@ -134,7 +139,9 @@ class ReferenceScores:
         scorer = ModelPairScorer(
             self._setup, self._model, pair, self._draw(pair), norms=self._norms, masked_mean=averages
         )
-        scores = reference_scores(scorer, self._reference, self._objective, together=self._together)
+        scores = reference_scores(
+            scorer, self._reference, self._objective, together=self._together, singly=self._singly
+        )
         if scores is None:
             raise ConfigError(
                 f"the {self._objective.key} objective has no reference to cache",

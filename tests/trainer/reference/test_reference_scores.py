@@ -14,6 +14,7 @@ import torch
 from modules.model.batch import PairBatch
 from modules.model.noising.schedule import DiscreteSchedule
 from modules.trainer.assembly import Run, assemble
+from modules.trainer.callbacks import Callback
 from modules.trainer.distributed import Processes
 from modules.trainer.reference import ReferenceScores as scores_module
 from modules.trainer.reference.ReferenceScores import FOLDER, ReferenceScores
@@ -233,6 +234,19 @@ def test_a_loss_without_a_reference_has_nothing_to_cache(run: tuple[Run, TrainCo
     scores._objective = replace(scores._objective, needs_reference=False)
     with pytest.raises(ConfigError, match="no reference to cache"):
         prepare(scores, parts)
+
+
+def test_rewards_are_0_before_the_first_update_where_images_pass_singly(tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+
+    class Numbers(Callback):
+        def step(self, progress: Any, metrics: Any, *_: Any) -> None:
+            seen.append(dict(metrics))
+
+    draws = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": DRAWS, "max_steps": 1}
+    run_here(write_config(tmp_path, **draws, rlhf_dpo_execution_mode="SEQUENTIAL"), callback=Numbers())
+    (first,) = seen
+    assert {first[f"dpo/{name}"] for name in ("accuracy", "chosen_reward", "rejected_reward")} == {0.0}
 
 
 @pytest.mark.parametrize(
