@@ -25,7 +25,7 @@ from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import NO_EDITS  # noqa: E402
 from modules.generator.ComfyUi import SLOTS, check_places  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
-from modules.project.beginning import on_each_image  # noqa: E402
+from modules.project.beginning import demo_settings, on_each_image  # noqa: E402
 from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
 from modules.project.from_images import Proposal, propose  # noqa: E402
 from modules.project.judging import judge, judgements_of  # noqa: E402
@@ -55,6 +55,7 @@ GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
 MOVABLE = ("json", "base_model", "device", "url", "remote", "lora_folder")
 """Options that may differ between computers."""
 USUAL_TYPE = "STABLE_DIFFUSION_15"
+USUAL_NEAR_DUPLICATES = 2
 IMAGE_OPTIONS = {
     "width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str,
     "source_resolution": int,
@@ -128,18 +129,21 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
             f"one of {', '.join(FAMILIES)}",
         )
     place = user_path(base, "--base-model")
+    base = str(place.resolve()) if place.exists() else base
     image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
     made_by = {"kind": options.generator or "own", **(found.generator if found else {}), **generator}
+    usual = demo_settings(base) if made_by["kind"] == "own" else {}
     if made_by["kind"] == "comfyui" and made_by.get("workflow"):
         check_places(made_by["workflow"], made_by.get("slots", {}), list(image))
+    near = options.near_duplicates
     return {
-        "model": {"type": kind, "base": str(place.resolve()) if place.exists() else base},
+        "model": {"type": kind, "base": base},
         "generator": made_by,
-        "image": {**(found.image if found else {}), **image},
+        "image": {**usual.get("image", {}), **(found.image if found else {}), **image},
         "card": options.card,
         "preset": options.preset,
         "seed": options.seed,
-        "near_duplicates": options.near_duplicates,
+        "near_duplicates": usual.get("near_duplicates", USUAL_NEAR_DUPLICATES) if near is None else near,
     }
 
 
@@ -512,8 +516,9 @@ def add_new(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--seed", type=int, default=1, help="seed of images, order and held-out prompts (1)")
     command.add_argument(
-        "--near-duplicates", type=int, default=2, metavar="BITS",
-        help="images whose hashes differ in at most this many of 64 bits count as one image (2); -1 keeps all images",
+        "--near-duplicates", type=int, metavar="BITS",
+        help="images whose hashes differ in at most this many of 64 bits count as one image "
+        f"({USUAL_NEAR_DUPLICATES}; all are kept with the demo model); -1 keeps all images",
     )  # fmt: skip
     for name, kind in IMAGE_OPTIONS.items():
         command.add_argument(

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 DECISIVE = 20.0
-_HALVINGS = 60
+_PARTS, _ROUNDS = 16, 10
+"""An edge of the interval is narrowed down to one of this many parts, this many times."""
 
 
 @lru_cache(maxsize=4)
@@ -43,37 +44,51 @@ def evidence(wins: int, losses: int) -> float:
 
 
 def interval(wins: int, losses: int, ties: int = 0) -> tuple[float, float]:
-    """The interval that contains the true share with 95 % at any time.
+    """The interval that contains the true share, in which a tie counts as half, with 95 % at any time.
 
-    Args:
-        ties: count as half for either side: the bounds for votes that are not ties are moved towards one half
-            by the part of the votes that are.
+    It is [0, 1] before the first vote.
     """
-    count = wins + losses
+    count = wins + losses + ties
     if count == 0:
         return (0.0, 1.0)
-    low, high = _bounds(wins, losses)
-    part = count / (count + ties)
-    return (part * low + (1.0 - part) / 2.0, part * high + (1.0 - part) / 2.0)
+    best = (wins + ties / 2) / count
+    weights = _log_weights(wins, losses, ties)
+    low = 0.0 if best == 0.0 else _edge(wins, losses, weights, best, 0.0)
+    high = 1.0 if best == 1.0 else _edge(wins, losses, weights, best, 1.0)
+    return (low, high)
 
 
-def _bounds(wins: int, losses: int) -> tuple[float, float]:
-    mixture, limit = float(log_mixture(wins, losses)), math.log(DECISIVE)
-    best = wins / (wins + losses)
+def _log_weights(wins: int, losses: int, ties: int) -> npt.NDArray[np.float64]:
+    """(ties + 1,): weights of the terms of the bet in which 0, 1, ... ties count as wins and all others as losses."""
+    as_wins = np.arange(ties + 1)
+    table = _log_factorials(max(ties + 1, 1024))
+    choices = table[ties] - table[as_wins] - table[ties - as_wins]
+    return np.asarray(choices - ties * math.log(2.0) + log_mixture(wins + as_wins, losses + ties - as_wins))
 
-    def refuted(share: float) -> bool:
-        won = wins * math.log(share) if wins else 0.0
-        lost = losses * math.log1p(-share) if losses else 0.0
-        return mixture - won - lost >= limit
 
-    def edge(outside: float) -> float:
-        inside = best
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (inside + outside)
-            if middle in (0.0, 1.0) or refuted(middle):
-                outside = middle
-            else:
-                inside = middle
-        return outside
+def _log_bets(
+    wins: int, losses: int, log_weights: npt.NDArray[np.float64], share_Q: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Logarithm of what the bet has won against each share.
 
-    return (0.0 if wins == 0 else edge(0.0), 1.0 if losses == 0 else edge(1.0))
+    Against a share s, the bet on a share q pays q / s for a win, (1 - q) / (1 - s) for a loss, and the mean of both for
+    a tie. It is fair if s is the true share, however the votes that are not ties are divided, and a tie pays 1 against
+    one half. The product is expanded in the number of ties that count as wins.
+    """
+    as_wins = np.arange(len(log_weights))
+    won, lost = wins + as_wins, losses + as_wins[::-1]
+    terms_QT = log_weights - np.outer(np.log(share_Q), won) - np.outer(np.log1p(-share_Q), lost)
+    top_Q = terms_QT.max(axis=1)
+    return np.asarray(top_Q + np.log(np.exp(terms_QT - top_Q[:, None]).sum(axis=1)))
+
+
+def _edge(
+    wins: int, losses: int, log_weights: npt.NDArray[np.float64], inside: float, outside: float
+) -> float:
+    """The first share towards ``outside`` against which the bet has won; it has lost against ``inside``."""
+    for _ in range(_ROUNDS):
+        share_Q = np.linspace(inside, outside, _PARTS + 1)
+        refuted_Q = _log_bets(wins, losses, log_weights, share_Q[1:-1]) >= math.log(DECISIVE)
+        first = int(refuted_Q.argmax()) + 1 if refuted_Q.any() else _PARTS
+        inside, outside = float(share_Q[first - 1]), float(share_Q[first])
+    return outside

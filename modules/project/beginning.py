@@ -102,6 +102,15 @@ def model_types(base: str) -> list[str]:
     return [key for key, family in FAMILIES.items() if family.pipeline_class == named]
 
 
+def demo_settings(base: str) -> dict[str, Any]:
+    """The settings that the bundled demo model needs to make good images; none for any other base model.
+
+    Args:
+        base: an absolute path, or anything else that names a model.
+    """
+    return DEMO_SETTINGS if Path(base) == DEMO_MODEL.resolve() else {}
+
+
 def first_settings(
     base: str, model_type: str, card: int, images: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -114,8 +123,12 @@ def first_settings(
     """
     path = user_path(base, "--base-model")
     place = str(path.resolve()) if path.exists() else base.strip()
-    usual: dict[str, Any] = {"generator": {"kind": "own"}}
-    more = DEMO_SETTINGS if Path(place) == DEMO_MODEL.resolve() else usual
-    made = {"model": {"type": model_type, "base": place}, "card": card, **more, **(images or {})}
+    made = {
+        "model": {"type": model_type, "base": place},
+        "card": card,
+        "generator": {"kind": "own"},
+        **demo_settings(place),
+        **(images or {}),
+    }
     ProjectFile.checked({**made, "held_out": []}, "project")
     return made

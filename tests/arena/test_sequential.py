@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -48,16 +49,38 @@ def test_the_evidence_is_the_ratio_of_likelihoods(wins, losses):
     assert evidence(wins, losses) == pytest.approx(float(exact), rel=1e-9)
 
 
-@pytest.mark.parametrize(("share", "ties"), [(0.5, 0.0), (0.8, 0.0), (0.7, 0.4), (1.0, 0.0)])
-def test_the_truth_stays_within_every_interval(share, ties):
+@pytest.mark.parametrize(
+    ("share", "ties", "looks"),
+    [
+        (0.5, 0.0, range(9, VOTES, 10)),
+        (0.8, 0.0, range(9, VOTES, 10)),
+        (0.7, 0.4, range(9, VOTES, 10)),
+        (1.0, 0.0, range(9, VOTES, 10)),
+        (0.9, 0.3, range(8)),
+        (1.0, 0.5, (0, 1, 2, 4, 7, 11, 15)),
+    ],
+)
+def test_the_truth_stays_within_every_interval(share, ties, looks):
     wins, losses = (counts[:200] for counts in sessions(share, ties))
     truth = (1.0 - ties) * share + ties / 2
+    bounds_of = cache(interval)
     kept = 0
     for won, lost in zip(wins, losses, strict=True):
-        looks = range(9, VOTES, 10)
-        bounds = [interval(int(won[i]), int(lost[i]), i + 1 - int(won[i] + lost[i])) for i in looks]
+        bounds = [bounds_of(int(won[i]), int(lost[i]), i + 1 - int(won[i] + lost[i])) for i in looks]
         kept += all(low <= truth <= high for low, high in bounds)
     assert kept / len(wins) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "ties"), [(5, 2, 0), (31, 9, 5), (0, 3, 4), (12, 0, 12), (0, 0, 9)]
+)
+def test_the_interval_ends_where_the_bet_has_won_20_times_the_stake(wins, losses, ties):
+    share_Q = np.linspace(0.0, 1.0, 20001)[1:-1]
+    for edge in interval(wins, losses, ties):
+        if 0.0 < edge < 1.0:
+            won_Q, lost_Q = share_Q / edge, (1.0 - share_Q) / (1.0 - edge)
+            bet = np.mean(won_Q**wins * lost_Q**losses * (0.5 * (won_Q + lost_Q)) ** ties)
+            assert bet == pytest.approx(20.0, rel=1e-3)
 
 
 def test_the_interval_excludes_one_half_exactly_where_the_test_decides():
