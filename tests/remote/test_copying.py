@@ -354,6 +354,19 @@ def test_captions_listed_with_full_paths_are_refused_before_anything_is_copied(t
     assert listed in pack(config, "/far", "run-1", {}).files.values()
 
 
+@pytest.mark.parametrize(
+    "tags", ["cat, dog", "images", "~mycat, dog", ", ".join(f"a tag of the list {number}" for number in range(40))]
+)
+def test_special_tags_in_the_setting_itself_stay_as_they_are(tags, tmp_path, remote, monkeypatch):
+    concept = {"path": str(tmp_path / "images"), "text": {"tag_dropout_special_tags": tags}}
+    config = load_config(write_light(tmp_path, remote, concepts=[concept]))
+    monkeypatch.chdir(tmp_path)  # where one of the tags is the name of a folder
+    made = pack(config, "/far", "run-1", {})
+    (sent,) = made.config.load_concepts()
+    assert sent.text.tag_dropout_special_tags == tags
+    assert sorted(path.name for path in made.files.values()) == ["a.png", "a.txt", "model.safetensors"]
+
+
 def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):
     (tmp_path / "head.safetensors").write_bytes(b"head")
     reward = {
