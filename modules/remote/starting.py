@@ -30,6 +30,8 @@ from modules.util.errors import UserError, list_offenders
 SPARE_BYTES, ENVIRONMENT_BYTES = 1 << 30, 10 << 30
 """Free space that a run needs besides its files, and that the environment needs."""
 TRIES = 6
+ACTIVE = ("starting", "running", "paused")
+"""States of a run whose trainer works."""
 Files = dict[str, tuple[str, int]]
 """Name to hash and size."""
 
@@ -85,6 +87,8 @@ class Start:
         self.wanted, self.tell = wanted, tell
         self._hashes: dict[tuple[str, int, int], str] = {}
         self._asked = False
+        self._before: dict[str, Any] | None = None
+        """What was said of the run before its trainer was asked for; ``None`` for a new one."""
         self.record: records.Record | None = None
         """The record of the run, once its trainer was told to begin."""
         self._is_new = self._makes_folder = False
@@ -110,6 +114,8 @@ class Start:
         needed = {name: program[name] for name in REQUIREMENTS}
         environment = await asyncio.to_thread(environment_for, wanted.remote)
         here = await far.ask(dict[str, Any], "look", environment=environment)
+        if await self._has_begun(far, here.get("runs")):
+            return
         parcel = pack(wanted.config, str(here.get("directory")), wanted.run, wanted.there)
         inputs = await stoppable(partial(self._hashed, parcel.files))
         sources = {program[name][0]: path for name, path in program_files().items()}
@@ -123,6 +129,29 @@ class Start:
             await self._plant(far, environment, needed)
         python = await self._environment(far, environment, place)
         await self._begin(far, parcel, place, python)
+
+    async def _has_begun(self, far: Far, runs: object) -> bool:
+        """Return whether an earlier connection ended after the trainer began, but before the answer.
+
+        Args:
+            runs: names of the runs there.
+
+        Raises:
+            UserError: the run was already running before the trainer was asked for.
+        """
+        run, found = self.wanted.run, None
+        if isinstance(runs, list) and run in runs:
+            found = await far.ask(dict[str, Any], "status", run=run)
+        state = None if found is None or found.get("state") == "new" else found
+        if self._asked:
+            return state != self._before
+        self._before = state
+        if state is not None and state.get("state") in ACTIVE:
+            raise UserError(
+                f"the run {run} is already running on {far.remote.address()}",
+                hint=f"stop it first: train_remote.py send stop {run}",
+            )
+        return False
 
     # --- files ---
 
@@ -234,8 +263,6 @@ class Start:
 
     async def _begin(self, far: Far, parcel: Parcel, program: str, python: str) -> None:
         run = self.wanted.run
-        if self._asked and (await far.ask(dict[str, Any], "status", run=run)).get("state") != "new":
-            return  # the connection ended after the start, but before the answer
         self._asked = True
         try:
             await asyncio.to_thread(self._note)

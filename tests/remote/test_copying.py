@@ -119,6 +119,29 @@ def test_a_run_that_was_started_before_the_connection_ended_is_not_started_twice
     assert len(pids) == 1 and run.launched().pid == pids[0]
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_start_whose_connection_ends_before_the_trainer_is_asked_for_starts_it(
+    resumed, server, remote, program, tmp_path, monkeypatch
+):
+    config, real, lost = write_light(tmp_path / "job", remote), Far.ask, []
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    if resumed:
+        begin(config)
+        wait_until(run.trainer)
+        assert main(["send", "stop", "--wait"]) == 0
+        wait_until(lambda: run.trainer() is None and run.launched() is None)
+
+    async def lost_before_start(self, kind, verb, **fields):
+        if verb == "begin" and not lost:
+            lost.append(verb)
+            raise Lost("the connection ended")
+        return await real(self, kind, verb, **fields)
+
+    monkeypatch.setattr(Far, "ask", lost_before_start)
+    begin(config)
+    assert lost and run.launched() is not None
+
+
 def test_a_run_that_may_have_started_is_recorded_and_listed(
     server, remote, program, tmp_path, monkeypatch, capsys
 ):
@@ -170,6 +193,17 @@ def test_a_run_that_is_started_again_keeps_its_folder_here(server, remote, progr
     assert main(["start", *config, "--run", "run-1", "--set", "continue_last_backup=true"]) == 0
     assert newest().folder == tmp_path / "mine" and not (tmp_path / "job" / "run-1").exists()
     assert json.loads(run.config_path.read_text())["continue_last_backup"] is True
+
+
+def test_a_start_of_a_run_that_is_running_leaves_its_files_alone(server, remote, program, tmp_path, capsys):
+    config = write_light(tmp_path / "job", remote)
+    begin(config)
+    before = inputs(server)
+    (tmp_path / "job" / "images" / "a.png").write_bytes(b"another image")
+    (tmp_path / "job" / "images" / "a.txt").unlink()
+    assert main(["start", "--config-path", str(config), "--run", "run-1", "--alongside"]) == 2
+    assert "run-1 is already running" in said(capsys)
+    assert inputs(server) == before
 
 
 def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
