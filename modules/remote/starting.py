@@ -124,7 +124,7 @@ class Start:
         room = SPARE_BYTES + (ENVIRONMENT_BYTES if environment and here.get("ready") is not True else 0)
         await self._copy(far, both, sources, here.get("free"), room)
         await self._plant(far, place, program)
-        await self._plant(far, f"inputs/{wanted.run}", inputs)
+        await self._plant(far, f"inputs/{wanted.run}", inputs, alone=True)
         if environment:
             await self._plant(far, environment, needed)
         python = await self._environment(far, environment, place)
@@ -220,8 +220,8 @@ class Start:
                 offset += len(block)
                 self.sent += len(block)
 
-    async def _plant(self, far: Far, root: str, files: Files) -> None:
-        missing = await far.ask(list[str], "plant", root=root, files=files)
+    async def _plant(self, far: Far, root: str, files: Files, alone: bool = False) -> None:
+        missing = await far.ask(list[str], "plant", root=root, files=files, alone=alone)
         if missing:
             raise UserError(
                 f"files were removed on {far.remote.address()} while they were copied:\n{list_offenders(missing)}",

@@ -195,6 +195,26 @@ def test_a_run_that_is_started_again_keeps_its_folder_here(server, remote, progr
     assert json.loads(run.config_path.read_text())["continue_last_backup"] is True
 
 
+def test_files_that_were_removed_here_are_not_there_when_a_run_is_started_again(
+    server, remote, program, tmp_path
+):
+    config, images = write_light(tmp_path / "job", remote), tmp_path / "job" / "images"
+    (images / "b.png").write_bytes(b"a bad image")
+    begin(config)
+    assert sorted(name.partition("/")[2] for name in inputs(server)) == [
+        "images/a.png", "images/a.txt", "images/b.png", "model.safetensors"
+    ]  # fmt: skip
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    wait_until(run.trainer)
+    assert main(["send", "stop", "--wait"]) == 0
+    wait_until(lambda: run.trainer() is None and run.launched() is None)
+    (images / "b.png").unlink()
+    begin(config)
+    assert sorted(name.partition("/")[2] for name in inputs(server)) == [
+        "images/a.png", "images/a.txt", "model.safetensors"
+    ]  # fmt: skip
+
+
 def test_a_start_of_a_run_that_is_running_leaves_its_files_alone(server, remote, program, tmp_path, capsys):
     config = write_light(tmp_path / "job", remote)
     begin(config)

@@ -144,7 +144,7 @@ class FarSide:
     def plant(self, request: Request) -> list[str]:
         self.starts.announce()
         files = {name: (sha, size) for name, (sha, size) in request["files"].items()}
-        return self.store.plant(request["root"], files)
+        return self.store.plant(request["root"], files, bool(request.get("alone")))
 
     # --- starting ---
 
