@@ -19,7 +19,7 @@ from modules.remote.Connection import Lost, Unreachable
 from modules.remote.Far import Far
 from modules.remote.hashing import stoppable
 from modules.remote.packing import Parcel, pack
-from modules.remote.program import REQUIREMENTS, packages_needed, program_files
+from modules.remote.program import OPTIMIZERS, REQUIREMENTS, packages_needed, program_files
 from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import MAX_FILES, MAX_PIECE
 from modules.util.config.remote.RemoteConfig import RemoteConfig
@@ -66,12 +66,21 @@ def new_name(config: TrainConfig) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def environment_for(remote: RemoteConfig) -> str:
-    """The name of the environment that runs use there; empty if the settings name a Python."""
+def requirements_of(config: TrainConfig) -> tuple[str, ...]:
+    """The files that list the packages of a run."""
+    return (*REQUIREMENTS, OPTIMIZERS) if config.optimizer.optimizer.in_extra_packages else REQUIREMENTS
+
+
+def environment_for(remote: RemoteConfig, requirements: Sequence[str] = REQUIREMENTS) -> str:
+    """The name of the environment that runs use there; empty if the settings name a Python.
+
+    Args:
+        requirements: the files that list the packages.
+    """
     if remote.python:
         return ""
     paths = program_files()
-    needed = {name: (digest_of(paths[name]), paths[name].stat().st_size) for name in REQUIREMENTS}
+    needed = {name: (digest_of(paths[name]), paths[name].stat().st_size) for name in requirements}
     return f"environments/{_digest(needed)}"
 
 
@@ -111,8 +120,9 @@ class Start:
         wanted = self.wanted
         program = await stoppable(partial(self._hashed, program_files()))
         place = f"programs/{_digest(program)}"
-        needed = {name: program[name] for name in REQUIREMENTS}
-        environment = await asyncio.to_thread(environment_for, wanted.remote)
+        requirements = requirements_of(wanted.config)
+        needed = {name: program[name] for name in requirements}
+        environment = await asyncio.to_thread(environment_for, wanted.remote, requirements)
         here = await far.ask(dict[str, Any], "look", environment=environment)
         if await self._has_begun(far, here.get("runs")):
             return
@@ -244,14 +254,16 @@ class Start:
         return await far.ask(str, "environment", into=environment, program=program, note=note)
 
     async def _check_packages(self, far: Far) -> None:
-        wanted, python = packages_needed(), self.wanted.remote.python.removeprefix("~/")
+        wanted, python, lists = packages_needed(), self.wanted.remote.python.removeprefix("~/"), REQUIREMENTS[0]
+        if OPTIMIZERS in requirements_of(self.wanted.config):
+            wanted, lists = wanted | packages_needed(file=OPTIMIZERS), f"{lists} and {OPTIMIZERS}"
         found = await far.ask(dict[str, str | None], "packages", python=python, names=list(wanted))
         missing = [name for name in wanted if found.get(name) is None]
         if missing:
             raise UserError(
                 f"{python} on {far.remote.address()} lacks {', '.join(missing)}",
                 "remote.python",
-                "install requirements.txt there, or leave remote.python empty: an environment is then set up",
+                f"install {lists} there, or leave remote.python empty: an environment is then set up",
             )
         others = [
             f"{name} {found[name]} instead of {version}"

@@ -282,7 +282,12 @@ def test_a_python_without_the_packages_is_named(server, remote, program, tmp_pat
     assert "lacks no-such-package" in said(capsys)
 
 
-def test_an_environment_is_set_up_where_there_is_none(server, remote, program, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("optimizer", "more"), [("ADAMW", False), ("ADAMW_ADV", True), ("PRODIGY_PLUS_SCHEDULE_FREE", True)]
+)
+def test_an_environment_is_set_up_where_there_is_none(
+    optimizer, more, server, remote, program, tmp_path, monkeypatch
+):
     """Its own script is copied like the rest; here one that only says what it was asked for."""
     (program / "scripts" / "bootstrap.py").write_text(
         "import pathlib, sys\n"
@@ -297,13 +302,18 @@ def test_an_environment_is_set_up_where_there_is_none(server, remote, program, t
     card.chmod(0o755)
     server.environment["PATH"] += f"{os.pathsep}{card.parent}"
     files = {**starting.program_files(), "scripts/bootstrap.py": program / "scripts" / "bootstrap.py"}
+    files["requirements-optimizers.txt"] = ROOT / "requirements-optimizers.txt"
     monkeypatch.setattr(starting, "program_files", lambda: files)
-    config = load_config(write_light(tmp_path / "job", remote), ["remote.python="])
+    config = load_config(
+        write_light(tmp_path / "job", remote), ["remote.python=", f"optimizer.optimizer={optimizer}"]
+    )
     lines: list[str] = []
     task = starting.Start(starting.Wanted(config.remote, config, "run-1"), lines.append)
     asyncio.run(persistently(config.remote, lambda _: None, lines.append, task.work))
-    names = ["constraints.txt", "requirements-gpu.txt", "requirements.txt"]
-    assert f"['--gpu', '--no-window', '--into'] {names}" in lines
+    extra = ["requirements-optimizers.txt"] if more else []
+    names = ["constraints.txt", "requirements-gpu.txt", *extra, "requirements.txt"]
+    options = ["--gpu", *(["--optimizers"] if more else []), "--no-window", "--into"]
+    assert f"{options} {names}" in lines
     launch = json.loads((server.home / "tastemaker" / "runs" / "run-1" / "launch.json").read_text())
     assert launch["command"][0].startswith(str(server.home / "tastemaker" / "environments"))
 

@@ -153,7 +153,8 @@ class FarSide:
         place = Owned(self.root, local=True).folder(request["into"])
         script = self.root / request["program"] / "scripts" / "bootstrap.py"
         card = ["--gpu"] if shutil.which("nvidia-smi") else []
-        line = [sys.executable, str(script), *card, "--no-window", "--into", str(place)]
+        extra = ["--optimizers"] if (place / "requirements-optimizers.txt").is_file() else []
+        line = [sys.executable, str(script), *card, *extra, "--no-window", "--into", str(place)]
         with subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process:
