@@ -97,7 +97,7 @@ class Start:
         self._hashes: dict[tuple[str, int, int], str] = {}
         self._asked = False
         self._before: dict[str, Any] | None = None
-        """What was said of the run before its trainer was asked for; ``None`` for a new one."""
+        """Status of the run before its trainer was told to begin; ``None`` for a new one."""
         self.record: records.Record | None = None
         """The record of the run, once its trainer was told to begin."""
         self._is_new = self._makes_folder = False
