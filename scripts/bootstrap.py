@@ -72,17 +72,17 @@ def check_python(
         raise SetupError(f"this Python lacks {', '.join(missing)}:\n  {advice}")
 
 
-def requirement_files(root: Path, dev: bool, gpu: bool = False) -> list[Path]:
+def requirement_files(root: Path, dev: bool, gpu: bool = False, optimizers: bool = False) -> list[Path]:
     """The files that decide what is installed."""
-    more = [*(["requirements-dev.txt"] if dev else []), *(["requirements-gpu.txt"] if gpu else [])]
-    names = ["requirements.txt", *more]
+    more = {"dev": dev, "gpu": gpu, "optimizers": optimizers}
+    names = ["requirements.txt", *(f"requirements-{name}.txt" for name, wanted in more.items() if wanted)]
     return [root / name for name in names]
 
 
-def wanted_hash(root: Path, dev: bool, gpu: bool = False) -> str:
+def wanted_hash(root: Path, dev: bool, gpu: bool = False, optimizers: bool = False) -> str:
     """Digest of everything an installation depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.platform}".encode())
-    for path in [*requirement_files(root, dev, gpu), root / "constraints.txt"]:
+    for path in [*requirement_files(root, dev, gpu, optimizers), root / "constraints.txt"]:
         if not path.is_file():
             raise SetupError(f"{path} is missing: the program's folder is not complete")
         digest.update(f"\n{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
@@ -155,35 +155,40 @@ def make_venv(venv: Path, runner: Run) -> None:
         raise SetupError(f"could not make {venv}; the lines above say why")
 
 
-def install(root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False) -> None:
+def install(
+    root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False, optimizers: bool = False
+) -> None:
     """Install the requirements under the constraints, and write a stamp when the installation is complete."""
     stamp = venv / STAMP
     if stamp.is_file():
         stamp.write_text("")
     say("installing packages (the first time this downloads up to several GB)")
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    for path in requirement_files(root, dev, gpu):
+    for path in requirement_files(root, dev, gpu, optimizers):
         command += ["--requirement", str(path)]
     if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
         raise SetupError(
             "packages could not be installed; the lines above say why. Run this again to continue"
         )
     hashes = {wanted_hash(root, False), wanted_hash(root, dev), wanted_hash(root, dev, gpu)}
+    hashes.add(wanted_hash(root, dev, gpu, optimizers))
     # a truncated hash matches nothing, so half a stamp only means one more installation
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 
-def bootstrap(root: Path, dev: bool, runner: Run = run, window: bool = True, gpu: bool = False) -> Path:
+def bootstrap(
+    root: Path, dev: bool, runner: Run = run, window: bool = True, gpu: bool = False, optimizers: bool = False
+) -> Path:
     """Bring the environment up to date; returns its interpreter."""
     venv = root / ".venv"
-    wanted = wanted_hash(root, dev, gpu)
+    wanted = wanted_hash(root, dev, gpu, optimizers)
     if is_installed(venv, wanted):
         return venv_python(venv)
     check_python(window=window)
     with locked(root):
         if not is_installed(venv, wanted):
             make_venv(venv, runner)
-            install(root, venv, dev, runner, gpu)
+            install(root, venv, dev, runner, gpu, optimizers)
     return venv_python(venv)
 
 
@@ -195,6 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     parser.add_argument("--gpu", action="store_true", help="also install what needs an NVIDIA card")
     parser.add_argument(
+        "--optimizers", action="store_true", help="also install what PRODIGY_PLUS_SCHEDULE_FREE and *_ADV need"
+    )
+    parser.add_argument(
         "--no-window", action="store_true", help="for a computer without a screen: no Tk is needed"
     )
     parser.add_argument(
@@ -202,7 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        python = bootstrap(options.into, options.dev, window=not options.no_window, gpu=options.gpu)
+        python = bootstrap(
+            options.into,
+            options.dev,
+            window=not options.no_window,
+            gpu=options.gpu,
+            optimizers=options.optimizers,
+        )
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

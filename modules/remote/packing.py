@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.ConceptConfig import ConceptConfig, names_tag_file
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
@@ -28,7 +28,7 @@ NOT_READ = ("workspace_dir", "cache_dir", "output_model_destination", "concept_f
             "sample_definition_file_name")  # fmt: skip
 """Paths of a run that are only written, or whose content is in the settings themselves."""
 OPTIONAL = ("tag_dropout_special_tags",)
-"""Settings that may be a file or contain its content."""
+"""Settings that name a file or contain what it would list."""
 ON_HUB = ("training_adapter.model_name",)
 """Settings that name a file, which may be on the hub: the other computer downloads it."""
 PROMPTS = "rlhf_prompts_file"
@@ -194,6 +194,8 @@ def _full_paths(concept: ConceptConfig, setting: str) -> list[UserError]:
 
 
 def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path]) -> None:
+    if place.name in OPTIONAL and not names_tag_file(place.value):
+        return
     source = user_path(place.value, place.path)
     if not source.exists():
         on_hub = place.widget == "model" and HUB_NAME.fullmatch(place.value)

@@ -11,8 +11,10 @@ from pathlib import Path
 from modules.util.program_files import ROOT
 
 PARTS = ("modules", "scripts", "resources", "training_presets")
-FILES = ("requirements.txt", "requirements-gpu.txt", "constraints.txt", "LICENSE", "NOTICE")
 REQUIREMENTS = ("requirements.txt", "requirements-gpu.txt", "constraints.txt")
+OPTIMIZERS = "requirements-optimizers.txt"
+"""Packages of some optimizers; installed only where a run uses one of them."""
+FILES = (*REQUIREMENTS, OPTIMIZERS, "LICENSE", "NOTICE")
 WINDOW_ONLY = ("customtkinter", "tkinterdnd2", "desktop-notifier")
 """Packages that a computer without a screen does not need."""
 
@@ -47,8 +49,12 @@ def _below(root: Path) -> Iterator[str]:
             yield from (Path(folder, name).relative_to(root).as_posix() for name in names if name[0] != ".")
 
 
-def packages_needed(root: Path = ROOT) -> dict[str, str]:
-    """Packages that training needs, with their versions."""
-    lines = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
+def packages_needed(root: Path = ROOT, file: str = REQUIREMENTS[0]) -> dict[str, str]:
+    """Packages that training needs, with their versions.
+
+    Args:
+        file: the list of packages.
+    """
+    lines = (root / file).read_text(encoding="utf-8").splitlines()
     pairs = (line.partition("==") for line in lines if line and not line.startswith("#"))
     return {name: version for name, _, version in pairs if name not in WINDOW_ONLY}

@@ -19,7 +19,7 @@ from modules.remote.Connection import Lost, Unreachable
 from modules.remote.Far import Far
 from modules.remote.hashing import stoppable
 from modules.remote.packing import Parcel, pack
-from modules.remote.program import REQUIREMENTS, packages_needed, program_files
+from modules.remote.program import OPTIMIZERS, REQUIREMENTS, packages_needed, program_files
 from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import MAX_FILES, MAX_PIECE
 from modules.util.config.remote.RemoteConfig import RemoteConfig
@@ -30,6 +30,8 @@ from modules.util.errors import UserError, list_offenders
 SPARE_BYTES, ENVIRONMENT_BYTES = 1 << 30, 10 << 30
 """Free space that a run needs besides its files, and that the environment needs."""
 TRIES = 6
+ACTIVE = ("starting", "running", "paused")
+"""States of a run whose trainer works."""
 Files = dict[str, tuple[str, int]]
 """Name to hash and size."""
 
@@ -64,12 +66,21 @@ def new_name(config: TrainConfig) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def environment_for(remote: RemoteConfig) -> str:
-    """The name of the environment that runs use there; empty if the settings name a Python."""
+def requirements_of(config: TrainConfig) -> tuple[str, ...]:
+    """The files that list the packages of a run."""
+    return (*REQUIREMENTS, OPTIMIZERS) if config.optimizer.optimizer.in_extra_packages else REQUIREMENTS
+
+
+def environment_for(remote: RemoteConfig, requirements: Sequence[str] = REQUIREMENTS) -> str:
+    """The name of the environment that runs use there; empty if the settings name a Python.
+
+    Args:
+        requirements: the files that list the packages.
+    """
     if remote.python:
         return ""
     paths = program_files()
-    needed = {name: (digest_of(paths[name]), paths[name].stat().st_size) for name in REQUIREMENTS}
+    needed = {name: (digest_of(paths[name]), paths[name].stat().st_size) for name in requirements}
     return f"environments/{_digest(needed)}"
 
 
@@ -85,6 +96,8 @@ class Start:
         self.wanted, self.tell = wanted, tell
         self._hashes: dict[tuple[str, int, int], str] = {}
         self._asked = False
+        self._before: dict[str, Any] | None = None
+        """Status of the run before its trainer was told to begin; ``None`` for a new one."""
         self.record: records.Record | None = None
         """The record of the run, once its trainer was told to begin."""
         self._is_new = self._makes_folder = False
@@ -107,9 +120,12 @@ class Start:
         wanted = self.wanted
         program = await stoppable(partial(self._hashed, program_files()))
         place = f"programs/{_digest(program)}"
-        needed = {name: program[name] for name in REQUIREMENTS}
-        environment = await asyncio.to_thread(environment_for, wanted.remote)
+        requirements = requirements_of(wanted.config)
+        needed = {name: program[name] for name in requirements}
+        environment = await asyncio.to_thread(environment_for, wanted.remote, requirements)
         here = await far.ask(dict[str, Any], "look", environment=environment)
+        if await self._has_begun(far, here.get("runs")):
+            return
         parcel = pack(wanted.config, str(here.get("directory")), wanted.run, wanted.there)
         inputs = await stoppable(partial(self._hashed, parcel.files))
         sources = {program[name][0]: path for name, path in program_files().items()}
@@ -118,11 +134,34 @@ class Start:
         room = SPARE_BYTES + (ENVIRONMENT_BYTES if environment and here.get("ready") is not True else 0)
         await self._copy(far, both, sources, here.get("free"), room)
         await self._plant(far, place, program)
-        await self._plant(far, f"inputs/{wanted.run}", inputs)
+        await self._plant(far, f"inputs/{wanted.run}", inputs, alone=True)
         if environment:
             await self._plant(far, environment, needed)
         python = await self._environment(far, environment, place)
         await self._begin(far, parcel, place, python)
+
+    async def _has_begun(self, far: Far, runs: object) -> bool:
+        """Return whether an earlier connection ended after the trainer began, but before the answer.
+
+        Args:
+            runs: names of the runs there.
+
+        Raises:
+            UserError: the run was already running before the trainer was asked for.
+        """
+        run, found = self.wanted.run, None
+        if isinstance(runs, list) and run in runs:
+            found = await far.ask(dict[str, Any], "status", run=run)
+        state = None if found is None or found.get("state") == "new" else found
+        if self._asked:
+            return state != self._before
+        self._before = state
+        if state is not None and state.get("state") in ACTIVE:
+            raise UserError(
+                f"the run {run} is already running on {far.remote.address()}",
+                hint=f"stop it first: train_remote.py send stop {run}",
+            )
+        return False
 
     # --- files ---
 
@@ -191,8 +230,8 @@ class Start:
                 offset += len(block)
                 self.sent += len(block)
 
-    async def _plant(self, far: Far, root: str, files: Files) -> None:
-        missing = await far.ask(list[str], "plant", root=root, files=files)
+    async def _plant(self, far: Far, root: str, files: Files, alone: bool = False) -> None:
+        missing = await far.ask(list[str], "plant", root=root, files=files, alone=alone)
         if missing:
             raise UserError(
                 f"files were removed on {far.remote.address()} while they were copied:\n{list_offenders(missing)}",
@@ -215,14 +254,16 @@ class Start:
         return await far.ask(str, "environment", into=environment, program=program, note=note)
 
     async def _check_packages(self, far: Far) -> None:
-        wanted, python = packages_needed(), self.wanted.remote.python.removeprefix("~/")
+        wanted, python, lists = packages_needed(), self.wanted.remote.python.removeprefix("~/"), REQUIREMENTS[0]
+        if OPTIMIZERS in requirements_of(self.wanted.config):
+            wanted, lists = wanted | packages_needed(file=OPTIMIZERS), f"{lists} and {OPTIMIZERS}"
         found = await far.ask(dict[str, str | None], "packages", python=python, names=list(wanted))
         missing = [name for name in wanted if found.get(name) is None]
         if missing:
             raise UserError(
                 f"{python} on {far.remote.address()} lacks {', '.join(missing)}",
                 "remote.python",
-                "install requirements.txt there, or leave remote.python empty: an environment is then set up",
+                f"install {lists} there, or leave remote.python empty: an environment is then set up",
             )
         others = [
             f"{name} {found[name]} instead of {version}"
@@ -234,8 +275,6 @@ class Start:
 
     async def _begin(self, far: Far, parcel: Parcel, program: str, python: str) -> None:
         run = self.wanted.run
-        if self._asked and (await far.ask(dict[str, Any], "status", run=run)).get("state") != "new":
-            return  # the connection ended after the start, but before the answer
         self._asked = True
         try:
             await asyncio.to_thread(self._note)

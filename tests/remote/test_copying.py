@@ -119,6 +119,29 @@ def test_a_run_that_was_started_before_the_connection_ended_is_not_started_twice
     assert len(pids) == 1 and run.launched().pid == pids[0]
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_start_whose_connection_ends_before_the_trainer_is_asked_for_starts_it(
+    resumed, server, remote, program, tmp_path, monkeypatch
+):
+    config, real, lost = write_light(tmp_path / "job", remote), Far.ask, []
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    if resumed:
+        begin(config)
+        wait_until(run.trainer)
+        assert main(["send", "stop", "--wait"]) == 0
+        wait_until(lambda: run.trainer() is None and run.launched() is None)
+
+    async def lost_before_start(self, kind, verb, **fields):
+        if verb == "begin" and not lost:
+            lost.append(verb)
+            raise Lost("the connection ended")
+        return await real(self, kind, verb, **fields)
+
+    monkeypatch.setattr(Far, "ask", lost_before_start)
+    begin(config)
+    assert lost and run.launched() is not None
+
+
 def test_a_run_that_may_have_started_is_recorded_and_listed(
     server, remote, program, tmp_path, monkeypatch, capsys
 ):
@@ -170,6 +193,37 @@ def test_a_run_that_is_started_again_keeps_its_folder_here(server, remote, progr
     assert main(["start", *config, "--run", "run-1", "--set", "continue_last_backup=true"]) == 0
     assert newest().folder == tmp_path / "mine" and not (tmp_path / "job" / "run-1").exists()
     assert json.loads(run.config_path.read_text())["continue_last_backup"] is True
+
+
+def test_files_that_were_removed_here_are_not_there_when_a_run_is_started_again(
+    server, remote, program, tmp_path
+):
+    config, images = write_light(tmp_path / "job", remote), tmp_path / "job" / "images"
+    (images / "b.png").write_bytes(b"a bad image")
+    begin(config)
+    assert sorted(name.partition("/")[2] for name in inputs(server)) == [
+        "images/a.png", "images/a.txt", "images/b.png", "model.safetensors"
+    ]  # fmt: skip
+    run = RunDirectory(server.home / "tastemaker" / "runs" / "run-1")
+    wait_until(run.trainer)
+    assert main(["send", "stop", "--wait"]) == 0
+    wait_until(lambda: run.trainer() is None and run.launched() is None)
+    (images / "b.png").unlink()
+    begin(config)
+    assert sorted(name.partition("/")[2] for name in inputs(server)) == [
+        "images/a.png", "images/a.txt", "model.safetensors"
+    ]  # fmt: skip
+
+
+def test_a_start_of_a_run_that_is_running_leaves_its_files_alone(server, remote, program, tmp_path, capsys):
+    config = write_light(tmp_path / "job", remote)
+    begin(config)
+    before = inputs(server)
+    (tmp_path / "job" / "images" / "a.png").write_bytes(b"another image")
+    (tmp_path / "job" / "images" / "a.txt").unlink()
+    assert main(["start", "--config-path", str(config), "--run", "run-1", "--alongside"]) == 2
+    assert "run-1 is already running" in said(capsys)
+    assert inputs(server) == before
 
 
 def test_a_device_is_used_by_one_run(server, remote, program, tmp_path, capsys):
@@ -228,7 +282,12 @@ def test_a_python_without_the_packages_is_named(server, remote, program, tmp_pat
     assert "lacks no-such-package" in said(capsys)
 
 
-def test_an_environment_is_set_up_where_there_is_none(server, remote, program, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("optimizer", "more"), [("ADAMW", False), ("ADAMW_ADV", True), ("PRODIGY_PLUS_SCHEDULE_FREE", True)]
+)
+def test_an_environment_is_set_up_where_there_is_none(
+    optimizer, more, server, remote, program, tmp_path, monkeypatch
+):
     """Its own script is copied like the rest; here one that only says what it was asked for."""
     (program / "scripts" / "bootstrap.py").write_text(
         "import pathlib, sys\n"
@@ -243,13 +302,18 @@ def test_an_environment_is_set_up_where_there_is_none(server, remote, program, t
     card.chmod(0o755)
     server.environment["PATH"] += f"{os.pathsep}{card.parent}"
     files = {**starting.program_files(), "scripts/bootstrap.py": program / "scripts" / "bootstrap.py"}
+    files["requirements-optimizers.txt"] = ROOT / "requirements-optimizers.txt"
     monkeypatch.setattr(starting, "program_files", lambda: files)
-    config = load_config(write_light(tmp_path / "job", remote), ["remote.python="])
+    config = load_config(
+        write_light(tmp_path / "job", remote), ["remote.python=", f"optimizer.optimizer={optimizer}"]
+    )
     lines: list[str] = []
     task = starting.Start(starting.Wanted(config.remote, config, "run-1"), lines.append)
     asyncio.run(persistently(config.remote, lambda _: None, lines.append, task.work))
-    names = ["constraints.txt", "requirements-gpu.txt", "requirements.txt"]
-    assert f"['--gpu', '--no-window', '--into'] {names}" in lines
+    extra = ["requirements-optimizers.txt"] if more else []
+    names = ["constraints.txt", "requirements-gpu.txt", *extra, "requirements.txt"]
+    options = ["--gpu", *(["--optimizers"] if more else []), "--no-window", "--into"]
+    assert f"{options} {names}" in lines
     launch = json.loads((server.home / "tastemaker" / "runs" / "run-1" / "launch.json").read_text())
     assert launch["command"][0].startswith(str(server.home / "tastemaker" / "environments"))
 
@@ -352,6 +416,19 @@ def test_captions_listed_with_full_paths_are_refused_before_anything_is_copied(t
     assert pack(config, "/far", "run-1", {"concepts[0].text.prompt_path": "/captions.json"}).files
     listed.write_text(json.dumps({"1": {"caption": "a cat"}, "/elsewhere/2": {"caption": "a dog"}}), "utf-8")
     assert listed in pack(config, "/far", "run-1", {}).files.values()
+
+
+@pytest.mark.parametrize(
+    "tags", ["cat, dog", "images", "~mycat, dog", ", ".join(f"a tag of the list {number}" for number in range(40))]
+)
+def test_special_tags_in_the_setting_itself_stay_as_they_are(tags, tmp_path, remote, monkeypatch):
+    concept = {"path": str(tmp_path / "images"), "text": {"tag_dropout_special_tags": tags}}
+    config = load_config(write_light(tmp_path, remote, concepts=[concept]))
+    monkeypatch.chdir(tmp_path)  # where one of the tags is the name of a folder
+    made = pack(config, "/far", "run-1", {})
+    (sent,) = made.config.load_concepts()
+    assert sent.text.tag_dropout_special_tags == tags
+    assert sorted(path.name for path in made.files.values()) == ["a.png", "a.txt", "model.safetensors"]
 
 
 def test_names_of_the_hub_stay_and_parameters_that_are_files_are_copied(tmp_path, remote):

@@ -155,6 +155,16 @@ def test_a_card_adds_its_file(root):
     assert bootstrap.requirement_files(root, False, True)[-1].name == "requirements-gpu.txt"
 
 
+def test_some_optimizers_add_their_file(root):
+    (root / "requirements-optimizers.txt").write_text("adv-optm==1\n")
+    bootstrap.bootstrap(root, False, Runner())
+    for commands in (["probe", "pip"], []):
+        runner = Runner()
+        bootstrap.bootstrap(root, False, runner, optimizers=True)
+        assert runner.kinds() == commands
+    assert bootstrap.requirement_files(root, False, optimizers=True)[-1].name == "requirements-optimizers.txt"
+
+
 def test_a_computer_without_a_screen_needs_no_tk():
     check_python((3, 11, 2), has_module=lambda name: name != "tkinter", window=False)
     with pytest.raises(SetupError, match="lacks venv:"):

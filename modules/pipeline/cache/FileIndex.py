@@ -106,14 +106,23 @@ class FileIndex:
             return self._seen.setdefault(path, self._rows[path])
 
     def check_unchanged(self, path: str) -> None:
-        """Raise ``DataError`` if the file has changed since it was checked."""
+        """Raise ``DataError`` if the file has changed since it was checked.
+
+        A file with the same bytes is unchanged: hard links, which backups and other runs make, have a new time of
+        change too.
+        """
         row = self._row(path)
         try:
             stat = Path(path).stat()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-        if row.identity != _identity(stat):
+        if row.identity == _identity(stat):
+            return
+        if not row.digest or row.length != stat.st_size or file_digest(path) != row.digest:
             raise DataError(f"{path}: the file was changed while it was being read", hint="start again")
+        with self._lock:
+            row.length, row.mtime_ns, row.ctime_ns, row.inode = _identity(stat)
+            self._fresh.add(path)
 
     def size(self, path: str) -> tuple[int, int]:
         """(width, height) of an image as displayed.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.pipeline.nodes.Pattern import Pattern
+from modules.util.config.ConceptConfig import names_tag_file
 from modules.util.errors import DataError
 from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import fault_of_path, shown
@@ -171,7 +172,7 @@ def _special_key(settings: Any) -> tuple[str, str, bool]:
 
 @lru_cache(maxsize=256)
 def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, ...]:
-    if text.lower().endswith((".txt", ".csv")):
+    if names_tag_file(text):
         fault = fault_of_path(text)
         if fault:
             raise DataError(f"the list of special tags {shown(text)} {fault}")

@@ -123,12 +123,13 @@ class Store:
             yield
             self.owned.remove(name)
 
-    def plant(self, root: str, files: Mapping[str, tuple[str, int]]) -> list[str]:
+    def plant(self, root: str, files: Mapping[str, tuple[str, int]], alone: bool = False) -> list[str]:
         """Link stored files into a folder. Returns the names of files that are not stored.
 
         Args:
             root: the folder, below the program's.
             files: name in the folder to hash and size.
+            alone: whether other files in the folder are removed.
         """
         missing = []
         tree = Owned(self.owned.path(root), local=True)
@@ -137,6 +138,10 @@ class Store:
                 tree.take(self.owned.root / self._place(sha256), name)
             else:
                 missing.append(name)
+        for path in sorted(tree.root.rglob("*")) if alone else ():
+            name = path.relative_to(tree.root).as_posix()
+            if name not in files and not path.is_dir():
+                tree.remove(name)
         return missing
 
     def sweep(self) -> int:

@@ -144,7 +144,7 @@ class FarSide:
     def plant(self, request: Request) -> list[str]:
         self.starts.announce()
         files = {name: (sha, size) for name, (sha, size) in request["files"].items()}
-        return self.store.plant(request["root"], files)
+        return self.store.plant(request["root"], files, bool(request.get("alone")))
 
     # --- starting ---
 
@@ -153,7 +153,8 @@ class FarSide:
         place = Owned(self.root, local=True).folder(request["into"])
         script = self.root / request["program"] / "scripts" / "bootstrap.py"
         card = ["--gpu"] if shutil.which("nvidia-smi") else []
-        line = [sys.executable, str(script), *card, "--no-window", "--into", str(place)]
+        extra = ["--optimizers"] if (place / "requirements-optimizers.txt").is_file() else []
+        line = [sys.executable, str(script), *card, *extra, "--no-window", "--into", str(place)]
         with subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process:

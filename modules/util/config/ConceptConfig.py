@@ -22,6 +22,12 @@ from modules.util.enum.ConceptType import ConceptType
 
 _EXTENSION = re.compile(r"(\.[A-Za-z0-9_-]+)+")
 CAPS_MODES = ("capslock", "title", "first", "random")
+_TAG_FILES = (".txt", ".csv")
+
+
+def names_tag_file(text: str) -> bool:
+    """Return whether a setting of special tags names a file with the tags instead of listing them."""
+    return text.lower().endswith(_TAG_FILES)
 
 
 class ConceptImageConfig(BaseConfig):

@@ -195,6 +195,11 @@ class Optimizer(BaseEnum):
         """True if it moves matrices inside blocks alone, and leaves the rest to ADAMW."""
         return self.value in ("MUON", "MUON_ADV", "ADAMUON_ADV")
 
+    @property
+    def in_extra_packages(self) -> bool:
+        """True if its class comes with requirements-optimizers.txt."""
+        return self.value == "PRODIGY_PLUS_SCHEDULE_FREE" or self.value.endswith("_ADV")
+
 
 class LearningRateScheduler(BaseEnum):
     """Schedules of the learning rate after the warm-up."""

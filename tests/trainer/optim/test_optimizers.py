@@ -12,6 +12,8 @@ import torch
 
 from modules.trainer.optim import optimizers
 from modules.trainer.optim.optimizers import (
+    CLASSES,
+    REQUIREMENTS,
     create_optimizer,
     evaluation_weights,
     load_optimizer_state,
@@ -69,6 +71,12 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 def names(named: Named) -> list[str]:
     return [name for name, _ in named]
+
+
+def test_the_list_of_packages_of_a_name_is_known_without_its_class() -> None:
+    listed = {kind for kind in Optimizer if REQUIREMENTS.get(CLASSES[kind][0]) == "requirements-optimizers.txt"}
+    assert {kind for kind in Optimizer if kind.in_extra_packages} == listed
+    assert len(listed) == 8
 
 
 def test_each_name_has_a_class() -> None:

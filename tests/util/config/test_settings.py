@@ -152,6 +152,12 @@ def test_visibility(rule: str, values: dict, shown: bool) -> None:
     assert is_visible(rule, values.__getitem__) is shown
 
 
+@pytest.mark.parametrize(("method", "shown"), [("LORA", True), ("EMBEDDING", True), ("FINE_TUNE", False)])
+def test_the_hold_on_the_background_is_shown_where_it_acts(method: str, shown: bool) -> None:
+    (weight,) = (s for s in iter_settings(TrainConfig) if s.path == "masked_prior_preservation_weight")
+    assert is_visible(weight.visible, {"masked_training": True, "training_method": method}.__getitem__) is shown
+
+
 @pytest.mark.parametrize(("mode", "shown"), [("DPO", False), ("GRPO", True), ("NFT", True), ("ONLINE_DPO", False)])
 def test_the_limit_of_advantages_is_shown_where_it_acts(mode: str, shown: bool) -> None:
     (limit,) = (s for s in iter_settings(TrainConfig) if s.path == "rlhf_advantage_clip")

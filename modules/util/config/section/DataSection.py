@@ -165,14 +165,15 @@ class DataSection(BaseConfig):
         0.0,
         ge=0,
         le=1000,
-        visible="masked_training,training_method=LORA",
+        visible="masked_training,training_method=LORA|EMBEDDING",
         cost="switch",
         free=False,
         title="Prior preservation",
         group="Masks",
         tip=(
-            "How strongly the area outside the mask is held to the model's prediction without the adapter. "
-            "Backgrounds then stay as they were. Each step takes one more pass. 0: off; 1 is usual."
+            "How strongly the area outside the mask is held to the model's prediction without the adapter, or with the "
+            "word of an embedding as it was. Backgrounds then stay as they were. Each step takes one more "
+            "pass. 0: off; 1 is usual."
         ),
     )
 
