@@ -73,6 +73,8 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"{error}\nnothing was written", file=sys.stderr)
         return REFUSED
+    except BrokenPipeError:
+        raise  # nobody reads the output any more, which is no error
     except OSError as error:
         print(f"error: {system_refusal(error)}", file=sys.stderr)
         return REFUSED
