@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{error}\nnothing was written", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:
-        raise  # nobody reads the output any more, which is no error
+        raise  # the reader of the output has ended
     except OSError as error:
         print(f"error: {system_refusal(error)}", file=sys.stderr)
         return REFUSED

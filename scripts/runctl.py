@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return vote(run, options)
         return give_order(run, options)
     except BrokenPipeError:
-        raise  # nobody reads the output any more, which is no error
+        raise  # the reader of the output has ended
     except (UserError, OSError) as refused:
         error = refused if isinstance(refused, UserError) else UserError(system_refusal(refused))
         if options.json:

@@ -113,7 +113,7 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
 
 
 class _Candidates:
-    """The images of rounds, including the surplus. Files are read only if their size is that of a given image, and once."""
+    """The images of rounds, including the surplus. Files are read once, and only if a given image has their size."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self._by_size: dict[int, list[Path]] = {}
