@@ -73,6 +73,8 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"{error}\nnothing was written", file=sys.stderr)
         return REFUSED
+    except BrokenPipeError:
+        raise  # the reader of the output has ended
     except OSError as error:
         print(f"error: {system_refusal(error)}", file=sys.stderr)
         return REFUSED

@@ -265,6 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.action == "votes":
             return vote(run, options)
         return give_order(run, options)
+    except BrokenPipeError:
+        raise  # the reader of the output has ended
     except (UserError, OSError) as refused:
         error = refused if isinstance(refused, UserError) else UserError(system_refusal(refused))
         if options.json:

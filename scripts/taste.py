@@ -366,7 +366,7 @@ def lines(result: Json) -> str:
         said += [f"automatic, not your votes: {text}" for one in judged for text in one["sentences"]]
         return "\n".join(said)
     rows = [
-        f"round {number}: {row['candidates']} of {row['planned']} images, {counted(row['answers'], 'answer')}, "
+        f"round {number}: {_images(row)}, {counted(row['answers'], 'answer')}, "
         f"{counted(row['pairs'], 'pair')}, {counted(row['steps'], 'step')}"
         + (f", {row['adapter']}" if row["adapter"] else "")
         + (f"\n  {row['arena']['sentence']}" if row["arena"] else "")
@@ -375,6 +375,13 @@ def lines(result: Json) -> str:
     rest = {name: value for name, value in result.items() if name != "rounds" and value is not None}
     rows += [f"{name}: {_line(value)}" for name, value in rest.items()]
     return "\n".join(rows)
+
+
+def _images(row: Json) -> str:
+    """The images of a round: those that are planned and made, and those that were added."""
+    made = f"{row['candidates']} of {row['planned']} images"
+    added = counted(row["added"], "added image")
+    return made if not row["added"] else f"{made}, {added}" if row["planned"] else added
 
 
 def _line(value: Any, margin: str = "\n  ") -> str:

@@ -371,7 +371,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; continue_last_backup resumes from the last backup", file=sys.stderr)
         return INTERRUPTED
-    except Exception:  # noqa: BLE001 - the outermost place: everything else is a bug and shows its traceback
+    except Exception as error:  # the outermost place: everything else is a bug and shows its traceback
+        if options.dry_run and isinstance(error, BrokenPipeError):
+            raise
         traceback.print_exc()
         return 1
     return 0

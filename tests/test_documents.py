@@ -106,6 +106,29 @@ def test_links_between_documents_lead_somewhere():
     assert not broken, "\n".join(broken)
 
 
+def test_commands_on_pages_run_as_they_are_shown():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    bare = [
+        f"{page.relative_to(ROOT)}: {line.strip()}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"(?: {4,}(?:python3? )?|python3? )scripts/\w+\.py\b", line)
+    ]
+    assert not bare, "begin with .venv/bin/python:\n" + "\n".join(bare)
+
+
+def test_every_option_of_every_script_is_on_a_page():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    silent = [
+        f"{script.name} {option}"
+        for script in sorted((ROOT / "scripts").glob("*.py"))
+        for option in re.findall(r"add_argument\(\s*\"(--[a-z-]+)\"", script.read_text(encoding="utf-8"))
+        if not re.search(rf"(?<![\w-]){option}(?![\w-])", text)
+    ]
+    assert not silent, "name them where a reader would look:\n" + "\n".join(silent)
+
+
 def test_everything_in_resources_has_an_origin_and_a_licence():
     part = re.search(r"^## Data that comes with the program$(.*?)(?=^## )", PAGE, re.M | re.S).group(1)
     named = set(re.findall(r"`resources/([\w.]+)`", part))

@@ -116,7 +116,7 @@ class DiffusersCache(Accelerator):
             raise UnsupportedError(
                 f"{self.method} finds nothing to reuse in {kind} ({role}): no block matches",
                 field=self._field,
-                hint="choose another method, FirstBlockCache for example",
+                hint="choose another method, or remove diffusers_cache from acceleration.rollout for this model",
             )
 
     def _now(self) -> float:

@@ -9,14 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageOps
+
 from modules.arena.Contestant import Contestant
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
+from modules.util.pairs.decoding import IMAGE_ERRORS
 from modules.util.pairs.dpo_pair_files import file_sha256
 
 LIST = "contestants.json"
-"""File next to the votes: the contents of the images that each key of a vote stands for."""
+"""File next to the votes: the contents of the images that each key of a vote stands for. ``images`` has digests of the
+files, ``shown`` of their pixels, because other programs write into the metadata of images."""
 
 
 def contestants_of_folders(
@@ -46,9 +50,10 @@ def contestants_of_folders(
     made = []
     for name, folder in named:
         one = Contestant.of_folder(name, name, folder)
-        images = {f"{prompt}\n{seed}": _digest(path) for (prompt, seed), path in one.images.items()}
+        paths = {f"{prompt}\n{seed}": path for (prompt, seed), path in one.images.items()}
+        images = {question: _digest(path) for question, path in paths.items()}
         earlier: list[dict[str, Any]] = known.setdefault(name, [])
-        entry = next((found for found in earlier if _agree(found["images"], images)), None)
+        entry = next((found for found in earlier if _agree(found, images, paths)), None)
         if entry is None:
             key = name
             if earlier:
@@ -57,6 +62,8 @@ def contestants_of_folders(
             entry = {"key": key, "images": {}}
             earlier.append(entry)
         entry["images"] |= images
+        seen = entry.setdefault("shown", {})
+        seen |= {question: _digest_of_pixels(path) for question, path in paths.items() if question not in seen}
         made.append(Contestant(name, entry["key"], one.images))
     if json.dumps(known) != before:
         with Owned(votes).write(LIST) as temporary:
@@ -64,9 +71,13 @@ def contestants_of_folders(
     return made
 
 
-def _agree(stored: dict[str, str], images: dict[str, str]) -> bool:
-    """Return whether no image has another content than the one stored for its prompt and seed."""
-    return all(stored.get(question, digest) == digest for question, digest in images.items())
+def _agree(entry: dict[str, Any], images: dict[str, str], paths: dict[str, Path]) -> bool:
+    """Return whether every image with a stored prompt and seed has the stored content, or at least the same pixels."""
+    files, pixels = entry["images"], entry.get("shown", {})
+    return all(
+        files.get(question, digest) == digest or pixels.get(question) == _digest_of_pixels(paths[question])
+        for question, digest in images.items()
+    )
 
 
 def _digest(path: Path) -> str:
@@ -76,6 +87,16 @@ def _digest(path: Path) -> str:
         raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "--between") from error
 
 
+def _digest_of_pixels(path: Path) -> str:
+    """Digest of what is displayed; of the file, if it cannot be decoded."""
+    try:
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image).convert("RGBA")
+        return hashlib.sha256(f"{upright.size}".encode() + upright.tobytes()).hexdigest()[:32]
+    except IMAGE_ERRORS:
+        return _digest(path)
+
+
 def _read(votes: Path) -> dict[str, list[dict[str, Any]]]:
     path = votes / LIST
     if not path.is_file():
@@ -83,6 +104,7 @@ def _read(votes: Path) -> dict[str, list[dict[str, Any]]]:
     data = read_json(path, "list of contestants")
     good = isinstance(data, dict) and all(
         isinstance(one, dict) and isinstance(one.get("key"), str) and isinstance(one.get("images"), dict)
+        and isinstance(one.get("shown", {}), dict)
         for entries in data.values()
         for one in (entries if isinstance(entries, list) else [None])
     )

@@ -167,7 +167,11 @@ def taste_config(
             "batch_size": 1,
             "gradient_accumulation_steps": begin.batch_size * begin.gradient_accumulation_steps,
         }
-    follows |= _prompts_of_an_epoch(begin, tasks, follows.get("batch_size", begin.batch_size))
+    fewer = _prompts_of_an_epoch(begin, tasks, follows.get("batch_size", begin.batch_size))
+    if "batch_size" in _set_by_hand(overrides):
+        # accumulation would make up for a smaller batch, but the batch stays as it was set
+        fewer.pop("gradient_accumulation_steps", None)
+    follows |= fewer
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
 
 

@@ -38,6 +38,7 @@ def _row(project: Project, one: Round) -> dict[str, Any]:
     return {
         "candidates": planned - missing,
         "planned": planned,
+        "added": len(one.added()),
         "answers": one.answers,
         "pairs": one.pair_count,
         "steps": steps_of(one),

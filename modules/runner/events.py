@@ -113,7 +113,7 @@ class EventWriter:
         except OSError as error:
             raise UserError(
                 f"the event file {self.path} cannot be written: {error.strerror}",
-                hint="free some space on the disk, then continue from the last backup",
+                hint="free some space on the disk, then resume from the last backup",
             ) from error
         self._torn = False
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
 import sys
+from types import TracebackType
 
 
 def print_any_text() -> None:
     r"""Let a command print file names and prompts that the encoding of its output lacks, as ``\u732b``, instead of
     ending with an error: output to a file or pipe has few characters on Windows.
+
+    If the program that reads the output ends first, as ``head`` does, the command ends without a message.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.excepthook = _end
+    atexit.register(_drop_unread)
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # the error of another pipe or of a connection is told, after an empty line
+    if isinstance(error, BrokenPipeError) and _drop_unread("\n"):
+        raise SystemExit(0)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _drop_unread(text: str = "") -> bool:
+    """Return whether nobody reads the output any more. What is left of it is then dropped, or Python would complain."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,9 @@ def test_missing_masks_are_counted_and_none_at_all_is_refused(tmp_path: Path) ->
         (lambda path: half((64, 48)).save(path), "64x48, a different shape from its image of 64x64"),
         (lambda path: path.write_bytes(path.read_bytes()[:80]), "cannot be decoded"),
         (lambda path: path.write_bytes(b"no image"), "not an image"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "is not a file"),
+        (lambda path: (path.unlink(), path.symlink_to("gone.png")), "cannot be read"),
     ],
 )
 def test_masks_that_do_not_fit_are_faults_before_training(tmp_path: Path, spoil: Any, told: str) -> None:
@@ -191,6 +195,14 @@ def test_masks_that_do_not_fit_are_faults_before_training(tmp_path: Path, spoil:
     spoil(place / "1-masklabel.png")
     (fault,) = inspect_data(masked(tmp_path, place)).faults
     assert "1 mask cannot be used" in str(fault) and told in str(fault) and "1-masklabel.png" in str(fault)
+
+
+def test_a_folder_in_place_of_a_mask_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "masks" / "1.png").mkdir(parents=True)
+    half().save(tmp_path / "masks" / "0.png")
+    given = {"mask_path": str(tmp_path / "masks")}
+    (fault,) = inspect_data(masked(tmp_path, folder(tmp_path), given, mask_source="FOLDER")).faults
+    assert "1 mask cannot be used" in str(fault) and "1.png: is not a file" in str(fault)
 
 
 def test_a_folder_of_masks_that_is_not_there_is_a_fault(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.mixin import DataLoaderText2ImageMixin, DataLoaderTextsMixin
@@ -16,6 +18,7 @@ from modules.dataLoader.progress import in_threads
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader, _spread
 from modules.model import memory
 from modules.model.batch import ImageBatch
+from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.nodes.CachedTensors import content_key
 from modules.pipeline.nodes.transforms import Transform
 from modules.util.rng import digest64
@@ -253,3 +256,21 @@ def test_work_in_threads_keeps_its_order(threads: int, ahead: int | None, togeth
 def test_an_error_in_a_thread_arrives() -> None:
     with pytest.raises(ZeroDivisionError):
         list(in_threads(lambda n: 1 // n, [3, 2, 1, 0, 1], 2, together=2))
+
+
+def test_latents_of_grey_images_that_were_read_as_black_are_encoded_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = np.arange(64 * 64, dtype=np.int32).reshape(64, 64) % 256
+    for name, image in (("deep", Image.fromarray(levels)), ("plain", Image.fromarray(levels.astype(np.uint8)))):
+        write_image(folder / "data" / f"{name}.png", seed=600)
+        image.save(folder / "data" / f"{name}.tiff")
+        (folder / "data" / f"{name}.png").unlink()
+    made = config(folder, [concept(folder / "data")])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(FileIndex, "content", FileIndex.digest)
+        start(made)
+    _, model, _ = start(made)
+    assert model.images_encoded == [1], "only the file of 32-bit integers was read differently"
+    _, model, _ = start(made)
+    assert not model.images_encoded

@@ -103,6 +103,11 @@ def test_a_project_with_few_prompts_learns_from_all_it_has(more, tasks, prompts,
     assert taste_config(project(**more), {}, tasks, ["rlhf_prompts_per_epoch=2"]).rlhf_prompts_per_epoch == 2
 
 
+def test_a_batch_that_was_set_keeps_the_accumulation_of_the_preset():
+    config = taste_config(project(base="resources/demo_model", card=24), {}, 1, ["batch_size=16"])
+    assert (config.batch_size, config.gradient_accumulation_steps) == (16, 1)
+
+
 def test_the_demo_model_has_its_own():
     assert find_preset(project(base="resources/demo_model")).stem == "#demo dpo"
     assert find_preset(project(base=str(PRESETS.parent / "resources" / "demo_model"))).stem == "#demo dpo"

@@ -39,6 +39,20 @@ def test_a_name_that_the_output_cannot_hold_ends_no_command(tmp_path):
     assert [Path(row["path"]).name for row in rows] == ["猫.png"]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_whose_output_nobody_reads_ends_quietly(tmp_path, unbuffered):
+    (tmp_path / "old.toml").write_text('pretrained_model_name_or_path = "sd"\nlearning_rate = 1e-4\n')
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "import_config.py"), str(tmp_path / "old.toml"), "--diff",
+             "--family", "STABLE_DIFFUSION_15"],
+            stdout=output, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, timeout=120,
+        )  # fmt: skip
+    assert (done.returncode in (0, 3), done.stderr.decode()) == (True, "")
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_command_can_print_any_name(script):
     tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from modules.arena.VoteStore import Vote, VoteStore
 from scripts import taste
@@ -55,6 +57,12 @@ def test_images_that_were_replaced_begin_without_votes(folders, tmp_path, capsys
     generated(tmp_path / "after" / "more.png", "prompt 0", 99)
     generated(tmp_path / "before" / "more.png", "prompt 0", 99, (32, 32))
     assert votes() == 2, "further images do not change those that were seen"
+    with Image.open(tmp_path / "after" / "1-1.png") as image:
+        kept = PngInfo()
+        kept.add_text("parameters", image.info["parameters"])
+        kept.add_text("Software", "a viewer that writes into the files it shows")
+        image.save(tmp_path / "after" / "1-1.png", pnginfo=kept)
+    assert votes() == 2, "what is shown is the same"
     seen = (tmp_path / "after" / "0-0.png").read_bytes()
     generated(tmp_path / "after" / "0-0.png", "prompt 0", 0, (96, 64))
     monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))

@@ -158,6 +158,15 @@ def test_a_dry_run_tells_programs_everything_at_once(
     assert json.loads(capsys.readouterr().out)["errors"] == []
 
 
+def test_a_dry_run_whose_output_nobody_reads_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_reads(text: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", nobody_reads)
+    with pytest.raises(BrokenPipeError):
+        main(["--config-path", str(write_config(tmp_path)), "--dry-run"])
+
+
 def test_programs_are_told_steps_and_memory_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

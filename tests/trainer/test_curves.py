@@ -75,6 +75,15 @@ def test_the_models_own_levels_have_its_shift(family: str, low: float) -> None:
     assert sum(made.own.y[:5]) / 5 == pytest.approx(low, abs=0.08)
 
 
+def test_the_own_levels_of_a_fast_model_are_those_of_its_few_steps() -> None:
+    """The shift of FLUX.2's levels falls with the number of steps: 4 for klein, 50 for the model it was made from."""
+    few, many = (
+        sum(level_curves(config_of(model_type="FLUX_2", base_model_name=f"black-forest-labs/{name}")).own.y[:5]) / 5
+        for name in ("FLUX.2-klein-4B", "FLUX.2-klein-base-4B")
+    )
+    assert (few, many) == (pytest.approx(0.136, abs=0.03), pytest.approx(0.2, abs=0.03))
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -165,7 +165,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         return self._key_of(plan.path, plan.transform)
 
     def _key_of(self, path: str, transform: Transform) -> str:
-        parts = [self.latents_of, self.files.digest(path), transform.text()]
+        parts = [self.latents_of, self.files.content(path), transform.text()]
         tiles = memory.tiling(self.model.vae, transform.size)
         return content_key(CACHE_FORMAT, "latents", "float32", *parts, *([tiles] if tiles else []))
 
@@ -191,7 +191,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
             for side in self.sides:
                 item: Item = getattr(entry, side[:-1]) if side else entry
                 width, height = self.files.size(item.path)
-                line = f"{entry.id}\0{item.concept}\0{self.files.digest(item.path)}\0{width}\0{height}\n"
+                line = f"{entry.id}\0{item.concept}\0{self.files.content(item.path)}\0{width}\0{height}\n"
                 made.update(line.encode("utf-8", "surrogatepass"))
         return made.hexdigest()
 

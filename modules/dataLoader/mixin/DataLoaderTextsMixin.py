@@ -126,7 +126,7 @@ class DataLoaderTextsMixin:
         chunks = self.prompts.chunks(prompt, self._chunks_of) if self.setup.spec.chunks_prompts else 0
         rules = [f"{chunks} chunks"] if chunks else []
         rules += self._word_rules(prompt)
-        rules += [content_key("shown", self.files.digest(plan.path), plan.transform.text()) for plan in plans]
+        rules += [content_key("shown", self.files.content(plan.path), plan.transform.text()) for plan in plans]
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
 
     def _word_rules(self, prompt: str) -> list[str]:

@@ -84,7 +84,8 @@ class Flux2Setup(Flux2Autoencoder):
 
     def sample_levels(self, model: Model, shape: Sequence[int]) -> tuple[NoiseOptions, float | None]:
         size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
-        return NoiseOptions(), math.exp(_shift(self.image_tokens(model, size), self.spec.default_steps))
+        steps = self.spec.default_steps if model.published is None else model.published.steps
+        return NoiseOptions(), math.exp(_shift(self.image_tokens(model, size), steps))
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)

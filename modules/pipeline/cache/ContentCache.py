@@ -188,7 +188,7 @@ class ContentCache:
                 raise DataError(
                     f"the cache file {self.folder / name} was damaged while it was in use",
                     field="cache_dir",
-                    hint="it is removed; start again and continue from the last backup",
+                    hint="it is removed; start again and resume from the last backup",
                 ) from error
             except OSError as error:
                 self.rescan()

@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from modules.pipeline.cache.FactsFile import FactsFile, Row
-from modules.pipeline.nodes.images import load_rgb, read_size
+from modules.pipeline.nodes.images import load_rgb, read_size, reading_edition
 from modules.util.errors import DataError
 
 _COLUMNS = (
@@ -71,6 +71,7 @@ class FileIndex:
         self._rows: dict[str, _Row] = {}
         self._fresh: set[str] = set()
         self._seen: dict[str, _Row] = {}
+        self._editions: dict[str, str] = {}
         self._lock = threading.Lock()
         if not self._file.read(self._keep):
             self._rows.clear()
@@ -151,6 +152,17 @@ class FileIndex:
                 row.digest = digest
                 self._fresh.add(path)
         return row.digest
+
+    def content(self, path: str) -> str:
+        """The digest of a file, and the way in which it is read if that has changed: for keys of what is made from it.
+
+        Raises:
+            DataError: it is unreadable.
+        """
+        edition = self._editions.get(path)
+        if edition is None:
+            edition = self._editions[path] = reading_edition(path)
+        return self.digest(path) + edition
 
     def without_digest(self, paths: Iterable[str]) -> list[str]:
         """The paths, without duplicates, whose files must be read to get their digest."""

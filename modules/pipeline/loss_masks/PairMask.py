@@ -77,7 +77,7 @@ class PairMask(Node):
                 *(self._of_files.key(*side) or "" for side in sides),
             )
         told = [
-            text for item, transform in sides for text in (self._files.digest(item.path), transform.text())
+            text for item, transform in sides for text in (self._files.content(item.path), transform.text())
         ]
         return content_key("difference", f"{VERSION} {self._factor} {self._dilate}", *told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from modules.pipeline.nodes.images import has_alpha
 from modules.util.display import counted
 from modules.util.enum.choices import MaskSource
 from modules.util.errors import DataError, UserError, list_offenders
-from modules.util.pairs.dpo_pair_files import dpo_pair_key
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 
 SUFFIX = "-masklabel.png"
 """Suffix of a mask next to its image, after the image's name."""
@@ -71,7 +72,7 @@ def look_for_conditions(items: Sequence[Item]) -> Masks:
     """
     named = {item.id: Path(item.path).with_suffix("").as_posix() + CONDITION_SUFFIX for item in items}
     found = {
-        item.id: FoundMask(item.path, named[item.id]) for item in items if Path(named[item.id]).is_file()
+        item.id: FoundMask(item.path, named[item.id]) for item in items if os.path.lexists(named[item.id])
     }
     missing = sorted(named.keys() - found.keys())
     if not missing:
@@ -103,7 +104,8 @@ def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any
         named = {
             item.id: FoundMask(item.path, str(Path(item.path).with_suffix("")) + SUFFIX) for item in items
         }
-        return {name: found for name, found in named.items() if Path(found.mask).is_file()}
+        # what is not a file, as a folder or a broken link, is reported by ``mask_faults``
+        return {name: found for name, found in named.items() if os.path.lexists(found.mask)}
     there = {n: _masks_below(concept.mask_path) for n, concept in enumerate(concepts) if concept.mask_path}
     return {
         item.id: FoundMask(item.path, mask)
@@ -123,11 +125,13 @@ def _masks_below(folder: str) -> dict[str, str]:
         )
     try:
         paths = sorted(image_paths(place, True), reverse=True)
+        # a folder with the name of a mask is reported by ``mask_faults``
+        folders = [path for path in place.iterdir() if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_dir()]
     except OSError as error:
         raise DataError(
             f"the folder of masks {error.filename} cannot be read ({error.strerror})", field="concepts"
         ) from error
-    return {dpo_pair_key(path, place): str(path) for path in paths}
+    return {dpo_pair_key(path, place): str(path) for path in [*folders, *paths]}
 
 
 def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool) -> str:

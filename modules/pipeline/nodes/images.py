@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
@@ -72,6 +73,21 @@ def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Imag
         return made.transpose(turn) if turn is not None else made
     except DataError:
         raise
+    except IMAGE_ERRORS as error:
+        raise _fault(path, error) from error
+
+
+def reading_edition(path: Path) -> str:
+    """Text that is part of the key of everything made from an image whose reading has changed; empty for others.
+
+    Raises:
+        DataError: it is not a readable image.
+    """
+    if not os.fspath(path).lower().endswith((".tif", ".tiff")):
+        return ""
+    try:
+        with Image.open(path) as image:
+            return " read as 8 bits or 16" if image.mode == "I" else ""
     except IMAGE_ERRORS as error:
         raise _fault(path, error) from error
 

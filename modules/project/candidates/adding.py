@@ -113,16 +113,24 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
 
 
 class _Candidates:
-    """The images of rounds, including the surplus. Files are read only if their size is that of a given image."""
+    """The images of rounds, including the surplus. Files are read once, and only if a given image has their size."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self._by_size: dict[int, list[Path]] = {}
+        self._digests: dict[Path, bytes] = {}
         for path in (file for one in rounds for place in (one.candidates, one.surplus) for file in place.glob("*")):
             if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
                 self._by_size.setdefault(path.stat().st_size, []).append(path)
 
     def __contains__(self, data: bytes) -> bool:
-        return any(_read(path) == data for path in self._by_size.get(len(data), ()))
+        alike = self._by_size.get(len(data), [])
+        own = hashlib.sha256(data).digest() if alike else b""
+        return any(self._digest(path) == own for path in alike)
+
+    def _digest(self, path: Path) -> bytes:
+        if path not in self._digests:
+            self._digests[path] = hashlib.sha256(_read(path)).digest()
+        return self._digests[path]
 
 
 def _origins(project: Project, places: EditOptions) -> Origins:

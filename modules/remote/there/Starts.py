@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import try_lock, wait_for_lock
 from modules.util.owned_files import Owned
 
 STARTS = "starts"
 _DOOR = "door"
 """Lock that is held while a start announces itself, and while shared files are removed."""
-_WAIT = 0.2
 
 
 class Starts:
@@ -68,6 +66,5 @@ class Starts:
     def _alone(self) -> Iterator[None]:
         self._owned.folder(STARTS)
         with self._owned.plain_file(f"{STARTS}/{_DOOR}").open("a+b") as handle:
-            while not try_lock(handle):
-                time.sleep(_WAIT)
+            wait_for_lock(handle)
             yield

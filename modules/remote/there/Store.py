@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,12 @@ from pathlib import Path
 from modules.remote.there.digest import digest_of
 from modules.remote.there.limits import MAX_PIECE, SHA256
 from modules.util.errors import UserError
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import wait_for_lock
 from modules.util.owned_files import Owned, shown
 
 SEALED = 1_000_000_007
 """The date of a stored file, in seconds since 1970."""
 STORE, PARTIAL = "store", "partial"
-_WAIT = 0.2
 
 Read = Callable[[int], bytes]
 """Reads exactly this many bytes from the other side."""
@@ -118,8 +116,7 @@ class Store:
         name = f"{PARTIAL}/{sha256}.lock"
         self.owned.folder(PARTIAL)
         with self.owned.plain_file(name).open("a+b") as handle:
-            while not try_lock(handle):
-                time.sleep(_WAIT)
+            wait_for_lock(handle)
             yield
             self.owned.remove(name)
 

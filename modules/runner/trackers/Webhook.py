@@ -16,8 +16,8 @@ TRIES = 3
 
 
 class Webhook(Tracker):
-    """Sends one JSON object at the end: ``run``, ``status``, ``step``, ``message``; ``text`` and ``content``
-    for chats.
+    """Sends one JSON object at the end: ``run``, ``status`` and ``step``, and the same as a sentence in ``text``
+    and ``content`` for chats.
 
     Args:
         url: the address.

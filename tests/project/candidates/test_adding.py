@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from modules.project.candidates import adding
 from modules.project.candidates.adding import add_images, images_in
 from modules.project.overview import overview
 from modules.project.Project import Project
 from modules.project.Round import Candidate, Round, write_json_in
 from modules.project.rounds import ENOUGH_PAIRS
+from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import Owned
+from scripts import taste
 from tests.curation.edits import save
 from tests.project.simulated import headless, preferring, refused, told
 from tests.project.test_from_images import GRAPH, by_a1111, write_image
@@ -45,6 +49,8 @@ def test_images_become_candidates_and_are_picked_from(project, tmp_path, capsys,
         "added": 3, "known": 0, "silent": 1, "judging": 1,
     }  # fmt: skip
     assert told(capsys, "add", project, tmp_path / "own")["known"] == 3
+    assert taste.main(["status", str(project)]) == 0
+    assert capsys.readouterr().out.startswith("round 1: 3 added images, 0 answers")
     seen = overview(Project(project))
     assert (seen.added, seen.next, seen.steps["pick"].blocked) == (3, "generate", "")
     assert seen.steps["pick"].total == 1, "one elk is nothing to compare"
@@ -61,12 +67,16 @@ def test_images_become_candidates_and_are_picked_from(project, tmp_path, capsys,
     assert overview(Project(project)).next == "train", "a prompt with one image does not keep it waiting"
 
 
-def test_images_of_any_round_are_not_candidates_again(project, tmp_path, capsys):
+def test_images_of_any_round_are_not_candidates_again(project, tmp_path, capsys, monkeypatch):
     by_a1111(tmp_path / "own", ["an owl"])
     made = told(capsys, "generate", project, "--per-prompt", 2)["candidates"]
     assert told(capsys, "add", project, tmp_path / "own")["added"] == 1
-    again = told(capsys, "add", project, project / "round-1" / "candidates")
+    with monkeypatch.context() as reading:
+        read: Counter[Path] = Counter()
+        reading.setattr(adding, "read_plain", lambda path, most: read.update([path]) or read_plain(path, most))
+        again = told(capsys, "add", project, project / "round-1" / "candidates")
     assert (again["added"], again["known"]) == (0, made + 1)
+    assert max(read.values()) <= 2, "a file is read as a new one, and as one of those that it may equal"
     (project / "round-2").mkdir()
     (project / "round-2" / "plan.json").write_bytes((project / "round-1" / "plan.json").read_bytes())
     (tmp_path / "own" / "new.png").write_bytes(next((tmp_path / "own").iterdir()).read_bytes())
