@@ -6,7 +6,7 @@ import tkinter as tk
 from dataclasses import replace
 from pathlib import Path
 
-from modules.project.picking import way_of
+from modules.project.picking import settings_of
 from modules.project.proving import USUAL_QUESTIONS
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -53,9 +53,11 @@ class HomeActions:
         one, alike = project.round, project.file.near_duplicates
         memory = replace(
             PairToolMemory.load(settings), source=str(one.candidates), output=str(one.pairs), near_duplicates=alike,
-            ask_to_continue=False, sources="", edits=False, mode=way_of(project).value,
+            ask_to_continue=False, sources="", edits=False,
         )  # fmt: skip
-        options = replace(picking_options(memory), held_back=self.watch.held_back)
+        options = replace(
+            picking_options(memory), session=settings_of(project), held_back=self.watch.held_back
+        )
         tool = open_pair_tool(
             self.ui.root, self.ui.theme, settings=settings, train=self._train, options=options
         )

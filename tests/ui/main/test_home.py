@@ -238,12 +238,13 @@ def test_a_folder_that_is_not_empty_is_refused_and_a_project_in_it_offered(
     assert start.watch.project.folder == project.folder
 
 
-def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
+def test_picking_takes_no_sources_and_no_settings_of_another_session(
     open_window: OpenWindow, project: Project, tmp_path: Path
 ) -> None:
     before = tmp_path / "before.png"
     Image.new("RGB", (64, 64)).save(before)
-    PairToolMemory(sources=str(before), edits=True, mode="ELO").save(tmp_path / "settings")
+    elsewhere = PairToolMemory(sources=str(before), edits=True, mode="ELO", pairs_per_group=4, certainty=60)
+    elsewhere.save(tmp_path / "settings")
     assert DEFAULT_MODE.value != "ELO"
     by_a1111(tmp_path / "own", ["an owl", "an owl"])
     for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
@@ -257,18 +258,18 @@ def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
     hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
     group = tool.page.shot.group  # type: ignore[union-attr]
     assert group is not None and group.sources == ()
-    assert tool.controller.options.session.mode is DEFAULT_MODE  # type: ignore[union-attr]
+    assert tool.controller.options.session == SessionSettings()  # type: ignore[union-attr]
     way, options = CurationMode("SELECT"), tool.controller.options  # type: ignore[union-attr]
     tool.show_start()
     hands.wait(lambda: isinstance(tool.page, StartPage))
-    tool.start(replace(options, session=SessionSettings(way)))
+    tool.start(replace(options, session=SessionSettings(way, 2, 0.9)))
     hands.wait(lambda: settled(tool) and project.round.way == way.value, "the way is not changed", PATIENCE)
     tool.close()
     hands.wait(lambda: view.watch.tool is None)
     hands.click(view.cards["pick"].button)
     again = pair_tool(hands)
     hands.wait(lambda: settled(again), "the pair tool does not get ready", PATIENCE)
-    assert again.controller.options.session.mode is way  # type: ignore[union-attr]
+    assert again.controller.options.session == SessionSettings(way, 2, 0.9)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
