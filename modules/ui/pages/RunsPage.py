@@ -31,6 +31,7 @@ from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import bind_row_keys
 from modules.util.config.load import load_layered
 from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors
@@ -95,6 +96,7 @@ class RunsPage(Page):
         bar.pack(side="right", fill="y")
         tree.pack(side="left", fill="both", expand=True)
         tree.bind("<<TreeviewSelect>>", lambda _event: self._selected())
+        bind_row_keys(tree)
         tree.bind("<Delete>", lambda _event: self.delete())
         tree.bind("<Return>", lambda _event: self.watch())
         tree.bind("<Control-a>", lambda _event: tree.selection_set(tree.get_children()))

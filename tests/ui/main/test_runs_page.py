@@ -80,6 +80,20 @@ def test_runs_are_listed_newest_first_with_mode_steps_and_state(page: tuple[Hand
     hands.wait(lambda: drawn(runs) == ["training"])
 
 
+def test_runs_are_selected_by_keys_even_after_the_list_was_refreshed(page: tuple[Hands, RunsPage]) -> None:
+    hands, runs = page
+    hands.focus(runs.tree)
+    hands.keys("<Down>")
+    assert runs.tree.selection() == ("1",)
+    runs.look()
+    hands.wait(lambda: runs.tree.focus() == "", "the list was not refreshed")
+    for key, selected in (
+        ("<Up>", ("0",)), ("<Shift-Down>", ("0", "1")), ("<Shift-Down>", ("0", "1")), ("<Shift-Up>", ("0",)),
+    ):  # fmt: skip
+        hands.keys(key)
+        assert runs.tree.selection() == selected, key
+
+
 def test_a_file_of_concepts_that_the_configs_do_not_hold_is_a_difference() -> None:
     found = differences([{"concept_file_name": name, "concepts": None} for name in ("foxes.json", "owls.json")])
     assert [(one.path, one.values) for one in found] == [("concept_file_name", ("foxes.json", "owls.json"))]
