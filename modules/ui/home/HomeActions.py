@@ -10,6 +10,7 @@ from modules.project.picking import settings_of
 from modules.project.proving import USUAL_QUESTIONS
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home.ProjectWatch import ProjectWatch
+from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 
 VERBS = {"new-round": "next"}
@@ -105,4 +106,8 @@ class HomeActions:
         self.ui.services.show_page("home")
         self.ui.root.lift()
         self.ui.root.focus_force()
-        self.watch.run("train")
+        if self.watch.job is None:
+            self.watch.run("train")
+        else:
+            self.watch.faults["train"] = words.NOT_STARTED.format(work=words.WORK[self.watch.job.verb])
+            self.watch.look()

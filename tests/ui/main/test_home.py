@@ -308,6 +308,24 @@ def test_stop_keeps_what_was_made(
     assert 2 <= made < 48 and f"{made} of 48 images" in text(view, "generate")
 
 
+def test_pairs_finalised_while_images_are_made_are_not_trained_on_and_the_card_says_so(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setenv("DRAWER_SECONDS", "0.3")
+    hands.click(view.cards["generate"].button)
+    hands.wait(lambda: can_press(view, "pick"), "picking does not begin", PATIENCE)
+    hands.click(view.cards["pick"].button)
+    tool = pair_tool(hands)
+    assert tool.train is not None
+    tool.train(project.round.pairs)
+    hands.wait(lambda: "Training has not started" in text(view, "train"), "nothing is said")
+    assert view.watch.job is not None and view.watch.job.verb == "generate"
+    assert "still making images" in text(view, "train") and "then press Train" in text(view, "train")
+    tool.close()
+    hands.wait(lambda: view.watch.tool is None)
+
+
 class Endless:
     """A step that runs until it is stopped."""
 
