@@ -65,6 +65,8 @@ def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_wind
     hands.window.set_view("Dark", 200)
     hands.wait(lambda: hands.window.winfo_width() >= 1200, "the window does not grow")
     assert cropped(hands.window) == []
+    search, font = hands.window.top_bar.search.entry, hands.window.theme.fonts["text"]
+    assert search.winfo_width() > font.measure("beta") + 2 * hands.window.theme.px(10), "no word can be read"
     offer, middle = hands.window.offer, hands.window.middle
     assert offer is not None
     hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
