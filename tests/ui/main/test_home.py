@@ -355,6 +355,23 @@ def test_closing_the_window_says_that_the_training_of_a_project_continues(
     view.watch.job.stop()
 
 
+def test_a_step_without_a_known_end_does_not_say_how_much_time_is_left(
+    board: tuple[Hands, BoardView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, view = board
+    monkeypatch.setattr("modules.ui.home.ProjectWatch.ProjectJob", Endless)
+    monkeypatch.setattr("modules.ui.home.BoardView.RATE_SECONDS", 0.0)
+    view.watch.run("next", step="new-round")
+    seen = view.watch.seen
+    assert seen is not None and view.watch.job is not None
+    step = seen.steps["new-round"]
+    for done in (1, 2):  # the number of the round grows before the step ends
+        view.watch.seen = replace(seen, steps={**seen.steps, "new-round": replace(step, done=done)})
+        view.refresh()
+        assert text(view, "new-round").strip() == "Loading\u2026"
+    view.watch.job.stop()
+
+
 def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], project: Project) -> None:
     hands, view = board
     other = subprocess.Popen(
