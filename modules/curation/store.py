@@ -56,6 +56,8 @@ ALL_SHOWN = "all_shown"
 """Key of the moment, in nanoseconds, whose images were all shown; empty while a prompt is open."""
 WAY = "way"
 """Key of the way of choosing that a person used last."""
+GOAL = "goal"
+"""Key of the pairs per prompt and the certainty that a person used last, as a JSON list."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS pairs (
@@ -390,6 +392,10 @@ class CurationStore(EventLog):
     def note_way(self, way: str) -> None:
         """Note the way of choosing that a person uses here."""
         self._note(WAY, way, "the way of choosing")
+
+    def note_goal(self, pairs_per_group: int, threshold: float) -> None:
+        """Note how many pairs a person wants per prompt, and the certainty at which pairs are saved."""
+        self._note(GOAL, json.dumps([pairs_per_group, threshold]), "the number of pairs per prompt")
 
     def _note(self, key: str, value: str, what: str) -> None:
         if (self.meta(key) or "") == value:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modules.curation.store import ALL_SHOWN, STORE_NAME, WAY
+from modules.curation.store import ALL_SHOWN, GOAL, STORE_NAME, WAY
 from modules.project.candidates.SourceShelf import FOLDER, NAME, SourceShelf
 from modules.project.prompts import Task
 from modules.runner.RunDirectory import RunDirectory
@@ -42,6 +42,7 @@ _WAY = (
     " FROM events WHERE undone = 0 AND kind = 'answer' ORDER BY seq DESC LIMIT 1)"
 )
 """Stores of older versions note it only with answers."""
+_GOAL = f"SELECT value FROM meta WHERE key = '{GOAL}'"
 _DONE_GROUPS = (
     "SELECT COUNT(*) FROM events WHERE kind = 'done' AND seq IN"
     " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
@@ -307,6 +308,15 @@ class Round:
         """The way of choosing that the person used last in this round; empty if unknown."""
         rows = peek(self.pairs / STORE_NAME, _WAY)
         return str(rows[0][0] or "") if rows else ""
+
+    @property
+    def goal(self) -> tuple[int, float] | None:
+        """The pairs per prompt and the certainty that the person used last in this round; ``None`` if unknown."""
+        rows = peek(self.pairs / STORE_NAME, _GOAL)
+        if not rows:
+            return None
+        pairs, threshold = json.loads(rows[0][0])
+        return int(pairs), float(threshold)
 
     @property
     def groups_done(self) -> int:

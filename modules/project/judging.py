@@ -44,7 +44,7 @@ def judge(
         UserError: images cannot be made, or a judge failed.
     """
     with project.busy():
-        made = [prepare(project, adapter, count, progress) for adapter in adapters]
+        made = prepare(project, adapters, count, progress)
         common = sorted(set.intersection(*(set(one.images) for one in made)))
         answer = _ask(project, made, common, progress, models or {})
         found = [_judged(project, answer, made, number, common) for number in range(1, len(made))]

@@ -24,11 +24,13 @@ def round_to_pick_from(project: Project) -> Round:
     return one
 
 
-def way_of(project: Project) -> CurationMode:
-    """The way of choosing that the person used last in this project; the default if it was not picked in yet."""
+def settings_of(project: Project) -> SessionSettings:
+    """How the person picked last in this project; the defaults if it was not picked in yet."""
     known = {mode.value: mode for mode in CurationMode}
-    used = (one.way for one in reversed(project.rounds()))
-    return next((known[way] for way in used if way in known), DEFAULT_MODE)
+    rounds = project.rounds()[::-1]
+    mode = next((known[way] for way in (one.way for one in rounds) if way in known), DEFAULT_MODE)
+    goal = next((one.goal for one in rounds if one.goal is not None), None)
+    return SessionSettings(mode) if goal is None else SessionSettings(mode, *goal)
 
 
 def serve_picks(

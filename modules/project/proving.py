@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from modules.arena.Arena import USUAL_VOTES, Arena, check_different
@@ -35,24 +37,42 @@ def questions(project: Project, count: int) -> list[tuple[Task, int]]:
     ]
 
 
-def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
-    """Prepare an adapter's images for the questions, making missing ones. May be called again after a stop."""
+def prepare(
+    project: Project, adapters: Sequence[Adapter], count: int, progress: Progress
+) -> list[Contestant]:
+    """Prepare the images of adapters for the questions, making missing ones. May be called again after a stop."""
+    left = sum(not path.is_file() for adapter in adapters for path in _files(project, adapter, count))
+    total, done = counted(left, "image"), 0
+
+    def made(adapter: Adapter) -> None:
+        nonlocal done
+        done += 1
+        progress(f"{adapter.name}: {done}/{total}")
+
+    return [_prepare(project, adapter, count, partial(made, adapter)) for adapter in adapters]
+
+
+def _files(project: Project, adapter: Adapter, count: int) -> list[Path]:
+    """The image of each question."""
     size = _size(project)
     name = adapter.key.replace("@", "-at-") + ("" if size is None else f"-source-{size}")
     folder = project.folder / ARENA / "images" / name
-    wanted = questions(project, count)
-    files = [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(wanted)]
+    return [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(questions(project, count))]
+
+
+def _prepare(project: Project, adapter: Adapter, count: int, made: Callable[[], None]) -> Contestant:
+    wanted, files = questions(project, count), _files(project, adapter, count)
     missing = [i for i, path in enumerate(files) if not path.is_file()]
-    requests = [project.request(*wanted[i], adapter, size) for i in missing]
+    requests = [project.request(*wanted[i], adapter, _size(project)) for i in missing]
     if requests:
         generator = project.generator()
         project.check_requests(generator, requests)
         with closing(generator.generate(requests)) as stream:
-            for done, image in enumerate(stream, start=1):
+            for image in stream:
                 file = files[missing[image.number]].relative_to(project.folder)
                 with project.owned.write(file.as_posix()) as temporary:
                     temporary.write_bytes(image.data)
-                progress(f"{adapter.name}: {done}/{counted(len(missing), 'image')}")
+                made()
     asked: list[Question] = [(normalise_prompt(task.prompt), seed) for task, seed in wanted]
     sources = {
         question: project.shelf.files(task.source)
@@ -138,7 +158,7 @@ def open_arena(
     ``result.png``.
     """
     with project.busy():
-        contestants = [prepare(project, adapter, count, progress) for adapter in adapters]
+        contestants = prepare(project, adapters, count, progress)
     judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
     with VoteStore(project.folder / ARENA) as store:
         arena = Arena(store, contestants, project.file.seed, votes, judging.__contains__)

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.curation.store import CurationStore
+from modules.project.picking import settings_of
+from modules.project.Project import Adapter, Project
+from modules.project.proving import prepare
+from modules.project.Round import Round
 from tests.project.simulated import refused, told
 
 
@@ -33,3 +40,26 @@ def test_what_cannot_change_is_refused_by_name(project, capsys, given):
 def test_where_things_are_on_this_computer_can_change(project, capsys):
     places = ("--base-model", "resources/demo_model", "--device", "cpu", "--lora-folder", "loras")
     assert told(capsys, "new", project, *places)["next"] == "generate"
+
+
+def test_the_images_to_compare_are_counted_for_all_contestants_together(project, tmp_path):
+    (tmp_path / "mine.safetensors").write_bytes(b"x")
+    adapters = [Adapter("mine", tmp_path / "mine.safetensors"), Adapter("base")]
+    said: list[str] = []
+    prepare(Project(project), adapters[:1], 1, said.append)
+    prepare(Project(project), adapters, 3, said.append)
+    assert said == ["mine: 1/1 image", *(f"mine: {n}/5 images" for n in (1, 2)),
+                    *(f"base: {n}/5 images" for n in (3, 4, 5))]  # fmt: skip
+
+
+def test_the_next_round_is_picked_as_the_last_one(project):
+    project = Project(project)
+    assert settings_of(project) == SessionSettings()
+    with CurationStore(project.round.pairs) as store:
+        store.note_way("TRIAGE")
+        store.note_goal(3, 0.8)
+    plan = Round(project.owned, 2).plan_path
+    plan.parent.mkdir()
+    plan.write_text("{}")
+    assert project.round.number == 2
+    assert settings_of(project) == SessionSettings(CurationMode("TRIAGE"), 3, 0.8)

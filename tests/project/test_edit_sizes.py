@@ -74,9 +74,9 @@ def test_a_program_that_scales_no_sources_keeps_its_images_and_votes(tmp_path, c
         made_by = ("--generator", "comfyui", "--url", url, "--workflow", tmp_path / "edit.json")
         told(capsys, *new(folder, tasks, *made_by))
         project = Project(folder)
-        before = prepare(project, Adapter("base"), 3, print)
+        before = prepare(project, [Adapter("base")], 3, print)[0]
         asked = len(comfy.asked)
         project.note_source_resolution(128)
-        after = prepare(Project(folder), Adapter("base"), 3, print)
+        after = prepare(Project(folder), [Adapter("base")], 3, print)[0]
     assert asked == len(comfy.asked) > 0
     assert (after.key, after.images) == (before.key, before.images)

@@ -78,8 +78,8 @@ def publish(
         about = About(**{**vars(about), "base_name": project.file.model.base})
     facts = _facts(project, one)
     with project.busy():
-        ours = prepare(project, Adapter(one.name, one.adapter_path), COLUMNS, progress)
-        base = prepare(project, Adapter("base"), COLUMNS, progress)
+        adapters = (Adapter(one.name, one.adapter_path), Adapter("base"))
+        ours, base = prepare(project, adapters, COLUMNS, progress)
     picture = before_after([(base.images[question], ours.images[question]) for question in base.images])
     header = spec(about, facts, date.today().isoformat(), data_url(picture))
     with owned.filled_at_once(last=CARD) as fresh:

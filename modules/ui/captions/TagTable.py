@@ -8,6 +8,7 @@ from tkinter import ttk
 
 from modules.ui.texts import captions as words
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import bind_row_keys
 
 MOST = 500
 """Maximum number of rows; captions written as sentences yield thousands of different parts."""
@@ -45,7 +46,7 @@ class TagTable(ttk.Frame):
         self._more.grid(row=1, column=0, sticky="w")
         self._more.grid_remove()
         self.table.bind("<<TreeviewSelect>>", lambda _event: self._pick())
-        self.table.bind("<Down>", lambda _event: self._begin())
+        bind_row_keys(self.table)
         for event in ("<Double-Button-1>", "<Return>", "<KP_Enter>"):
             self.table.bind(event, lambda _event: self._open())
 
@@ -73,15 +74,6 @@ class TagTable(ttk.Frame):
         """The selected tag."""
         chosen = self.table.selection()
         return self._tags[int(chosen[0])][0] if chosen else None
-
-    def _begin(self) -> str | None:
-        """Select a first row: Tk's own keys move from the focused row, and initially no row has the focus."""
-        rows = self.table.get_children()
-        if self.table.focus() or not rows:
-            return None
-        self.table.focus(rows[0])
-        self.table.selection_set(rows[0])
-        return "break"
 
     def _pick(self) -> None:
         """Handle the selection of a tag. After new counts, the same tag is selected again."""

@@ -174,6 +174,7 @@ class PairController:
         options.scan.edits.check()
         self._store = CurationStore(options.output)
         self._store.note_way(options.session.mode.value)
+        self._store.note_goal(options.session.pairs_per_group, options.session.threshold)
         session = CurationSession(self._store, options.session, FingerprintDistance())
         self._ahead = search_folder(
             options.source,

@@ -181,7 +181,7 @@ class BoardView(ttk.Frame):
             said, left = words.STEP_OF.format(done=done, total=total), step.seconds
         else:
             said = text.format(done=done, images=counted(total, words.IMAGE)) if total else words.LOADING
-            left = self._rate(job, done, total)
+            left = self._rate(job, done, total) if total else None
         if left is not None:
             said += f", {words.LEFT.format(time=duration(left))}"
         return said, done / total if total else 0.0

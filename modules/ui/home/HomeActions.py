@@ -6,10 +6,11 @@ import tkinter as tk
 from dataclasses import replace
 from pathlib import Path
 
-from modules.project.picking import way_of
+from modules.project.picking import settings_of
 from modules.project.proving import USUAL_QUESTIONS
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home.ProjectWatch import ProjectWatch
+from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 
 VERBS = {"new-round": "next"}
@@ -53,9 +54,11 @@ class HomeActions:
         one, alike = project.round, project.file.near_duplicates
         memory = replace(
             PairToolMemory.load(settings), source=str(one.candidates), output=str(one.pairs), near_duplicates=alike,
-            ask_to_continue=False, sources="", edits=False, mode=way_of(project).value,
+            ask_to_continue=False, sources="", edits=False,
         )  # fmt: skip
-        options = replace(picking_options(memory), held_back=self.watch.held_back)
+        options = replace(
+            picking_options(memory), session=settings_of(project), held_back=self.watch.held_back
+        )
         tool = open_pair_tool(
             self.ui.root, self.ui.theme, settings=settings, train=self._train, options=options
         )
@@ -103,4 +106,8 @@ class HomeActions:
         self.ui.services.show_page("home")
         self.ui.root.lift()
         self.ui.root.focus_force()
-        self.watch.run("train")
+        if self.watch.job is None:
+            self.watch.run("train")
+        else:
+            self.watch.faults["train"] = words.NOT_STARTED.format(work=words.WORK[self.watch.job.verb])
+            self.watch.look()

@@ -15,7 +15,7 @@ from modules.ui.texts import lists as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import IDLE, fit_middle, later, on_event
+from modules.ui.widgets.tk_support import IDLE, bind_row_keys, fit_middle, later, on_event
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -79,6 +79,7 @@ class ItemTable(ttk.Frame):
         self.tree.bind("<Configure>", self._resized)
         self.tree.bind("<Double-Button-1>", self._double)
         self.tree.bind("<Button-1>", self._click, add="+")
+        bind_row_keys(self.tree)
         keys: dict[str, Callable[[], object]] = {
             "<Return>": self.edit, "<Delete>": self.remove, "<space>": self.toggle,
             "<Alt-Up>": lambda: self.move(-1), "<Alt-Down>": lambda: self.move(1),

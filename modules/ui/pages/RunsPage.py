@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tkinter as tk
 import webbrowser
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import bind_row_keys
 from modules.util.config.load import load_layered
 from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors
@@ -95,6 +97,7 @@ class RunsPage(Page):
         bar.pack(side="right", fill="y")
         tree.pack(side="left", fill="both", expand=True)
         tree.bind("<<TreeviewSelect>>", lambda _event: self._selected())
+        bind_row_keys(tree)
         tree.bind("<Delete>", lambda _event: self.delete())
         tree.bind("<Return>", lambda _event: self.watch())
         tree.bind("<Control-a>", lambda _event: tree.selection_set(tree.get_children()))
@@ -443,11 +446,13 @@ def _restore(moved: list[tuple[Path, Path]]) -> list[tuple[tuple[Path, Path], Us
 
 
 def _names(runs: list[RunSummary]) -> dict[Path, str]:
-    """A short name for each run: its folder, with the parent folder if several have the same name."""
-    names = [run.path.name for run in runs]
-    return {
-        run.path: run.path.name
-        if names.count(run.path.name) == 1
-        else f"{run.path.parent.name}/{run.path.name}"
-        for run in runs
-    }
+    """A short name for each run: its folder, with as many parent folders as tell it apart from the others."""
+    depth, left = 1, [run.path for run in runs]
+    names: dict[Path, str] = {}
+    while left:
+        counts = Counter(path.parts[-depth:] for path in left)
+        for path in left:
+            if counts[path.parts[-depth:]] == 1 or depth >= len(path.parts):
+                names[path] = Path(*path.parts[-depth:]).as_posix()
+        left, depth = [path for path in left if path not in names], depth + 1
+    return names

@@ -14,7 +14,14 @@ from modules.ui.Services import QueueWatch
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import IDLE, cancel_timer, fit_middle, later, listen_while_alive
+from modules.ui.widgets.tk_support import (
+    IDLE,
+    bind_row_keys,
+    cancel_timer,
+    fit_middle,
+    later,
+    listen_while_alive,
+)
 from modules.util.errors import UserError
 
 TICK_MS = 1000
@@ -113,6 +120,7 @@ class QueuePanel(ttk.Frame):
         self.tree.heading("note", text=words.COLUMN_NOTE, anchor="w")
         self.tree.column("note", width=px(200))
         self.tree.pack(fill="both", expand=True)
+        bind_row_keys(self.tree)
         self.tree.bind("<Double-Button-1>", self._watch)
         self.tree.bind("<Return>", self._watch)
         self.tree.bind("<Configure>", lambda _event: later(self, IDLE, self._show))

@@ -69,7 +69,7 @@ class TopBar(ttk.Frame):
         self.search = SearchBox(self, ui)
         self.search.grid(row=0, column=5, sticky="ew", padx=px(12))
         self.columnconfigure(0, weight=1)
-        self.columnconfigure(5, weight=4)
+        self.columnconfigure(5, weight=4, minsize=2 * px(12) + px(60))  # room for a short word at any size
         self.view = ttk.Button(self, text=words.VIEW, command=actions.view, width=7)
         self.view.grid(row=0, column=6)
         tips.add(self.view, words.VIEW_TIP)

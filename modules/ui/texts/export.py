@@ -31,7 +31,7 @@ OPEN_PROMPT = "Open this prompt"
 # consistency
 NO_ANSWERS = "No comparisons yet."
 ANSWERED = "{questions}: {answered} answered, {ties}, {both_bad} both bad, {skips} skipped."
-LEFT_WON = "The left image won {share:.0%} of the time. 50 % means no bias."
+LEFT_WON = "The left image won {share:.0%} of the time. 50% means no bias."
 AGREEING = "{agreeing} of {questions} got the same answer again."
 CIRCLES = "{circles} of {triples} are circular: A beats B, B beats C, C beats A."
 MARKED = "\n{liked} liked, {disliked} disliked. Finalise writes both lists to {file}."

@@ -137,6 +137,10 @@ WORK = {
     "judge": "judging automatically",
     "next": "starting a round",
 }
+NOT_STARTED = (
+    "Training has not started, because the project is still {work}. Wait until this has finished or stop it, then "
+    "press Train."
+)
 BLOCKED = {
     "made": "All images of this round are made.",
     "no_images": "You can pick as soon as all images of one prompt are made.",

@@ -12,7 +12,7 @@ END_NOW = "End now"
 END_NOW_TIP = "Kill a trainer that does not respond. Start then offers to resume the run from its last backup"
 SMOOTH = "Smooth"
 SAMPLES_TAB, LOG_TAB, EVENTS_TAB, QUEUE_TAB = "Samples", "Log", "Events", "Queue"
-NO_RUN_YET = "No run yet. Press Start to begin one"
+NO_RUN_YET = "Press Start, or choose a run under All runs"
 STATE_AND_FOLDER = "{state}  \u2013  {folder}"
 
 # TensorBoard

@@ -103,7 +103,10 @@ def install_wheel(root: tk.Tk) -> None:
     root.bind_all("<MouseWheel>", lambda event: _turn(event, -1 if event.delta > 0 else 1), add="+")
     root.bind_all("<Button-4>", lambda event: _turn(event, -1), add="+")
     root.bind_all("<Button-5>", lambda event: _turn(event, 1), add="+")
-    root.bind_all("<FocusIn>", _follow, add="+")
+    pressed: set[str] = set()
+    root.bind_all("<ButtonPress-1>", lambda event: pressed.add(str(event.widget)), add="+")
+    root.bind_all("<ButtonRelease-1>", lambda _event: pressed.clear(), add="+")
+    root.bind_all("<FocusIn>", lambda event: _follow(event, pressed), add="+")
 
 
 def _frame_around(widget: object) -> ScrollFrame | None:
@@ -122,8 +125,13 @@ def _turn(event: tk.Event[tk.Misc], step: int) -> None:
             frame.wheel(step)
 
 
-def _follow(event: tk.Event[tk.Misc]) -> None:
+def _follow(event: tk.Event[tk.Misc], pressed: set[str]) -> None:
+    """Scroll to the widget with the focus, unless a mouse button on it is down: it would move away before the release,
+    and a button would not be pressed.
+    """
     widget = event.widget
+    if str(widget) in pressed:
+        return
     # Frames around the widget get its focus events too. Showing all of a tall one would scroll away from
     # it.
     if isinstance(widget, tk.Misc) and str(widget.tk.call("focus")) == str(widget):

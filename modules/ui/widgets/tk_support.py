@@ -186,6 +186,35 @@ def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callabl
     return lambda _event: call(*given, **named)
 
 
+def bind_row_keys(table: ttk.Treeview) -> None:
+    """Let Up and Down move the selection of a list, and with Shift extend it if several rows can be selected.
+
+    Tk's own keys do nothing until a row was clicked, and again after the rows were replaced.
+    """
+    several = str(table.cget("selectmode")) == "extended"
+    for key, step in (("Up", -1), ("Down", 1)):
+        table.bind(f"<{key}>", on_event(_move_row, table, step, False))
+        if several:
+            table.bind(f"<Shift-{key}>", on_event(_move_row, table, step, True))
+
+
+def _move_row(table: ttk.Treeview, step: int, extends: bool) -> str:
+    rows, selected = table.get_children(), table.selection()
+    if rows:
+        now = table.focus() or (selected[0] if selected else "")
+        place = rows.index(now) + step if now in rows else 0
+        row = rows[min(max(place, 0), len(rows) - 1)]
+        if not extends:
+            table.selection_set(row)
+        elif row != now and row in selected:  # back towards the row where the selection began
+            table.selection_remove(now)
+        else:
+            table.selection_add(row)
+        table.focus(row)
+        table.see(row)
+    return "break"
+
+
 def install_error_dialog(root: tk.Misc) -> None:
     """Show exceptions of callbacks in a dialog and in the log. The program keeps running."""
 

@@ -238,12 +238,13 @@ def test_a_folder_that_is_not_empty_is_refused_and_a_project_in_it_offered(
     assert start.watch.project.folder == project.folder
 
 
-def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
+def test_picking_takes_no_sources_and_no_settings_of_another_session(
     open_window: OpenWindow, project: Project, tmp_path: Path
 ) -> None:
     before = tmp_path / "before.png"
     Image.new("RGB", (64, 64)).save(before)
-    PairToolMemory(sources=str(before), edits=True, mode="ELO").save(tmp_path / "settings")
+    elsewhere = PairToolMemory(sources=str(before), edits=True, mode="ELO", pairs_per_group=4, certainty=60)
+    elsewhere.save(tmp_path / "settings")
     assert DEFAULT_MODE.value != "ELO"
     by_a1111(tmp_path / "own", ["an owl", "an owl"])
     for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
@@ -257,18 +258,18 @@ def test_picking_takes_no_sources_and_no_way_of_choosing_of_another_session(
     hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
     group = tool.page.shot.group  # type: ignore[union-attr]
     assert group is not None and group.sources == ()
-    assert tool.controller.options.session.mode is DEFAULT_MODE  # type: ignore[union-attr]
+    assert tool.controller.options.session == SessionSettings()  # type: ignore[union-attr]
     way, options = CurationMode("SELECT"), tool.controller.options  # type: ignore[union-attr]
     tool.show_start()
     hands.wait(lambda: isinstance(tool.page, StartPage))
-    tool.start(replace(options, session=SessionSettings(way)))
+    tool.start(replace(options, session=SessionSettings(way, 2, 0.9)))
     hands.wait(lambda: settled(tool) and project.round.way == way.value, "the way is not changed", PATIENCE)
     tool.close()
     hands.wait(lambda: view.watch.tool is None)
     hands.click(view.cards["pick"].button)
     again = pair_tool(hands)
     hands.wait(lambda: settled(again), "the pair tool does not get ready", PATIENCE)
-    assert again.controller.options.session.mode is way  # type: ignore[union-attr]
+    assert again.controller.options.session == SessionSettings(way, 2, 0.9)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -307,6 +308,24 @@ def test_stop_keeps_what_was_made(
     assert 2 <= made < 48 and f"{made} of 48 images" in text(view, "generate")
 
 
+def test_pairs_finalised_while_images_are_made_are_not_trained_on_and_the_card_says_so(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setenv("DRAWER_SECONDS", "0.3")
+    hands.click(view.cards["generate"].button)
+    hands.wait(lambda: can_press(view, "pick"), "picking does not begin", PATIENCE)
+    hands.click(view.cards["pick"].button)
+    tool = pair_tool(hands)
+    assert tool.train is not None
+    tool.train(project.round.pairs)
+    hands.wait(lambda: "Training has not started" in text(view, "train"), "nothing is said")
+    assert view.watch.job is not None and view.watch.job.verb == "generate"
+    assert "still making images" in text(view, "train") and "then press Train" in text(view, "train")
+    tool.close()
+    hands.wait(lambda: view.watch.tool is None)
+
+
 class Endless:
     """A step that runs until it is stopped."""
 
@@ -333,6 +352,23 @@ def test_closing_the_window_says_that_the_training_of_a_project_continues(
     hands.window.ask_quit()
     assert f"The run in {project.round.run.path} continues without this window." in hands.asked[-1]
     assert hands.window.winfo_exists()
+    view.watch.job.stop()
+
+
+def test_a_step_without_a_known_end_does_not_say_how_much_time_is_left(
+    board: tuple[Hands, BoardView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, view = board
+    monkeypatch.setattr("modules.ui.home.ProjectWatch.ProjectJob", Endless)
+    monkeypatch.setattr("modules.ui.home.BoardView.RATE_SECONDS", 0.0)
+    view.watch.run("next", step="new-round")
+    seen = view.watch.seen
+    assert seen is not None and view.watch.job is not None
+    step = seen.steps["new-round"]
+    for done in (1, 2):  # the number of the round grows before the step ends
+        view.watch.seen = replace(seen, steps={**seen.steps, "new-round": replace(step, done=done)})
+        view.refresh()
+        assert text(view, "new-round").strip() == "Loading\u2026"
     view.watch.job.stop()
 
 

@@ -80,6 +80,34 @@ def test_runs_are_listed_newest_first_with_mode_steps_and_state(page: tuple[Hand
     hands.wait(lambda: drawn(runs) == ["training"])
 
 
+def test_runs_of_the_same_round_of_two_projects_have_different_names(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
+    for folder in ("cats/round-1/run", "dogs/round-1/run", "dogs/round-2/run"):
+        note_run(a_run(tmp_path / folder, 1))
+    hands = open_window()
+    hands.window.show_page("runs")
+    runs = hands.window.current_page()
+    assert isinstance(runs, RunsPage)
+    hands.wait(lambda: len(runs.runs) == 3, "the runs are not listed")
+    names = {runs.tree.item(row, "text") for row in runs.tree.get_children()}
+    assert names == {"cats/round-1/run", "dogs/round-1/run", "round-2/run"}
+
+
+def test_runs_are_selected_by_keys_even_after_the_list_was_refreshed(page: tuple[Hands, RunsPage]) -> None:
+    hands, runs = page
+    hands.focus(runs.tree)
+    hands.keys("<Down>")
+    assert runs.tree.selection() == ("1",)
+    runs.look()
+    hands.wait(lambda: runs.tree.focus() == "", "the list was not refreshed")
+    for key, selected in (
+        ("<Up>", ("0",)), ("<Shift-Down>", ("0", "1")), ("<Shift-Down>", ("0", "1")), ("<Shift-Up>", ("0",)),
+    ):  # fmt: skip
+        hands.keys(key)
+        assert runs.tree.selection() == selected, key
+
+
 def test_a_file_of_concepts_that_the_configs_do_not_hold_is_a_difference() -> None:
     found = differences([{"concept_file_name": name, "concepts": None} for name in ("foxes.json", "owls.json")])
     assert [(one.path, one.values) for one in found] == [("concept_file_name", ("foxes.json", "owls.json"))]

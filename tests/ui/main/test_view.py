@@ -14,6 +14,7 @@ from modules.project.Project import Project
 from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.MainWindow import ICON, _on_screen
 from modules.ui.state.SessionStore import WindowMemory
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import DARK, LIGHT
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
@@ -64,6 +65,8 @@ def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_wind
     hands.window.set_view("Dark", 200)
     hands.wait(lambda: hands.window.winfo_width() >= 1200, "the window does not grow")
     assert cropped(hands.window) == []
+    search, font = hands.window.top_bar.search.entry, hands.window.theme.fonts["text"]
+    assert search.winfo_width() > font.measure("beta") + 2 * hands.window.theme.px(10), "no word can be read"
     offer, middle = hands.window.offer, hands.window.middle
     assert offer is not None
     hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
@@ -80,6 +83,26 @@ def test_tab_goes_through_the_buttons_of_a_dialog_as_they_are_drawn(open_window:
         hands.expect_focus(button)
         hands.keys("<Tab>")
     hands.keys("Escape", to=dialog)
+
+
+def test_a_pressed_button_at_the_edge_stays_under_the_pointer_and_tab_still_scrolls(hands: Hands) -> None:
+    window = tk.Toplevel(hands.window)
+    window.geometry("300x200")
+    frame = ScrollFrame(window, hands.window.theme)
+    frame.pack(fill="both", expand=True)
+    buttons = [ttk.Button(frame.inside, text=str(number)) for number in range(12)]
+    for button in buttons:
+        button.pack()
+    hands.focus(buttons[0])
+    bottom = frame.canvas.winfo_rooty() + frame.canvas.winfo_height()
+    last = [button for button in buttons if button.winfo_rooty() + 2 < bottom][-1]
+    last.event_generate("<ButtonPress-1>", x=9, y=1)
+    hands.window.update()
+    assert (hands.window.focus_get(), frame.canvas.canvasy(0)) == (last, 0)
+    last.event_generate("<ButtonRelease-1>", x=9, y=1)
+    hands.keys("<Tab>")
+    assert frame.canvas.canvasy(0) > 0
+    window.destroy()
 
 
 def test_sizes_by_keys_are_remembered_and_values_stay(open_window: OpenWindow) -> None:
