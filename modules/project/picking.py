@@ -25,7 +25,7 @@ def round_to_pick_from(project: Project) -> Round:
 
 
 def settings_of(project: Project) -> SessionSettings:
-    """How the person picked last in this project; the defaults if it was not picked in yet."""
+    """Settings of the last picking in this project; the defaults if there was none yet."""
     known = {mode.value: mode for mode in CurationMode}
     rounds = project.rounds()[::-1]
     mode = next((known[way] for way in (one.way for one in rounds) if way in known), DEFAULT_MODE)
