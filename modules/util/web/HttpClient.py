@@ -221,23 +221,13 @@ class HttpClient:
 def _checking_adapter() -> HTTPAdapter:
     """An adapter whose connections read answers as ``CheckedResponse``."""
     from requests.adapters import HTTPAdapter
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-
-    class Connection(HTTPConnection):
-        response_class = CheckedResponse
-
-    class SecureConnection(HTTPSConnection):
-        response_class = CheckedResponse
-
-    class Pool(HTTPConnectionPool):
-        ConnectionCls = Connection
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = SecureConnection
 
     adapter = HTTPAdapter()
-    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}
+    pools = {}
+    for scheme, pool in adapter.poolmanager.pool_classes_by_scheme.items():
+        connection = type("Connection", (pool.ConnectionCls,), {"response_class": CheckedResponse})
+        pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
+    adapter.poolmanager.pool_classes_by_scheme = pools
     return adapter
 
 
