@@ -70,7 +70,7 @@ class Remote(Generator):
         """
         try:
             yield
-        except (AttributeError, LookupError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(
                 f"{self.WHAT} at {self.client.url} sent {what} that cannot be understood",
                 "--url",

@@ -9,6 +9,7 @@ from typing import Any
 from modules.generator.Generator import Description, ImageRequest
 from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.errors import ConfigError, UserError
+from modules.util.owned_files import shown
 
 
 class SwarmUi(Remote):
@@ -41,7 +42,7 @@ class SwarmUi(Remote):
                 self._session = ""
                 continue
             if said.get("error") or said.get("error_id"):
-                raise UserError(f"SwarmUI: {said.get('error') or said['error_id']}", hint="look at its log")
+                raise UserError(f"SwarmUI: {shown(str(said.get('error') or said['error_id']))}", hint="look at its log")
             return said
         raise AssertionError("unreachable")
 

@@ -26,6 +26,7 @@ from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
 from modules.util.errors import UserError, list_offenders
+from modules.util.owned_files import shown
 
 SPARE_BYTES, ENVIRONMENT_BYTES = 1 << 30, 10 << 30
 """Free space that a run needs besides its files, and that the environment needs."""
@@ -233,8 +234,9 @@ class Start:
     async def _plant(self, far: Far, root: str, files: Files, alone: bool = False) -> None:
         missing = await far.ask(list[str], "plant", root=root, files=files, alone=alone)
         if missing:
+            names = list_offenders([shown(name) for name in missing])
             raise UserError(
-                f"files were removed on {far.remote.address()} while they were copied:\n{list_offenders(missing)}",
+                f"files were removed on {far.remote.address()} while they were copied:\n{names}",
                 hint="start again",
             )
 

@@ -22,6 +22,7 @@ from modules.reward.base import REWARDS, Kind, Reward, RewardBatch, RewardError,
 from modules.reward.wire import VERSION, decode_answer, encode_request
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import parse_json
+from modules.util.web.CheckedResponse import CheckedResponse
 from modules.util.web.HttpClient import may_hold_login
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ def check_url(url: str, allow_insecure: bool = False) -> SplitResult:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
+        # a name with an empty or an overlong part raises
+        (host or "").encode("idna")
     except ValueError as error:
         raise ConfigError(f"{url!r} is not an address: {error}", "url") from error
     if parts.scheme not in ("http", "https") or not host:
@@ -144,11 +147,11 @@ class RemoteReward(Reward):
             raise ConfigError(f"{self.url}/health does not answer with status ok", "url")
         if health.get("version") != VERSION:
             raise ConfigError(
-                f"{self.url} speaks version {health.get('version')!r}, this program {VERSION}", "url"
+                f"{self.url} speaks version {health.get('version')!r:.40}, this program {VERSION}", "url"
             )
         if health.get("kind") != self.kind:
             raise ConfigError(
-                f"{self.url} offers a {health.get('kind')!r} reward, not {self.kind!r}",
+                f"{self.url} offers a {health.get('kind')!r:.40} reward, not {self.kind!r}",
                 "kind",
                 "set 'kind' to what the server offers",
             )
@@ -282,11 +285,13 @@ class RemoteReward(Reward):
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self.parts.hostname or "", self.parts.port
-        if self.parts.scheme == "https":
-            return http.client.HTTPSConnection(
-                host, port, timeout=self.timeout, context=ssl.create_default_context()
-            )
-        return http.client.HTTPConnection(host, port, timeout=self.timeout)
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=self.timeout, context=ssl.create_default_context())
+            if self.parts.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=self.timeout)
+        )
+        connection.response_class = CheckedResponse
+        return connection
 
 
 def _expire(expired: threading.Event, sock: socket.socket) -> None:

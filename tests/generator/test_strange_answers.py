@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ ANSWERS: list[Any] = [
     {**QUEUED, "a": "x"}, {**QUEUED, "a": {"status": None}},
     {**QUEUED, "a": {"status": {"status_str": "success"}, "outputs": {"9": {"images": [1]}}}},
     {**QUEUED, "a": {"status": {"status_str": "error", "messages": [["execution_error", None]]}}},
+    {**QUEUED, "a": {"status": {"status_str": "error", "messages": [["execution_error", {}, 1]]}}},
 ]  # fmt: skip
 
 
@@ -76,11 +79,43 @@ def test_a_refusal_of_another_kind_is_one_message(
         make(make_generator("comfyui", {"checkpoint": "a", "url": url}))
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n" + b"x" * 5000,
+        b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 500 No\r\nContent-Length: 11\r\n\r\n\x1b]0;taken\x07x",
+    ],
+)
+def test_a_broken_answer_is_a_message_that_cannot_control_the_terminal(
+    raw: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(http.READ_TRIES):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(raw)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UserError, match="A1111") as raised:
+            http.HttpClient("A1111", f"http://127.0.0.1:{listener.getsockname()[1]}").get("image")
+        thread.join()
+    assert raised.value.message.isprintable()
+
+
 @pytest.mark.parametrize("url", ["http://[::1", "http://192.168..5:7860", f"http://{'a' * 70}.local", "http://h:x"])
 def test_an_address_with_a_slip_is_a_message(url: str) -> None:
     with pytest.raises(UserError, match="address|unknown") as raised:
         make_generator("a1111", {"url": url})
     assert raised.value.field == "--url"
+    with pytest.raises(UserError, match="address"):
+        make_generator("a1111", {"url": url, "remote": True})
 
 
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.KEY)

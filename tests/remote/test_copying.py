@@ -21,9 +21,11 @@ from modules.runner.run_list import summary_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.load import load_config
+from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from scripts import train_remote
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
 from tests.runner.support import wait_until
@@ -319,6 +321,27 @@ def test_an_environment_is_set_up_where_there_is_none(
 
 
 # -- packing ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_in_an_error_cannot_control_the_terminal(monkeypatch, capsys):
+    class Hostile:
+        remote = RemoteConfig(host="gpu.example.org")
+
+        async def ask(self, kind, verb, **fields):
+            return ["\x1b]0;taken\x07.png"] if verb == "plant" else {}
+
+    def plant(_):
+        task = starting.Start(starting.Wanted(Hostile.remote, TrainConfig(), "run-1"), print)
+        asyncio.run(task._plant(Hostile(), "inputs/run-1", {}))
+
+    def other(_):
+        raise UserError("\x1b[2J said the other computer")
+
+    for work, words in ((plant, "taken"), (other, "said the other computer")):
+        monkeypatch.setitem(train_remote.VERBS, "status", work)
+        assert main(["status"]) == 2
+        error = capsys.readouterr().err
+        assert words in error and "\x1b" not in error and "\x07" not in error
 
 
 def test_every_setting_that_names_a_file_is_looked_at():

@@ -192,6 +192,20 @@ def test_an_endless_answer_is_not_read(server, monkeypatch):
         client(server).score(batch_of(noise_images(1)))
 
 
+@pytest.mark.parametrize("size", [b"-1", b"-5"])
+def test_a_piece_of_negative_size_is_a_lost_answer(server, size):
+    """Of a piece of -1 bytes, the library would read everything that a server sends, without a limit."""
+
+    def answer(handler, content):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b"x" * 5000)
+
+    server.answer = answer
+    reward = client(server, retries=1)
+    with pytest.raises(RewardUnavailable, match=r"IncompleteRead\(0 bytes"):
+        reward.score(batch_of(noise_images(1, 8)))
+    assert len(server.seen) == 2
+
+
 @pytest.mark.parametrize("drip", [False, True])
 def test_a_slow_server_is_given_up(server, drip):
     given_up = threading.Event()
@@ -257,6 +271,7 @@ def test_no_server_is_noticed_at_the_start():
         ({**HEALTH, "status": "loading"}, "status ok"),
         ({**HEALTH, "version": 2}, "version 2"),
         ({**HEALTH, "kind": "groupwise"}, "'groupwise'"),
+        ({**HEALTH, "kind": "x" * 100_000}, "offers a 'x{39} reward"),
         ({**HEALTH, "required_fields": "prompt"}, "required_fields"),
         (b"hello", "reward server"),
         ([], "status ok"),
@@ -300,7 +315,7 @@ def test_the_token_comes_from_the_environment_and_stays_out_of_the_log(server, m
     "url",
     ["ftp://localhost", "localhost:8077", "http://", "http://user:pass@localhost", "http://example.org:80",
      "http://localhost?x=1", "http://[::1", "http://localhost:99999", "file:///etc/passwd",
-     "http://127.0.0.1.example.org", ""],
+     "http://127.0.0.1.example.org", "", "https://gpu..example.org", f"https://{'a' * 70}.org"],
 )  # fmt: skip
 def test_addresses_that_are_refused(url):
     with pytest.raises(ConfigError):

@@ -7,12 +7,17 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from modules.util.errors import ConfigError, UserError
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import parse_json, read_json
+from modules.util.owned_files import shown
+from modules.util.web.CheckedResponse import CheckedResponse
+
+if TYPE_CHECKING:
+    from requests.adapters import HTTPAdapter
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
 MOST_BYTES = 256 << 20
@@ -24,8 +29,9 @@ def host_of(url: str) -> str:
     """The host of an http or https address; empty if it is not such an address."""
     try:
         parts = urlsplit(url)
-        # asked for because a wrong port raises
+        # asked for because a wrong port raises, and so does a name with an empty or an overlong part
         _, host = parts.port, parts.hostname
+        (host or "").encode("idna")
     except ValueError:
         return ""
     return host or "" if parts.scheme in ("http", "https") else ""
@@ -71,13 +77,14 @@ class HttpClient:
 
         self._session = requests.Session()
         self._session.trust_env = False
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, _checking_adapter())
         self._log_in()
 
     def _check_near(self, host: str) -> None:
         try:
             found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
-        except (OSError, UnicodeError) as error:
-            # a name with an empty or an overlong part cannot be encoded
+        except OSError as error:
             raise UserError(
                 f"{self.what}: the host {host!r} is unknown", "--url", "check the address"
             ) from error
@@ -191,7 +198,8 @@ class HttpClient:
             raise _Passing(
                 f"{self.what} at {self.url} cannot be reached, or the connection was lost", hint=hint
             ) from error
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:
+            # a redirection that is not an address is a plain ValueError
             raise _Passing(f"{self.what} at {self.url}: {type(error).__name__}", hint=hint) from error
         if response.status_code in (401, 403):
             raise UserError(
@@ -203,11 +211,24 @@ class HttpClient:
             or response.status_code >= 500
             or 300 <= response.status_code < 400
         ):
-            said = bytes(data[:300]).decode("utf-8", "replace").strip()
+            said = shown(bytes(data[:300]).decode("utf-8", "replace").strip())
             raise _Passing(f"{self.what} failed with status {response.status_code}: {said}", hint=hint)
         if response.status_code >= 400 and method == "GET":
             raise UserError(f"{self.what} has no {path} (status {response.status_code})", hint=hint)
         return response.status_code, bytes(data)
+
+
+def _checking_adapter() -> HTTPAdapter:
+    """An adapter whose connections read answers as ``CheckedResponse``."""
+    from requests.adapters import HTTPAdapter
+
+    adapter = HTTPAdapter()
+    pools = {}
+    for scheme, pool in adapter.poolmanager.pool_classes_by_scheme.items():
+        connection = type("Connection", (pool.ConnectionCls,), {"response_class": CheckedResponse})
+        pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
+    adapter.poolmanager.pool_classes_by_scheme = pools
+    return adapter
 
 
 class _Passing(UserError):
