@@ -12,15 +12,18 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from modules.arena.Contestant import Contestant
+from modules.util.display import counted
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 from modules.util.pairs.decoding import IMAGE_ERRORS
 from modules.util.pairs.dpo_pair_files import file_sha256
+from modules.util.pairs.grey_levels import eight_bits, is_deep
 
 LIST = "contestants.json"
 """File next to the votes: the contents of the images that each key of a vote stands for. ``images`` has digests of the
 files, ``shown`` of their pixels, because other programs write into the metadata of images."""
+MANY = 200
 
 
 def contestants_of_folders(
@@ -32,7 +35,7 @@ def contestants_of_folders(
     Args:
         named: names and folders.
         votes: folder of the votes.
-        tell: called with a line for each folder whose images were replaced.
+        tell: called with a line for each folder whose images were replaced, or whose images take a while to read.
 
     Raises:
         UserError: a folder is missing or has no usable images, a name is given twice, or the list of contestants is
@@ -63,7 +66,10 @@ def contestants_of_folders(
             earlier.append(entry)
         entry["images"] |= images
         seen = entry.setdefault("shown", {})
-        seen |= {question: _digest_of_pixels(path) for question, path in paths.items() if question not in seen}
+        unseen = {question: path for question, path in paths.items() if question not in seen}
+        if len(unseen) >= MANY:
+            tell(f"reading {counted(len(unseen), 'image')} of {name}, once")
+        seen |= {question: _digest_of_pixels(path) for question, path in unseen.items()}
         made.append(Contestant(name, entry["key"], one.images))
     if json.dumps(known) != before:
         with Owned(votes).write(LIST) as temporary:
@@ -91,7 +97,9 @@ def _digest_of_pixels(path: Path) -> str:
     """Digest of what is displayed; of the file, if it cannot be decoded."""
     try:
         with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image).convert("RGBA")
+            # converting deep levels to RGBA would make them all white
+            levels = Image.fromarray(eight_bits(image)) if is_deep(image) else image
+            upright = ImageOps.exif_transpose(levels).convert("RGBA")
         return hashlib.sha256(f"{upright.size}".encode() + upright.tobytes()).hexdigest()[:32]
     except IMAGE_ERRORS:
         return _digest(path)

@@ -30,6 +30,8 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 def _drop_unread(text: str = "") -> bool:
     """Return whether nobody reads the output any more. What is left of it is then dropped, or Python would complain."""
+    if sys.stdout is None or sys.stdout.closed:
+        return False
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

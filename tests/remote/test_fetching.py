@@ -316,6 +316,23 @@ def test_what_another_start_has_copied_stays(tmp_path):
     assert not (tmp_path / "programs" / "new").exists() and (tmp_path / "inputs" / "run-2" / "a").exists()
 
 
+def test_a_folder_of_inputs_that_is_a_link_to_files_of_a_person_is_left_alone(tmp_path):
+    mine, program = tmp_path / "mine", tmp_path / "tastemaker"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub" / "photo.png").write_bytes(b"x")
+    (program / "inputs").mkdir(parents=True)
+    (program / "inputs" / "run-1").symlink_to(mine)
+    with pytest.raises(UserError):
+        FarSide(program, Sent()).plant({"root": "inputs/run-1", "files": {}, "alone": True})
+    inside = program / "inputs" / "run-2"
+    inside.mkdir()
+    (inside / "a.png").write_bytes(b"y")
+    (program / "inputs" / "run-3").symlink_to(inside)
+    with pytest.raises(UserError, match="is a link"):
+        FarSide(program, Sent()).plant({"root": "inputs/run-3", "files": {}, "alone": True})
+    assert (mine / "sub" / "photo.png").exists() and (inside / "a.png").exists()
+
+
 # -- with a real connection ------------------------------------------------------------------------------------------
 
 

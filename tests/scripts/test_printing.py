@@ -53,6 +53,12 @@ def test_a_command_whose_output_nobody_reads_ends_quietly(tmp_path, unbuffered):
     assert (done.returncode in (0, 3), done.stderr.decode()) == (True, "")
 
 
+def test_a_command_without_an_output_ends_quietly():
+    code = "import sys; sys.stdout = None; from modules.util.display import print_any_text; print_any_text()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_command_can_print_any_name(script):
     tree = ast.parse((ROOT / "scripts" / script).read_text(encoding="utf-8"))

@@ -127,9 +127,15 @@ class Store:
             root: the folder, below the program's.
             files: name in the folder to hash and size.
             alone: whether other files in the folder are removed.
+
+        Raises:
+            UserError: the folder is a link or lies behind one, so that the files below it are not the program's.
         """
         missing = []
-        tree = Owned(self.owned.path(root), local=True)
+        place = self.owned.folder(root)
+        if place != self.owned.root / root:
+            raise UserError(f"{shown(self.owned.root / root)} is a link", hint="remove the link and start again")
+        tree = Owned(place, local=True)
         for name, (sha256, size) in files.items():
             if self._whole(sha256, size):
                 tree.take(self.owned.root / self._place(sha256), name)
