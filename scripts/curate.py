@@ -23,7 +23,7 @@ from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import READER_ENDED, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
@@ -326,7 +326,7 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
         return USER_ERROR
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return READER_ENDED
     except KeyboardInterrupt:
         progress.end("stopped")
         return INTERRUPTED

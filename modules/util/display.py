@@ -8,12 +8,16 @@ import os
 import sys
 from types import TracebackType
 
+READER_ENDED = 141
+"""Exit status of a command whose work ended because nobody reads its output, as a shell gives it (128 + SIGPIPE)."""
+
 
 def print_any_text() -> None:
     r"""Let a command print file names and prompts that the encoding of its output lacks, as ``\u732b``, instead of
     ending with an error: output to a file or pipe has few characters on Windows.
 
-    If the program that reads the output ends first, as ``head`` does, the command ends without a message.
+    If the program that reads the output ends first, as ``head`` does, the command ends without a message, with the
+    status ``READER_ENDED`` if it was still printing.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -24,7 +28,7 @@ def print_any_text() -> None:
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     # the error of another pipe or of a connection is told, after an empty line
     if isinstance(error, BrokenPipeError) and _drop_unread("\n"):
-        raise SystemExit(0)
+        raise SystemExit(READER_ENDED)
     sys.__excepthook__(kind, error, trace)
 
 

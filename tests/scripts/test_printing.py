@@ -50,7 +50,8 @@ def test_a_command_whose_output_nobody_reads_ends_quietly(tmp_path, unbuffered):
              "--family", "STABLE_DIFFUSION_15"],
             stdout=output, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, timeout=120,
         )  # fmt: skip
-    assert (done.returncode in (0, 3), done.stderr.decode()) == (True, "")
+    # what it prints at once is lost in the middle of its work
+    assert (done.returncode in ({141} if unbuffered else {0, 3}), done.stderr.decode()) == (True, "")
 
 
 def test_a_command_without_an_output_ends_quietly():

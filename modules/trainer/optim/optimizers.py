@@ -216,7 +216,7 @@ def check_layers(
         ConfigError: it has none.
     """
     if config.optimizer.of_matrices:
-        split = {name: config.params[name] for name in MUON_LAYERS if name in config.params}
+        split: dict[str, Any] = {name: config.params[name] for name in MUON_LAYERS if name in config.params}
         muon_groups([(name, 0.0, named) for name, _, named in groups], **split)
 
 

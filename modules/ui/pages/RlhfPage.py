@@ -104,9 +104,8 @@ class RlhfPage(FormPage):
         online = config.rlhf_enabled and config.rlhf_mode.online
         self.form.show_card(words.PAIRS_CARD, not online)
         (self.online.kind if online else self.kind).configure(text=describe_training(config))
-        beta = config.rlhf_dpo_beta * PAPER_FACTOR
         shown = config.rlhf_enabled
-        self.paper.configure(text=f"{words.PAPER_BETA.format(beta=beta)}\n{_usual(config)}" if shown else "")
+        self.paper.configure(text=_usual(config) if shown else "")
         note = words.MEMORY[config.rlhf_dpo_execution_mode]
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
             config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD
@@ -172,9 +171,12 @@ def describe_training(config: TrainConfig) -> str:
         return words.ORDINARY
     if config.rlhf_mode.online:
         return describe_online(config)
-    if config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
-        return words.OWN_START.format(name=Path(config.lora_model_name).name)
-    return words.NEW_ADAPTER
+    own = config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER
+    if config.rlhf_mode.spec.needs_reference(config):
+        text = words.OWN_START if own else words.NEW_ADAPTER
+    else:
+        text = words.OWN_WITHOUT_REFERENCE if own else words.NEW_WITHOUT_REFERENCE
+    return text.format(name=Path(config.lora_model_name).name, objective=config.rlhf_dpo_objective.value)
 
 
 def describe_online(config: TrainConfig) -> str:
@@ -186,7 +188,10 @@ def describe_online(config: TrainConfig) -> str:
 
 
 def _usual(config: TrainConfig) -> str:
-    """Suggested initial DPO values for the chosen family."""
+    """The beta in the units of the paper, and suggested initial DPO values for the chosen family."""
+    if not config.rlhf_mode.spec.needs_reference(config):
+        return words.USUAL_WITHOUT_REFERENCE.format(objective=config.rlhf_dpo_objective.value)
     spec = config.model_type.spec
     values = STARTING_VALUES[spec.prediction]
-    return words.USUAL.format(label=spec.label, beta=values.beta, mix=values.supervised_mix, rate=values.rate)
+    usual = words.USUAL.format(label=spec.label, beta=values.beta, mix=values.supervised_mix, rate=values.rate)
+    return f"{words.PAPER_BETA.format(beta=config.rlhf_dpo_beta * PAPER_FACTOR)}\n{usual}"

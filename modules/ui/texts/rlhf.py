@@ -24,6 +24,7 @@ READY = "Ready to train on the pairs of {folder}. Press Start. Ctrl+Z restores t
 # what follows from the settings
 PAPER_BETA = "On the scale of the Diffusion-DPO paper: beta {beta:g}"
 USUAL = "Usual for {label}: beta {beta:g}, supervised mix {mix:g}, learning rate {rate:g} (LoRA)"
+USUAL_WITHOUT_REFERENCE = "Usual for {objective}: beta 10 to 50"
 MEMORY = {
     DPOExecutionMode.AUTO: "The fastest mode that fits into the free memory of the GPU. The log names it.",
     DPOExecutionMode.FULL_CONCURRENT: (
@@ -43,6 +44,10 @@ ORDINARY = "Ordinary training on images. To learn from pairs, switch preference 
 NEW_ADAPTER = "Trains a new adapter. The reference is the base model without it."
 OWN_START = (
     "Continues the adapter {name}. The reference is a frozen copy of that adapter as it was at the start."
+)
+NEW_WITHOUT_REFERENCE = "Trains a new adapter. {objective} compares the two images of a pair and has no reference."
+OWN_WITHOUT_REFERENCE = (
+    "Continues the adapter {name}. {objective} compares the two images of a pair and has no reference."
 )
 ONLINE = (
     "Makes images with {start} during training, compares images of the same prompt by their reward, and learns "

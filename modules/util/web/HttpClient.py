@@ -223,9 +223,10 @@ def _checking_adapter() -> HTTPAdapter:
     from requests.adapters import HTTPAdapter
 
     adapter = HTTPAdapter()
-    pools = {}
+    pools: dict[str, Any] = {}
     for scheme, pool in adapter.poolmanager.pool_classes_by_scheme.items():
-        connection = type("Connection", (pool.ConnectionCls,), {"response_class": CheckedResponse})
+        of_pool: Any = pool
+        connection = type("Connection", (of_pool.ConnectionCls,), {"response_class": CheckedResponse})
         pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
     adapter.poolmanager.pool_classes_by_scheme = pools
     return adapter

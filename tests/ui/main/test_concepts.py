@@ -208,6 +208,10 @@ def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> Non
     assert "One image at a time" in str(page.memory.cget("text"))
     hands.window.state_.set_value("lora_model_name", "models/mine.safetensors")
     assert "mine.safetensors" in str(page.kind.cget("text"))
+    hands.window.state_.set_value("rlhf_dpo_objective", "MAPO")
+    told = str(page.kind.cget("text"))
+    assert "mine.safetensors" in told and "no reference" in told and "frozen" not in told
+    assert str(page.paper.cget("text")) == "Usual for MAPO: beta 10 to 50"
     page.check()
     hands.expect_dialog("no concepts with chosen and rejected")
     folders = images(tmp_path / "chosen", 3), images(tmp_path / "rejected", 3, "a hen")
