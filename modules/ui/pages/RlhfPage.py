@@ -105,7 +105,7 @@ class RlhfPage(FormPage):
         self.form.show_card(words.PAIRS_CARD, not online)
         (self.online.kind if online else self.kind).configure(text=describe_training(config))
         shown = config.rlhf_enabled
-        self.paper.configure(text=_usual(config) if shown else "")
+        self.paper.configure(text=_usual(config) if config.trains_pairs else "")
         note = words.MEMORY[config.rlhf_dpo_execution_mode]
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
             config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD

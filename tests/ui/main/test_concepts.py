@@ -212,6 +212,9 @@ def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> Non
     told = str(page.kind.cget("text"))
     assert "mine.safetensors" in told and "no reference" in told and "frozen" not in told
     assert str(page.paper.cget("text")) == "Usual for MAPO: beta 10 to 50"
+    hands.window.state_.set_value("rlhf_mode", "NFT")
+    assert not str(page.paper.cget("text"))
+    hands.window.state_.set_value("rlhf_mode", "DPO")
     page.check()
     hands.expect_dialog("no concepts with chosen and rejected")
     folders = images(tmp_path / "chosen", 3), images(tmp_path / "rejected", 3, "a hen")
