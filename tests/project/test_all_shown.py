@@ -38,7 +38,8 @@ def project(tmp_path, prompts_file, drawer, monkeypatch, capsys) -> Path:
 
     monkeypatch.setattr(drawer, "generate", generate)
     folder = tmp_path / "taste"
-    told(capsys, "new", folder, "--prompts", prompts_file, "--base-model", "resources/demo_model")
+    settings = ("--base-model", "resources/demo_model", "--near-duplicates", "2")
+    told(capsys, "new", folder, "--prompts", prompts_file, *settings)
     assert SAME in taste.Project(folder).prompts()
     told(capsys, "generate", folder, "--per-prompt", "3")
     return folder
