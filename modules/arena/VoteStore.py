@@ -105,7 +105,7 @@ def _check(payload: Mapping[str, Any], where: str) -> None:
 
 
 def _vote(payload: Mapping[str, Any]) -> Vote:
-    return Vote(**{name: payload.get(name) for name in Vote.__dataclass_fields__})
+    return Vote(**{name: payload[name] for name in Vote.__dataclass_fields__ if name in payload})
 
 
 def read_votes(folder: Path) -> list[Vote]:

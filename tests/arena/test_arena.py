@@ -18,7 +18,7 @@ from modules.arena.Arena import Arena, Voted
 from modules.arena.ArenaServer import ArenaServer
 from modules.arena.Contestant import Contestant
 from modules.arena.picture import CELL, GAP, GREY, HEAD, picture_of_votes
-from modules.arena.VoteStore import VoteStore, read_votes
+from modules.arena.VoteStore import Vote, VoteStore, read_votes
 from modules.util.errors import UserError
 from tests.scripts.test_curate_pairs import generated
 from tests.tools.pictures import damaged_avif
@@ -287,3 +287,9 @@ def test_a_damaged_vote_is_named_by_who_only_reads(tmp_path, payload):
         database.execute("UPDATE events SET payload = ?", (payload,))
     with pytest.raises(UserError):
         read_votes(tmp_path / "arena")
+
+
+def test_a_vote_that_names_no_best_image_is_a_tie(tmp_path):
+    with VoteStore(tmp_path / "arena") as store:
+        store.append("x", "vote", {"left": "a", "right": "b", "prompt": "p", "seed": 1, "skipped": False})
+        assert list(store.votes()) == read_votes(tmp_path / "arena") == [Vote("a", "b", "p", 1)]
