@@ -51,7 +51,7 @@ _DONE_GROUPS = (
 
 
 _KEYS = {"file", "prompt", "seed"}
-_FILE = re.compile(r"\w[\w.-]*")
+_FILE = re.compile(r"\w[\w.-]{0,99}")
 """A name that leads to no other folder."""
 _SOURCE = "source"
 

@@ -151,12 +151,19 @@ def test_a_trained_round_takes_no_images(project, tmp_path, capsys):
     assert "begin the next round" in refused(capsys, "add", project, tmp_path / "own")
 
 
+@pytest.mark.parametrize(("name", "value"), [("card", "8" * 9999), ("model", {"type": "A" * 9999, "base": "b"})])
+def test_a_wrong_value_of_any_length_is_named_in_a_few_words(project, capsys, name, value):
+    (project / "project.json").write_text(json.dumps(settings(project) | {name: value}))
+    said = refused(capsys, "status", project)
+    assert ("8" * 50 in said or "A" * 50 in said) and len(said) < 2000
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"seed": None}, {"seed": "1"}, {"prompt": 5}, {"prompt": ["a"]}, {"file": 5}, {"file": ""}, {"file": ".."},
         {"file": "../../secret.png"}, {"file": "/secret.png"}, {"file": "C:\\secret.png"}, {"file": "a\0b"},
-        {"more": 1},
+        {"file": "a" * 1000}, {"more": 1},
     ],
 )  # fmt: skip
 def test_a_damaged_list_of_images_is_named_and_leads_nowhere_else(project, capsys, changes):
