@@ -57,6 +57,8 @@ log = logging.getLogger("reward_server")
 MAX_PROMPT = 10_000
 MOST_SOURCES = 9
 """Source images of one image."""
+MOST_VALUES = 1_000_000
+"""Values and commas in the JSON of a request. Once parsed, a small value needs up to 40 times its size in memory."""
 WAITING = 8
 """Complete requests held at once; further ones are told to come again (503)."""
 CONNECTIONS = 64
@@ -276,6 +278,8 @@ def answer(reward: Reward, body: bytes, limits: Limits) -> dict[str, Any]:
 
 def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
     """Parse the batch of a request; ``RewardError`` or ``UserError`` if the body is invalid."""
+    if sum(map(body.count, (b"{", b"[", b","))) > MOST_VALUES:
+        raise RewardError(f"the request has more than {MOST_VALUES:,} values or commas")
     try:
         asked = RewardRequest.model_validate(parse_json(body, "request"))
     except ValidationError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 from modules.util.errors import UserError
 from modules.util.files.EventLog import EventLog, peek
 from modules.util.jsonio import parse_json
-from modules.util.owned_files import TEMPORARY, Owned
+from modules.util.owned_files import TEMPORARY, Owned, shown
 
 SHOWN = "shown"
 _OWN = re.compile(r"\d{5,}-(left|right)\.\w+")
 _TEXTS = ("left", "right", "prompt")
+DAMAGED = "if it is damaged, rename it: its votes are then lost"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class VoteStore(EventLog):
     LOCK = ".votes.lock"
     WHAT = "a store of votes"
     VERSION = 1
-    DAMAGED = "if it is damaged, rename it: its votes are then lost"
+    DAMAGED = DAMAGED
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Owned(folder), folder.absolute())
@@ -76,12 +77,7 @@ class VoteStore(EventLog):
             self._owned.remove_tree(SHOWN)
 
     def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
-        texts = all(isinstance(payload.get(name), str) for name in _TEXTS)
-        best = payload.get("best")
-        if not texts or type(payload.get("seed")) is not int or type(payload.get("skipped")) is not bool:
-            raise UserError(f"{where} is not a vote", hint=self.DAMAGED)
-        if best not in (None, payload["left"], payload["right"]) or payload["left"] == payload["right"]:
-            raise UserError(f"{where} prefers something that was not shown", hint=self.DAMAGED)
+        _check(payload, where)
 
     def vote(self, made: Vote) -> None:
         """Make a vote durable."""
@@ -99,11 +95,28 @@ class VoteStore(EventLog):
         return self.output_dir / SHOWN / name
 
 
-def _vote(payload: dict[str, Any]) -> Vote:
-    return Vote(**{name: payload[name] for name in Vote.__dataclass_fields__})
+def _check(payload: Mapping[str, Any], where: str) -> None:
+    texts = all(isinstance(payload.get(name), str) for name in _TEXTS)
+    best = payload.get("best")
+    if not texts or type(payload.get("seed")) is not int or type(payload.get("skipped")) is not bool:
+        raise UserError(f"{where} is not a vote", hint=DAMAGED)
+    if best not in (None, payload["left"], payload["right"]) or payload["left"] == payload["right"]:
+        raise UserError(f"{where} prefers something that was not shown", hint=DAMAGED)
+
+
+def _vote(payload: Mapping[str, Any]) -> Vote:
+    return Vote(**{name: payload[name] for name in Vote.__dataclass_fields__ if name in payload})
 
 
 def read_votes(folder: Path) -> list[Vote]:
     """The votes of an arena, which may be open elsewhere; none if there is no arena."""
-    rows = peek(folder / VoteStore.FILE, "SELECT payload FROM events WHERE undone = 0 ORDER BY seq")
-    return [_vote(parse_json(row[0], f"vote in {folder}")) for row in rows]
+    path = folder / VoteStore.FILE
+    rows = peek(path, "SELECT seq, payload FROM events WHERE undone = 0 ORDER BY seq")
+    found = []
+    for number, text in rows:
+        where = f"{shown(path)}, event {number}"
+        data = parse_json(text, f"payload of {where}") if isinstance(text, (str, bytes)) else None
+        payload: dict[str, Any] = data if isinstance(data, dict) else {}
+        _check(payload, where)
+        found.append(_vote(payload))
+    return found

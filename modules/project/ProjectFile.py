@@ -134,11 +134,11 @@ class ProjectFile(_Part):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"])) or "project"
-            given = f", not {first['input']!r}" if first["type"] != "missing" else ""
+            given = f", not {first['input']!r:.80}" if first["type"] != "missing" else ""
             raise ConfigError(f"{where}: {first['msg']}{given}", name, "correct this value") from error
         if made.model.type not in FAMILIES:
             raise ConfigError(
-                f"there is no model type {made.model.type!r}", "--model-type", f"known: {', '.join(FAMILIES)}"
+                f"there is no model type {made.model.type!r:.80}", "--model-type", f"known: {', '.join(FAMILIES)}"
             )
         if not isinstance(made.generator.get("kind"), str):
             raise ConfigError(f"{where}: no generator is named", "generator.kind", "for example own")

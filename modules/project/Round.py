@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ _DONE_GROUPS = (
 
 
 _KEYS = {"file", "prompt", "seed"}
+_FILE = re.compile(r"\w[\w.-]{0,99}")
+"""A name that leads to no other folder."""
 _SOURCE = "source"
 
 
@@ -80,6 +83,11 @@ class Candidate:
     def is_stored(data: object) -> bool:
         """Return whether plain data is an image as stored."""
         if not isinstance(data, dict) or data.keys() - {_SOURCE} != _KEYS:
+            return False
+        file, prompt = data["file"], data["prompt"]
+        if not isinstance(file, str) or not isinstance(prompt, str) or type(data["seed"]) is not int:
+            return False
+        if _FILE.fullmatch(file) is None:
             return False
         source = data.get(_SOURCE)
         return _SOURCE not in data or (isinstance(source, str) and NAME.fullmatch(source) is not None)

@@ -16,11 +16,12 @@ from modules.remote.records import Record
 from modules.remote.there.limits import EVENTS
 from modules.runner.events import EventReader
 from modules.util.errors import UserError
-from modules.util.owned_files import Owned
+from modules.util.owned_files import Owned, shown
 
 NOTHING = hashlib.sha256().hexdigest()
 MAX_EVENTS = 8 << 30
-"""Maximum size of the events accepted from another computer, in bytes."""
+"""Maximum size of the events of one run accepted from another computer, in bytes, with those kept aside."""
+ASIDE = "events-before-"
 Show = Callable[[dict[str, Any]], None]
 
 
@@ -39,6 +40,7 @@ class Following:
         self._owned = Owned(record.folder, local=True)
         self._reader = EventReader(record.folder / EVENTS)
         self._size = self._reader.path.stat().st_size if self._reader.path.exists() else 0
+        self._aside = sum(path.stat().st_size for path in record.folder.glob(f"{ASIDE}*.jsonl"))
         if not earlier:
             self._reader.poll()
 
@@ -66,14 +68,16 @@ class Following:
 
     async def _take(self, message: dict[str, Any], data: bytes) -> None:
         if message.get("from") == 0 and self._size:
-            aside = f"events-before-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+            aside = f"{ASIDE}{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
             self._tell(f"the events there are not those fetched before, which are kept as {aside}")
             self._owned.move(EVENTS, aside)
+            self._aside += self._size
             self._size = 0
         if data:
-            if self._size + len(data) > MAX_EVENTS:
+            if self._aside + self._size + len(data) > MAX_EVENTS:
                 raise UserError(
-                    f"{self.record.remote.address()} sends more than {MAX_EVENTS} bytes of events"
+                    f"{self.record.remote.address()} sends more than {MAX_EVENTS} bytes of events",
+                    hint=f"if you trust it, move {ASIDE}*.jsonl out of {shown(self.record.folder)}, then follow again",
                 )
             append_at(self._owned, EVENTS, self._size, data)
             self._size += len(data)

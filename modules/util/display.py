@@ -45,6 +45,20 @@ def _drop_unread(text: str = "") -> bool:
     return False
 
 
+_UNSAFE = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
+def harmless(text: str) -> str:
+    r"""A text in which no character controls the terminal or reverses the order of others: ``\x1b`` for the escape
+    character.
+    """
+    return text.replace("\r\n", "\n").translate(_UNSAFE)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """``1 pair``, ``2 pairs``, ``1,200 pairs``.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modules.util.display import counted
+from modules.util.display import counted, harmless
 
 MAX_OFFENDERS = 20
 
 
 class UserError(Exception):
-    """Something the user can fix.
+    """Something the user can fix. What it says may come from a file or server that is not trusted, and is made
+    harmless for terminals.
 
     Args:
         message: what is wrong, in one sentence, with the offending value.
@@ -24,9 +25,9 @@ class UserError(Exception):
 
     def __init__(self, message: str, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.field = field
-        self.hint = hint
+        self.message = harmless(message)
+        self.field = harmless(field) if field else field
+        self.hint = harmless(hint) if hint else hint
 
     def __str__(self) -> str:
         head = f"{self.field}: {self.message}" if self.field else self.message

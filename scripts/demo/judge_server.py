@@ -32,6 +32,8 @@ from scripts.demo.world import SIZE, Wish
 MAX_BODY = 8 * 1024 * 1024
 MAX_IMAGES = 64
 MAX_CONNECTIONS = 32
+WAITING = 8
+"""Complete requests held at once; further ones are told to come again (503)."""
 REQUEST_SECONDS = 8.0
 """Time that a request may take to arrive."""
 
@@ -45,6 +47,7 @@ class JudgeServer(ThreadingHTTPServer):
 
     Attributes:
         judged: images so far.
+        turns: of complete requests.
         cpu_seconds: spent on scoring them.
     """
 
@@ -55,6 +58,7 @@ class JudgeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.taste, self.token = taste, token
         self.judged, self.cpu_seconds = 0, 0.0
+        self.turns = threading.BoundedSemaphore(WAITING)
         self._one_at_a_time = threading.Lock()
         self._incomplete: dict[socket.socket, None] = {}
         self._guard = threading.Lock()
@@ -173,12 +177,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif not is_length(length, MAX_BODY):
             self._say(413, {"detail": f"the body must have a length of at most {MAX_BODY} bytes"})
         else:
-            try:
-                body = self.rfile.read(int(length))
-                self._arrived()
-                self._say(200, {"rewards": self.server.scores(body), "extra": {}})
-            except UserError as error:
-                self._say(422, {"detail": error.message})
+            body = self.rfile.read(int(length))
+            self._arrived()
+            self._score(body)
+
+    def _score(self, body: bytes) -> None:
+        if not self.server.turns.acquire(blocking=False):
+            self._say(503, {"detail": f"{WAITING} requests are waiting already: try again later"})
+            return
+        answer: tuple[int, dict[str, Any]]
+        try:
+            answer = 200, {"rewards": self.server.scores(body), "extra": {}}
+        except UserError as error:
+            answer = 422, {"detail": error.message}
+        finally:
+            self.server.turns.release()
+        self._say(*answer)
 
     def _allowed(self) -> bool:
         given = self.headers.get("Authorization", "").encode()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import random
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from modules.arena.Arena import Arena, Voted
 from modules.arena.ArenaServer import ArenaServer
 from modules.arena.Contestant import Contestant
 from modules.arena.picture import CELL, GAP, GREY, HEAD, picture_of_votes
-from modules.arena.VoteStore import VoteStore
+from modules.arena.VoteStore import Vote, VoteStore, read_votes
 from modules.util.errors import UserError
 from tests.scripts.test_curate_pairs import generated
 from tests.tools.pictures import damaged_avif
@@ -273,3 +275,21 @@ def test_a_damaged_store_is_refused(tmp_path):
                                    "skipped": False})  # fmt: skip
     with pytest.raises(UserError, match="was not shown"):
         voter()
+    with pytest.raises(UserError, match="was not shown"):
+        read_votes(tmp_path / "arena")
+
+
+@pytest.mark.parametrize("payload", ["[]", "3", "{}", '{"left": 1}', b"\xff", 5, "[" * 9999])
+def test_a_damaged_vote_is_named_by_who_only_reads(tmp_path, payload):
+    voter = Voter(tmp_path)
+    voter({"do": "tie"})
+    with closing(sqlite3.connect(tmp_path / "arena" / VoteStore.FILE)) as database, database:
+        database.execute("UPDATE events SET payload = ?", (payload,))
+    with pytest.raises(UserError):
+        read_votes(tmp_path / "arena")
+
+
+def test_a_vote_that_names_no_best_image_is_a_tie(tmp_path):
+    with VoteStore(tmp_path / "arena") as store:
+        store.append("x", "vote", {"left": "a", "right": "b", "prompt": "p", "seed": 1, "skipped": False})
+        assert list(store.votes()) == read_votes(tmp_path / "arena") == [Vote("a", "b", "p", 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -120,6 +121,36 @@ def test_incomplete_requests_keep_nobody_out(server: JudgeServer, first_bytes: b
     finally:
         for one in held:
             one.close()
+
+
+def test_complete_requests_that_wait_have_a_limit(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    def wait(body: bytes) -> list[float]:
+        entered.release()
+        assert leave.wait(20)
+        return []
+
+    monkeypatch.setattr(server, "scores", wait)
+    asked = [post(server) for _ in range(judge_server_module.WAITING)]
+    try:
+        for _ in asked:
+            assert entered.acquire(timeout=20)
+        assert post(server).getresponse().status == 503
+        leave.set()
+        assert [one.getresponse().status for one in asked] == [200] * len(asked)
+        assert post(server).getresponse().status == 200
+    finally:
+        leave.set()
+        for one in asked:
+            one.close()
+
+
+def post(server: JudgeServer) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection.request("POST", "/reward", "{}", headers)
+    return connection
 
 
 def test_a_client_that_drips_is_hung_up_on(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:

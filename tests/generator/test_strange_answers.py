@@ -18,6 +18,7 @@ from modules.util.errors import UserError
 from modules.util.web import HttpClient as http
 from tests.generator.servers import SERVERS, Answer, Server
 
+CONTROL = "\x1b]0;taken\x07\r\x9b2J\u202e"
 SESSION: dict[str, Any] = {"session_id": "s"}
 QUEUED: dict[str, Any] = {"prompt_id": "a"}
 ANSWERS: list[Any] = [
@@ -77,6 +78,27 @@ def test_a_refusal_of_another_kind_is_one_message(
     server.status, server.answer = 400, said
     with server.running() as url, pytest.raises(UserError):
         make(make_generator("comfyui", {"checkpoint": "a", "url": url}))
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (400, {"error": {"message": CONTROL}}),
+        (400, {"node_errors": {CONTROL: {"errors": [{"details": CONTROL}]}}}),
+        (200, {**QUEUED, "a": {"status": {"status_str": "error", "messages": [["execution_error", {
+            "node_type": CONTROL, "exception_message": CONTROL}]]}}}),
+    ],
+)  # fmt: skip
+def test_what_comfyui_says_cannot_control_the_terminal(
+    status: int, answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    server = Strange(tmp_path)
+    server.status, server.answer = status, answer
+    with server.running() as url, pytest.raises(UserError) as raised:
+        make(make_generator("comfyui", {"checkpoint": "a", "url": url}))
+    said = str(raised.value)
+    assert "taken" in said and said.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(

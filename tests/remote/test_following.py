@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ import threading
 
 import pytest
 
+from modules.remote import Following as following
 from modules.remote import again, records, starting
 from modules.remote.again import persistently
 from modules.remote.Connection import Lost, Refused, Unreachable
@@ -21,6 +23,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
 from modules.util.files.user_folder import settings_folder
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
@@ -113,6 +116,29 @@ def test_events_of_a_run_that_was_replaced_are_not_mixed_with_those_here(run, ca
     assert "are not those fetched before" in capsys.readouterr().out
     assert mirror.events_path.read_bytes() == run.events_path.read_bytes()
     assert b"old" in next(mirror.path.glob("events-before-*.jsonl")).read_bytes()
+
+
+def test_events_that_begin_anew_again_and_again_have_a_limit_together(monkeypatch, tmp_path):
+    numbers = itertools.count()
+    monkeypatch.setattr(following, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(following.time, "strftime", lambda _: str(next(numbers)))
+
+    class Hostile:
+        taken = 0
+
+        async def ask(self, kind, verb, note, **fields):
+            for _ in range(100):
+                await note({"from": 0}, b"")
+                await note({}, b"x" * 99 + b"\n")
+                self.taken += 1
+            return {}
+
+    record, hostile = records.Record("run-1", RemoteConfig(host="gpu"), tmp_path, 0.0), Hostile()
+    for kept in (10, 10):
+        with pytest.raises(UserError, match="more than 1000 bytes of events"):
+            asyncio.run(Following(record, print, print).work(hostile))
+        assert hostile.taken == kept
+    assert sum(one.stat().st_size for one in tmp_path.glob("*.jsonl")) <= 1000
 
 
 def test_a_first_connection_that_fails_is_not_tried_again(server, run, capsys):

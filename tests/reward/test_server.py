@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -281,6 +282,18 @@ def test_all_images_together_have_a_limit():
     body = request(images=images, prompts=["a"] * 3, group_ids=[0] * 3)
     with pytest.raises(RewardError, match="pixels"):
         reward_server.read_batch(body, create_reward("brightness"), limits)
+
+
+@pytest.mark.parametrize("piece", ['{"a":0}', "{}", "[]", "0"])
+def test_many_small_values_are_refused_before_they_fill_the_memory(piece):
+    body = request(metadata=[]).replace(b'"metadata": []', b'"metadata": [%s]' % ",".join([piece] * 2_000_000).encode())
+    tracemalloc.start()
+    try:
+        with pytest.raises(RewardError, match="more than 1,000,000 values or commas"):
+            reward_server.read_batch(body, create_reward("brightness"), reward_server.Limits())
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -151,11 +151,30 @@ def test_a_trained_round_takes_no_images(project, tmp_path, capsys):
     assert "begin the next round" in refused(capsys, "add", project, tmp_path / "own")
 
 
-def test_a_damaged_list_of_added_images_is_named(project, tmp_path, capsys):
-    by_a1111(tmp_path / "own", ["an owl"])
-    told(capsys, "add", project, tmp_path / "own")
-    (project / "round-1" / "added.json").write_text('[{"file": "x"}]')
-    assert "not a list of images" in refused(capsys, "add", project, tmp_path / "own")
+@pytest.mark.parametrize(("name", "value"), [("card", "8" * 9999), ("model", {"type": "A" * 9999, "base": "b"})])
+def test_a_wrong_value_of_any_length_is_named_in_a_few_words(project, capsys, name, value):
+    (project / "project.json").write_text(json.dumps(settings(project) | {name: value}))
+    said = refused(capsys, "status", project)
+    assert ("8" * 50 in said or "A" * 50 in said) and len(said) < 2000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": None}, {"seed": "1"}, {"prompt": 5}, {"prompt": ["a"]}, {"file": 5}, {"file": ""}, {"file": ".."},
+        {"file": "../../secret.png"}, {"file": "/secret.png"}, {"file": "C:\\secret.png"}, {"file": "a\0b"},
+        {"file": "a" * 1000}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_list_of_images_is_named_and_leads_nowhere_else(project, capsys, changes):
+    image = {"file": "own-1.png", "prompt": "an owl", "seed": 1} | changes
+    added, plan = project / "round-1" / "added.json", project / "round-1" / "plan.json"
+    added.parent.mkdir(exist_ok=True)
+    added.write_text(json.dumps([image]))
+    assert "not a list of images" in refused(capsys, "status", project)
+    added.unlink()
+    plan.write_text(json.dumps({"adapter": "base", "strength": 1, "images": [image]}))
+    assert "not a plan of images" in refused(capsys, "status", project)
 
 
 def test_images_that_were_brought_last_are_shown_last(project, tmp_path, capsys):
