@@ -18,6 +18,7 @@ if str(ROOT) not in sys.path:
 from modules.arena.Arena import USUAL_VOTES, Arena, Ballot  # noqa: E402
 from modules.arena.ArenaServer import ArenaServer  # noqa: E402
 from modules.arena.folders import contestants_of_folders  # noqa: E402
+from modules.arena.tally import Tally  # noqa: E402
 from modules.arena.VoteStore import VoteStore  # noqa: E402
 from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
@@ -35,7 +36,7 @@ from modules.project.presets import find_preset  # noqa: E402
 from modules.project.Project import ARENA, Project  # noqa: E402
 from modules.project.ProjectFile import CARDS, NAME  # noqa: E402
 from modules.project.prompts import Prompts  # noqa: E402
-from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena  # noqa: E402
+from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena, tally_of  # noqa: E402
 from modules.project.rounds import SURPLUS, new_round, next_step, status  # noqa: E402
 from modules.project.share.card import About  # noqa: E402
 from modules.project.share.publishing import publish, upload  # noqa: E402
@@ -300,13 +301,24 @@ def arena_of(options: Options, progress: ProgressLine) -> Iterator[Arena]:
 
 
 def run_compare(options: Options, progress: ProgressLine) -> Json | None:
+    if options.result and not (options.headless or options.prepare) and (options.dir / NAME).is_file():
+        project = Project(options.dir)  # its images may be missing: they are not needed
+        return result_of(tally_of(project, adapters_between(project, options.between)), options)
     with arena_of(options, progress) as arena:
         if options.headless:
             ArenaServer(arena, sys.stdin.buffer, sys.stdout).serve()
             return None
-        if not options.result:
+        if not (options.result or options.prepare):
             vote_at_terminal(arena)
-        return {**arena.tally.to_dict(), **automatic(options)}
+        return result_of(arena.tally, options)
+
+
+def result_of(tally: Tally, options: Options) -> Json:
+    """The result of the votes so far, or what to do if there are none."""
+    told = {**tally.to_dict(), **automatic(options)}
+    if not tally.votes and (options.result or options.prepare):
+        told["next"] = f"to vote, run compare without --{'prepare' if options.prepare else 'result'}"
+    return told
 
 
 def automatic(options: Options) -> Json:
@@ -362,6 +374,7 @@ def lines(result: Json) -> str:
     """Format a result for people."""
     if "sentence" in result or "automatic" in result:
         said = [str(result["sentence"])] if "sentence" in result else []
+        said += [f"next: {result['next']}"] if "next" in result else []
         judged = result.get("automatic", [])
         said += [f"automatic, not your votes: {text}" for one in judged for text in one["sentences"]]
         return "\n".join(said)
@@ -609,7 +622,8 @@ def add_compare(command: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=42, help="without a project: seed of the sides and the order of images (42)"
     )
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
-    command.add_argument("--result", action="store_true", help="only print the result so far")
+    command.add_argument("--result", action="store_true", help="only print the result so far, and make no images")
+    command.add_argument("--prepare", action="store_true", help="only make missing images, and print the result so far")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -175,6 +175,13 @@ def _keep_result(project: Project, arena: Arena) -> None:
         temporary.write_bytes(picture_of_votes(arena.voted(), str(told["sentence"])))
 
 
+def tally_of(project: Project, adapters: Sequence[Adapter]) -> Tally:
+    """The votes on these adapters so far. Makes nothing, and works while another program asks."""
+    keys = [contestant_key(project, adapter) for adapter in adapters]
+    check_different(keys)
+    return Tally([adapter.name for adapter in adapters], keys, read_votes(project.folder / ARENA))
+
+
 def verdict(project: Project, one: Round) -> dict[str, Any] | None:
     """The result of the votes on a round's adapter against the base model; ``None`` without votes. Of edits, only
     images that were made with sources of one size are compared.

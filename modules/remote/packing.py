@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.ConceptConfig import ConceptConfig, names_tag_file
+from modules.util.config.ConceptConfig import ConceptConfig, ConceptTextConfig, names_tag_file
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
-from modules.util.enum.choices import PromptSource
+from modules.util.enum.choices import MaskSource, PairMasks, PromptSource
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.caption_list import is_absolute, names_below, read_entries
 from modules.util.files.hub_names import HUB_NAME, file_on_hub
@@ -141,7 +141,8 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
             try:
                 _take(place, root / "inputs" / run, f"{number}", files)
             except UserError as error:
-                faults.append(error)
+                if _is_read(made, place):
+                    faults.append(error)
     faults += [UserError("is not a setting of this run that names a file", name) for name in given]
     if faults:
         raise faults[0] if len(faults) == 1 else UserErrors(faults)
@@ -151,6 +152,16 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
         root / "runs" / run / "model" / Path(config.output_model_destination).name
     )
     return Parcel(made, files)
+
+
+def _is_read(config: TrainConfig, place: Place) -> bool:
+    """Return whether a run with these settings reads the file. If not, it may be missing, as for a run here."""
+    if place.name == "prompt_path" and isinstance(place.owner, ConceptTextConfig):
+        return place.owner.prompt_source in (PromptSource.CONCEPT, PromptSource.METADATA)
+    if place.name == "mask_path":
+        masked = config.rlhf_dpo_mask is PairMasks.FILE if config.trains_pairs else config.masked_training
+        return masked and config.mask_source is MaskSource.FOLDER
+    return True
 
 
 def _bound_to_this_computer(config: TrainConfig, there: Mapping[str, str]) -> list[UserError]:

@@ -338,9 +338,14 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def _dropped(self, paths: list[Path]) -> None:
         try:
-            self.files.load(one_config(paths))
+            path = one_config(paths)
         except UserError as error:
             self.ui.error(error)
+            return
+        if self.state_.is_modified():  # the program that the file comes from does not wait for the answer
+            later(self, IDLE, self.files.load, path)
+        else:
+            self.files.load(path)
 
     # -- messages --------------------------------------------------------------------------------------------
 

@@ -101,11 +101,13 @@ def test_random_dropout_takes_each_alone_and_weighted_the_later_more() -> None:
     assert weighted == sorted(weighted, reverse=True)
 
 
-def test_special_tags(tmp_path: Path) -> None:
+def test_special_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
     gone = {"tag_dropout_enable": True, "tag_dropout_probability": 1.0, "tag_dropout_mode": "RANDOM"}
     listed = tmp_path / "tags.txt"
     listed.write_text("b\nd\n", encoding="utf-8")
-    for special in ("b, d", str(listed)):
+    for special in ("b, d", str(listed), "~/tags.txt"):
         white = settings_of(
             tag_dropout_special_tags_mode="WHITELIST", tag_dropout_special_tags=special, **gone
         )

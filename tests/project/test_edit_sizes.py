@@ -52,7 +52,7 @@ def test_automatic_judgements_are_found_again(trained, capsys, monkeypatch):
 def test_a_size_that_changes_keeps_what_a_round_was_judged_by(trained, capsys, monkeypatch):
     monkeypatch.setattr(judging, "SCRIPT", FAKE)
     (found,) = told(capsys, "judge", trained, "--images", 3)["automatic"]
-    told(capsys, "compare", trained, "--images", 3, "--result")
+    told(capsys, "compare", trained, "--images", 3, "--prepare")
     Project(trained).note_source_resolution(128)
     assert told(capsys, "status", trained)["rounds"][0]["automatic"] == found
     assert "automatic" not in told(capsys, "compare", trained, "--images", 3, "--result")

@@ -190,7 +190,7 @@ def test_images_see_their_sources_at_the_size_of_the_training(project, capsys, m
     one = project / "round-1"
     assert json.loads((one / "run" / "config.json").read_text())["source_resolution"] == 128
     assert sizes("generate", project, "--per-prompt", 3) == {None}, "it is compared with those of its round"
-    assert sizes("compare", project, "--images", 3, "--result") == {128}
+    assert sizes("compare", project, "--images", 3, "--prepare") == {128}
     told(capsys, "next", project, "--per-prompt", 2)
     assert sizes("generate", project) == {128}
     headless(monkeypatch, preferring(green), "pick", str(project))
@@ -205,7 +205,7 @@ def test_images_see_their_sources_at_the_size_of_the_training(project, capsys, m
     assert voted["votes"] > 0
     told(capsys, "train", project, "--again", "--set", "source_resolution=192")
     before = len(drawer.made)
-    assert sizes("compare", project, "--images", 3, "--result") == {192}
+    assert sizes("compare", project, "--images", 3, "--prepare") == {192}
     assert [one[2] for one in drawer.made[before:]].count("base") == 3
     assert told(capsys, "compare", project, *first, "--result")["votes"] == 0
     known = told(capsys, "status", project)["rounds"][0]["arena"]

@@ -78,7 +78,7 @@ def test_a_moved_project_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     lines = (second.project / "round-1" / "run" / "events.jsonl").read_text().splitlines()
     started = [event for line in lines if (event := json.loads(line))["kind"] == "run_started"]
     assert started[-1]["resumed_from"] and started[-1]["progress"]["global_step"] > 0
-    result = json.loads(second.run("compare", "--images", 4, "--result"))
+    result = json.loads(second.run("compare", "--images", 4, "--prepare"))
     assert result["contestants"] == ["round-1", "base"]
     assert json.loads(second.run("next"))["round"] == 2
     decided = [

@@ -252,6 +252,23 @@ class TestTheLoop:
             colours = {colour for _, colour in picture.getcolors(10**6)}
             assert (46, 158, 87) in colours, "the preferred ones have a green frame"
 
+    def test_the_result_so_far_needs_no_images_and_the_images_no_votes(
+        self, project, capsys, monkeypatch, trains, drawer
+    ):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        drawer.made.clear()
+        with Project(project).busy():  # as while another program votes
+            assert taste.main(["compare", str(project), "--result"]) == 0
+        assert capsys.readouterr().out == "There are no votes yet.\nnext: to vote, run compare without --result\n"
+        assert drawer.made == []
+        assert told(capsys, "compare", project, "--images", "10", "--prepare")["votes"] == 0
+        assert len(drawer.made) == 20
+        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
+        assert len(drawer.made) == 20
+        shutil.rmtree(project / "arena" / "images")
+        assert told(capsys, "compare", project, "--result") == said[-1]["result"]
+        assert len(drawer.made) == 20
+
     def test_a_pick_after_questions_is_no_further_answer(self, project, capsys, monkeypatch, drawer):
         told(capsys, "generate", project)
         headless(monkeypatch, preferring(brightness), "pick", str(project))

@@ -14,6 +14,7 @@ from modules.pipeline.nodes.Pattern import Pattern
 from modules.util.config.ConceptConfig import names_tag_file
 from modules.util.errors import DataError
 from modules.util.files.OpenFolder import read_plain
+from modules.util.files.user_path import user_path
 from modules.util.owned_files import fault_of_path, shown
 from modules.util.rng import python_random
 
@@ -177,7 +178,7 @@ def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, 
         if fault:
             raise DataError(f"the list of special tags {shown(text)} {fault}")
         try:
-            text = delimiter.join(read_lines(Path(text), MAX_CONCEPT_PROMPT_BYTES))
+            text = delimiter.join(read_lines(user_path(text), MAX_CONCEPT_PROMPT_BYTES))
         except FileNotFoundError:
             raise DataError(f"the list of special tags {text} does not exist") from None
     tags = [tag.strip() for tag in text.split(delimiter) if tag.strip()]

@@ -78,7 +78,7 @@ class HomeActions:
             *who,
             "--images",
             str(count),
-            "--result",
+            "--prepare",
             then=lambda _result: self.vote(between, count),
         )
 

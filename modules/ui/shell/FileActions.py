@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
 from modules.ui.state.PresetStore import Preset, PresetStore
@@ -37,6 +38,8 @@ class FileActions:
         self._ui, self._memory, self._presets, self._changed = ui, memory, presets, changed
         self._seen: dict[str, str] = {}
         """Configs that were opened or saved, with a digest of their content."""
+        self._of_preset: dict[str, Any] = {}
+        """The settings just after the last preset."""
 
     @property
     def path(self) -> str:
@@ -61,14 +64,18 @@ class FileActions:
     def new(self) -> None:
         """Start with the defaults, asking first if there are unsaved changes."""
         changed = self._ui.state.is_modified()
-        if changed:
-            buttons = (words.SAVE, words.DISCARD, words.CANCEL)
-            choice = ask_buttons(self._ui, words.NEW_TITLE, words.NEW_QUESTION, buttons)
-            if choice not in (0, 1) or (choice == 0 and not self.save()):
-                return
+        if not self._may_replace(words.NEW_TITLE, words.NEW_QUESTION):
+            return
         self._ui.state.replace(self._ui.state.model(), words.UNDO_NEW, file="", saved=True)
         self._changed()
         self._ui.status(words.NEW_AFTER_CHANGES if changed else words.NEW)
+
+    def _may_replace(self, title: str, question: str) -> bool:
+        """If there are unsaved changes, ask what to do with them. Return whether to replace the settings."""
+        if not self._ui.state.is_modified():
+            return True
+        choice = ask_buttons(self._ui, title, question, (words.SAVE, words.DISCARD, words.CANCEL))
+        return choice == 1 or (choice == 0 and self.save())
 
     def ask_load(self) -> None:
         """Ask for a config and open it."""
@@ -77,21 +84,28 @@ class FileActions:
             self.load(path)
 
     def load(self, path: Path) -> bool:
-        """Open a config. If it is invalid, show why and change nothing."""
+        """Open a config, asking first if there are unsaved changes. If it is invalid, show why and change nothing."""
         path = path.absolute()  # the next start may be in another folder
-        notes: list[str] = []
+        question = words.OPEN_QUESTION.format(name=path.name)
         try:
-            config = load_layered(None, path, check=False, model=self._ui.state.model, notes=notes)
+            self._read(path)
+            if not self._may_replace(words.OPEN_CONFIG, question):
+                return False
+            config, notes = self._read(path)  # again: the changes may have been saved in this file
         except UserError as error:
             if "OneTrainer" in error.message:
-                self.import_from(path)
-                return True
+                return self.import_from(path)
             self._ui.error(error)
             return False
         self._see(path)
         self._take(config, words.UNDO_OPEN.format(name=path.name), path)
         self._ui.status(". ".join([words.OPENED.format(path=path), *notes]))
         return True
+
+    def _read(self, path: Path) -> tuple[TrainConfig, list[str]]:
+        """A config, and what to say about it."""
+        notes: list[str] = []
+        return load_layered(None, path, check=False, model=self._ui.state.model, notes=notes), notes
 
     def _take(self, config: TrainConfig, title: str, path: Path | None) -> None:
         self._ui.state.replace(config, title, str(path or ""), saved=path is not None)
@@ -151,8 +165,11 @@ class FileActions:
         if path is not None:
             self.import_from(path)
 
-    def import_from(self, path: Path) -> None:
-        """Import a config of another program, or a list of concepts or samples, and report what was left out."""
+    def import_from(self, path: Path) -> bool:
+        """Import a config of another program, or a list of concepts or samples, and report what was left out.
+
+        A config replaces unsaved changes only after a question. Return whether something was imported.
+        """
         from modules.util.config.foreign.importing import import_file
 
         try:
@@ -160,28 +177,37 @@ class FileActions:
             made, notes = imported.made, imported.notes.listed()
             if isinstance(made, TrainConfig):
                 config = self._ui.state.model.from_dict(made.to_dict())
+                if not self._may_replace(words.IMPORT_CONFIG, words.IMPORT_QUESTION.format(name=path.name)):
+                    return False
                 self._take(config, words.UNDO_IMPORT.format(name=path.name), None)
             else:
                 name = "concepts" if made and type(made[0]).__name__ == "ConceptConfig" else "samples"
                 self._ui.state.set_values({name: made}, words.UNDO_IMPORT.format(name=path.name))
         except UserError as error:
             self._ui.error(error)
-            return
+            return False
         self._ui.status(words.IMPORTED.format(path=path))
         if notes:
             head = words.LEFT_BEHIND.format(settings=counted(len(notes), "setting"), name=path.name)
             show_notes(self._ui, words.LEFT_BEHIND_TITLE, head, notes)
+        return True
 
     # -- presets ---------------------------------------------------------------------------------------------
 
     def apply_preset(self, preset: Preset) -> None:
-        """Use a preset."""
+        """Use a preset, asking first if there are unsaved changes other than those of the preset before it."""
+        state = self._ui.state
         try:
-            config = self._presets.load(preset, self._ui.state)
+            config = self._presets.load(preset, state)
         except UserError as error:
             self._ui.error(error)
             return
-        self._ui.state.replace(config, words.UNDO_PRESET.format(name=preset.label))
+        question = words.PRESET_QUESTION.format(name=preset.label)
+        untouched = not state.typed() and state.config.to_dict() == self._of_preset
+        if not untouched and not self._may_replace(words.PRESET_TITLE, question):
+            return
+        state.replace(config, words.UNDO_PRESET.format(name=preset.label))
+        self._of_preset = state.config.to_dict()
         self._ui.status(words.PRESET_APPLIED.format(name=preset.label))
         self._changed()
 

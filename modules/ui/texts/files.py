@@ -7,6 +7,13 @@ SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
 NEW = "New settings"
 NEW_AFTER_CHANGES = "New settings. Ctrl+Z restores the previous ones"
 
+# replacing unsaved changes
+OPEN_QUESTION = "Your changes are not saved in a file. Save them before opening {name}?"
+IMPORT_CONFIG = "Import a config"
+IMPORT_QUESTION = "Your changes are not saved in a file. Save them before importing {name}?"
+PRESET_TITLE = "Use a preset"
+PRESET_QUESTION = "Your changes are not saved in a file. Save them before using the preset {name}?"
+
 # saving
 CHANGED_TITLE = "Changed by another program"
 CHANGED_QUESTION = "{path} was changed since it was opened. Replace it with the settings of this window?"

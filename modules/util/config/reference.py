@@ -167,9 +167,9 @@ This page lists the choices of `optimizer.optimizer` and the parameters of each 
 refused before a model is loaded. The button **Parameters** on the Training page opens the same tables for editing.
 
 The 8BIT rules need bitsandbytes: `pip install -r requirements-gpu.txt`. `PRODIGY_PLUS_SCHEDULE_FREE` and the ADV rules
-need additional packages: `pip install -r requirements-optimizers.txt`. The tables leave out the
-parameters of these packages that need random numbers or a state that a backup cannot store. Stochastic rounding inside
-these packages is off.
+need additional packages: `scripts/setup.sh --optimizers`, or `pip install -r requirements-optimizers.txt`. The tables
+leave out the parameters of these packages that need random numbers or a state that a backup cannot store. Stochastic
+rounding inside these packages is off.
 """
 
 

@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one.folder.mkdir()
     one.adapter_path.write_text("adapter of round-1")
     one.write_trained({"steps": 3, "pairs": 8, "adapter": "round-1/adapter.safetensors"})
-    subprocess.run([sys.executable, PROGRAM, "compare", folder, "--result"], check=True, capture_output=True)
+    subprocess.run([sys.executable, PROGRAM, "compare", folder, "--prepare"], check=True, capture_output=True)
     return folder
 
 

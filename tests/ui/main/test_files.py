@@ -36,6 +36,7 @@ def test_save_and_open(hands: Hands, tmp_path: Path, desktop: Desktop) -> None:
     assert hands.window.title().startswith("my config.json \u2013")
     hands.fill("epochs", "44")
     assert hands.window.title().startswith("my config.json * \u2013")
+    hands.answer("Discard")
     hands.keys("<Control-o>")
     assert hands.row("epochs").input.focus_widget.get() == "33"  # type: ignore[attr-defined]
     hands.keys("<Control-z>")

@@ -5,13 +5,15 @@ refused.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 from modules.util.config.faults import raise_all, show
 from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.onetrainer.optimizer_import import import_optimizer
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import PeftType, TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError, UnsupportedError, UserError
@@ -42,7 +44,8 @@ def offered(
         lenient: use the nearest supported value and note it.
 
     Raises:
-        UserError: the file asks for something unsupported; several faults are raised together.
+        UserError: the file asks for something unsupported; several faults are raised together, with the values of
+            the wrong kind. On their own, those are only noted.
     """
     faults: list[UserError] = []
     made: Data = {}
@@ -63,8 +66,35 @@ def offered(
         faults.append(fault)
     if family in ModelType.__members__:
         faults += _impossible(full, ModelType(family), made)
-    raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not supported")
+    title = "this OneTrainer config asks for {count} things that are not supported"
+    wrong = list(_of_wrong_kind(full, defaults)) if faults else []
+    if wrong:
+        title = "this OneTrainer config has {count} values that cannot be imported"
+    raise_all([*faults, *wrong], title.format(count=len(faults) + len(wrong)))
     return ModelType(family), made
+
+
+def _of_wrong_kind(full: Mapping[str, Any], defaults: Mapping[str, Any], inside: str = "") -> Iterator[UserError]:
+    """Faults: values that are not numbers, or not switches, where the defaults there are."""
+    for name, default in defaults.items():
+        value, field = full.get(name), f"{inside}{name}"
+        if not inside and name not in TrainConfig.model_fields:
+            continue
+        if isinstance(default, Mapping) and isinstance(value, Mapping):
+            yield from _of_wrong_kind(value, default, f"{field}.")
+        elif isinstance(default, bool) and not isinstance(value, (bool, NoneType)):
+            yield ConfigError(f"must be true or false, not {show(value)}", field)
+        elif type(default) in (int, float) and value is not None and not _is_number(value):
+            yield ConfigError(f"must be a number, not {show(value)}", field)
+
+
+def _is_number(value: object) -> bool:
+    """Return whether this is a number, perhaps written as text."""
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _choose(

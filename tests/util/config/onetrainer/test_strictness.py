@@ -79,6 +79,23 @@ def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
     assert "nearest: PRODIGY;" in text
 
 
+def test_values_of_the_wrong_kind_are_named_with_what_is_not_offered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"learning_rate": "abc", "epochs": [3], "unet": {"train": "yes", "stop_training_after": "7"}}
+    assert run(tmp_path, optimizer={"optimizer": "SOMETHING"}, **wrong) == 2
+    said = capsys.readouterr().err
+    assert "4 values that cannot be imported" in said
+    for line in (
+        'optimizer.optimizer: the optimizer "SOMETHING" is not supported',
+        'learning_rate: must be a number, not "abc"',
+        "epochs: must be a number, not [3]",
+        'unet.train: must be true or false, not "yes"',
+    ):
+        assert line in said
+    assert not (tmp_path / "out.json").exists()
+
+
 @pytest.mark.parametrize("family", [one.value for one in ModelType])
 def test_offered_families_are_imported(family: str, tmp_path: Path) -> None:
     config, _ = load(tmp_path, model_type=family, training_method="LORA")
