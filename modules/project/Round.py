@@ -323,8 +323,13 @@ class Round:
         rows = peek(self.pairs / STORE_NAME, _GOAL)
         if not rows:
             return None
-        pairs, threshold = json.loads(rows[0][0])
-        return int(pairs), float(threshold)
+        try:
+            pairs, threshold = json.loads(rows[0][0])
+            return int(pairs), float(threshold)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            place = shown(self.pairs / STORE_NAME)
+            what = f"{place} has a damaged number of pairs per prompt"
+            raise UserError(what, hint="restore it from a copy") from error
 
     @property
     def groups_done(self) -> int:
@@ -337,7 +342,7 @@ class Round:
         that this may be fewer than ``prompt_count``.
         """
         rows = peek(self.pairs / STORE_NAME, _ALL_SHOWN)
-        began = int(rows[0][0]) if rows else 0
+        began = int(rows[0][0] or 0) if rows else 0
         return began > 0 and self.candidates.is_dir() and began >= self.candidates.stat().st_mtime_ns
 
     @property

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.curation.store import STORE_NAME, CurationStore
+from modules.curation.store import GOAL, STORE_NAME, CurationStore
 from modules.generator.Generator import MadeImage
 from modules.project.Round import Round
+from modules.util.errors import UserError
 from modules.util.owned_files import Owned
 from scripts import taste
 from tests.project.simulated import headless, preferring, told
@@ -71,3 +74,15 @@ def test_a_store_of_an_earlier_version_says_nothing_about_it(project):
     with CurationStore(one.pairs):
         pass
     assert (one.pairs / STORE_NAME).is_file() and not one.all_shown
+
+
+@pytest.mark.parametrize("goal", ["x", "[1]", "5", '["a", 1]', "[1e999, 1]", "[" * 9999, b"\xff"])
+def test_a_damaged_goal_of_a_project_from_elsewhere_is_named(tmp_path: Path, goal: str | bytes) -> None:
+    one = Round(Owned(tmp_path), 1)
+    with CurationStore(one.pairs) as store:
+        store.set_meta(GOAL, "[7, 0.5]")
+    assert one.goal == (7, 0.5)
+    with closing(sqlite3.connect(one.pairs / STORE_NAME)) as database, database:
+        database.execute("UPDATE meta SET value = ? WHERE key = ?", (goal, GOAL))
+    with pytest.raises(UserError, match="pairs per prompt"):
+        _ = one.goal
