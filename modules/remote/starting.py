@@ -135,11 +135,10 @@ class Start:
         room = SPARE_BYTES + (ENVIRONMENT_BYTES if environment and here.get("ready") is not True else 0)
         await self._copy(far, both, sources, here.get("free"), room)
         await self._plant(far, place, program)
-        await self._plant(far, f"inputs/{wanted.run}", inputs, alone=True)
         if environment:
             await self._plant(far, environment, needed)
         python = await self._environment(far, environment, place)
-        await self._begin(far, parcel, place, python)
+        await self._begin(far, parcel, inputs, place, python)
 
     async def _has_begun(self, far: Far, runs: object) -> bool:
         """Return whether an earlier connection ended after the trainer began, but before the answer.
@@ -231,8 +230,8 @@ class Start:
                 offset += len(block)
                 self.sent += len(block)
 
-    async def _plant(self, far: Far, root: str, files: Files, alone: bool = False) -> None:
-        missing = await far.ask(list[str], "plant", root=root, files=files, alone=alone)
+    async def _plant(self, far: Far, root: str, files: Files) -> None:
+        missing = await far.ask(list[str], "plant", root=root, files=files)
         if missing:
             names = list_offenders([shown(name) for name in missing])
             raise UserError(
@@ -275,13 +274,13 @@ class Start:
         if others:
             self.tell(f"warning: {far.remote.address()} has other versions: {', '.join(others)}")
 
-    async def _begin(self, far: Far, parcel: Parcel, program: str, python: str) -> None:
+    async def _begin(self, far: Far, parcel: Parcel, inputs: Files, program: str, python: str) -> None:
         run = self.wanted.run
         self._asked = True
         try:
             await asyncio.to_thread(self._note)
             await far.ask(
-                int, "begin", run=run, config=parcel.config.to_dict(), program=program, python=python,
+                int, "begin", run=run, config=parcel.config.to_dict(), files=inputs, program=program, python=python,
                 alongside=self.wanted.alongside,
             )  # fmt: skip
         except (Lost, Unreachable):  # it may have begun

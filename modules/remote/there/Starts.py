@@ -46,6 +46,14 @@ class Starts:
             self._own = None
 
     @contextmanager
+    def of_run(self, name: str) -> Iterator[None]:
+        """Make other starts of a run wait, so that its files are those of the start whose trainer begins."""
+        self._owned.folder(STARTS)
+        with self._owned.plain_file(f"{STARTS}/{name}.run").open("a+b") as handle:
+            wait_for_lock(handle)
+            yield
+
+    @contextmanager
     def held_back(self) -> Iterator[bool]:
         """Make new starts wait. Yields whether no other start is copying."""
         with self._alone():

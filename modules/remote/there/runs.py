@@ -43,18 +43,26 @@ def open_run(root: Path, name: object) -> RunDirectory:
     return run
 
 
+def check_startable(root: Path, name: str) -> None:
+    """Raise ``UserError`` unless this is the name of a run without a trainer."""
+    if not RUN_ID.fullmatch(name):
+        raise UserError(f"{shown(name)} is not the name of a run")
+    run = RunDirectory(Owned(root, local=True).path(f"{RUNS}/{name}"))
+    if is_live(run):
+        raise UserError(f"the run {name} is already running", hint=f"stop it first: train_remote.py send stop {name}")
+
+
 def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[str], alongside: bool) -> int:
     """Start a trainer that outlives the connection. Returns its process number.
 
     Args:
+        name: one that ``check_startable`` accepts.
         command: the interpreter and the script; config and folder of the run are appended.
         alongside: whether to start even if another run uses the device.
 
     Raises:
         UserError: another run uses the device, or this one is running.
     """
-    if not RUN_ID.fullmatch(name):
-        raise UserError(f"{shown(name)} is not the name of a run")
     run = RunDirectory(Owned(root, local=True).folder(f"{RUNS}/{name}"))
     line = [*command, "--config-path", str(run.config_path), "--run-dir", str(run.path)]
     with one_start_at_a_time():

@@ -20,9 +20,9 @@ from typing import Any
 from modules.remote.there import limits, runs
 from modules.remote.there.Starts import Starts
 from modules.remote.there.Store import Store
-from modules.util.errors import UserError
+from modules.util.errors import UserError, list_offenders
 from modules.util.jsonio import parse_json
-from modules.util.owned_files import Owned
+from modules.util.owned_files import Owned, shown
 
 SILENCE = 900.0
 """Seconds of silence after which the other side is considered gone."""
@@ -144,7 +144,7 @@ class FarSide:
     def plant(self, request: Request) -> list[str]:
         self.starts.announce()
         files = {name: (sha, size) for name, (sha, size) in request["files"].items()}
-        return self.store.plant(request["root"], files, bool(request.get("alone")))
+        return self.store.plant(request["root"], files)
 
     # --- starting ---
 
@@ -185,9 +185,18 @@ class FarSide:
         return {str(name): version for name, version in found.items()}
 
     def begin(self, request: Request) -> int:
+        """Put the files of a run in their place and start its trainer, unless another start was faster."""
         script = self.root / request["program"] / "scripts" / "train.py"
-        line = [request["python"], str(script)]
-        number = runs.begin(self.root, request["run"], request["config"], line, request["alongside"])
+        line, run = [request["python"], str(script)], str(request["run"])
+        files = {name: (sha, size) for name, (sha, size) in request["files"].items()}
+        runs.check_startable(self.root, run)
+        with self.starts.of_run(run):
+            runs.check_startable(self.root, run)
+            missing = self.store.plant(f"{runs.INPUTS}/{run}", files, alone=True)
+            if missing:
+                names = list_offenders([shown(name) for name in missing])
+                raise UserError(f"files were removed there while they were copied:\n{names}", hint="start again")
+            number = runs.begin(self.root, run, request["config"], line, request["alongside"])
         self.starts.end()
         return number
 
