@@ -3,9 +3,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 _WORDS = (
-    "Adam", "AdamW", "AdEMAMix", "AdaBelief", "ADOPT", "CAME", "CPU", "DDIM", "DPO", "DGPO", "EMA",
-    "GPU", "GRPO", "GSPO", "IPO", "JPG", "Karras", "Kohya", "LAMB", "LoHa", "LoKr", "LoRA", "OFT",
-    "BFloat", "CPS", "GDPO", "NFloat", "NFT", "PNG", "RMSprop", "SDE", "SGD", "SNR", "UniPC", "P2", "REX", "KL"
+    "AdaBelief", "Adam", "AdaMuon", "AdamW", "Adan", "AdEMAMix", "ADOPT", "AIDA", "BFloat", "CAME", "CPS", "CPU",
+    "DAdapt", "DDIM", "DGPO", "DPO", "EMA", "GDPO", "GPU", "GRPO", "GSPO", "IPO", "JPG", "Karras", "KL", "Kohya", "KTO",
+    "LAMB", "LARS", "Lion", "LoHa", "LoKr", "LoRA", "MAPO", "NFloat", "NFT", "OFT", "P2", "PNG", "REX", "RMSprop",
+    "SDE", "SGD", "SignSGD", "SNR", "UniPC",
 )  # fmt: skip
 _SPELLED = {word.upper(): word for word in _WORDS} | {"DPMPP": "DPM++"}
 """Words that are not written in lower case."""

@@ -56,6 +56,7 @@ def test_promised_names() -> None:
 
 
 def test_labels() -> None:
+    assert [m.label for m in enum_of("DPOObjective")] == ["Sigmoid", "IPO", "Hinge", "KTO", "MAPO"]
     assert enum_of("ModelType")("STABLE_DIFFUSION_15").label == "Stable Diffusion 1.5"
     assert enum_of("ModelType")("STABLE_DIFFUSION_21_BASE").label == "Stable Diffusion 2.1 base"
     assert enum_of("DPOExecutionMode")("FULL_CONCURRENT").label == "Full concurrent"
