@@ -143,8 +143,8 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         raise DataError(
             "images, captions, pairs or prompts have changed since the backup was made: the run cannot resume from it",
             field="concepts",
-            hint="restore the data, or start a new run from the saved model with lora_model_name. If nothing was changed, "
-            "the run began with a version of the program that holds back other pairs for validation",
+            hint="restore the data, or start a new run from the saved model with lora_model_name. If nothing was "
+            "changed, the run began with an older version of the program, which held back other pairs for validation",
         )
 
 
