@@ -335,11 +335,13 @@ class Processes:
         while True:
             if (lost := self._lost()) is not None:
                 raise lost
+            # it may also end just after the time has run out; its own error is raised by every later wait
+            ended = message.is_completed()
             try:
                 message.wait(ROUND)
                 return
             except RuntimeError as error:
-                if not message.is_completed():
+                if not ended:
                     continue
                 lost = self._launcher.look() if self._launcher is not None else None
                 if lost is None and self._watch is not None:
