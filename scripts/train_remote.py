@@ -23,7 +23,7 @@ import json
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -117,9 +117,9 @@ def load(options: argparse.Namespace) -> TrainConfig:
     return made
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
+def say(text: str) -> None:
     """Print text without terminal control characters, because much of it comes from another computer."""
-    print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), file=stream, flush=True)
+    print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 
 def ask(question: str) -> str | None:
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return VERBS[options.verb](options)
     except UserError as error:
-        say(f"error: {error}", sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if options.verb == "follow":

@@ -20,6 +20,7 @@ from modules.objective.preference import (
 from modules.objective.preference.base import PREFERENCE_LOSSES
 from modules.objective.preference.kto import class_weights, reference_point
 from modules.objective.scores import differentiate
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOObjective import DPOObjective
 
 finite = st.floats(-4.0, 0.0)
@@ -245,3 +246,9 @@ class TestPairScores:
 
 def test_the_config_offers_exactly_what_is_registered() -> None:
     assert {choice.value for choice in DPOObjective} == set(PREFERENCE_LOSSES.keys())
+
+
+@pytest.mark.parametrize("objective", DPOObjective)
+def test_the_description_of_dpo_says_which_objectives_have_a_reference(objective: DPOObjective) -> None:
+    config = TrainConfig.from_dict({"__version": 1, "rlhf_enabled": True, "rlhf_dpo_objective": objective.value})
+    assert config.rlhf_mode.spec.needs_reference(config) == get_preference_loss(objective).needs_reference

@@ -48,9 +48,7 @@ class Starts:
     @contextmanager
     def of_run(self, name: str) -> Iterator[None]:
         """Make other starts of a run wait, so that its files are those of the start whose trainer begins."""
-        self._owned.folder(STARTS)
-        with self._owned.plain_file(f"{STARTS}/{name}.run").open("a+b") as handle:
-            wait_for_lock(handle)
+        with self._alone(f"{name}.run"):
             yield
 
     @contextmanager
@@ -71,8 +69,8 @@ class Starts:
         return False
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, lock: str = _DOOR) -> Iterator[None]:
         self._owned.folder(STARTS)
-        with self._owned.plain_file(f"{STARTS}/{_DOOR}").open("a+b") as handle:
+        with self._owned.plain_file(f"{STARTS}/{lock}").open("a+b") as handle:
             wait_for_lock(handle)
             yield
