@@ -194,22 +194,26 @@ class FileActions:
 
     # -- presets ---------------------------------------------------------------------------------------------
 
-    def apply_preset(self, preset: Preset) -> None:
-        """Use a preset, asking first if there are unsaved changes other than those of the preset before it."""
+    def apply_preset(self, preset: Preset) -> bool:
+        """Use a preset, asking first if there are unsaved changes other than those of the preset before it.
+
+        Return whether it is used.
+        """
         state = self._ui.state
         try:
             config = self._presets.load(preset, state)
         except UserError as error:
             self._ui.error(error)
-            return
+            return False
         question = words.PRESET_QUESTION.format(name=preset.label)
         untouched = not state.typed() and state.config.to_dict() == self._of_preset
         if not untouched and not self._may_replace(words.PRESET_TITLE, question):
-            return
+            return False
         state.replace(config, words.UNDO_PRESET.format(name=preset.label))
         self._of_preset = state.config.to_dict()
         self._ui.status(words.PRESET_APPLIED.format(name=preset.label))
         self._changed()
+        return True
 
     def keep_preset(self) -> None:
         """Ask for a name and save the settings as a preset. A preset of that name is replaced only after a question."""

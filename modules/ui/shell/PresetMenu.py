@@ -26,7 +26,8 @@ class PresetMenu(ttk.Menubutton):
         parent: the bar that contains it.
         ui: shared objects of the window.
         presets: the available presets.
-        pick: called with the chosen preset; keep, remove: called for the last entries.
+        pick: called with the chosen preset, returns whether it is used.
+        keep, remove: called for the last entries.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class PresetMenu(ttk.Menubutton):
         parent: tk.Misc,
         ui: Ui,
         presets: PresetStore,
-        pick: Callable[[Preset], None],
+        pick: Callable[[Preset], bool],
         keep: Callable[[], None],
         remove: Callable[[], None],
     ) -> None:
@@ -94,6 +95,6 @@ class PresetMenu(ttk.Menubutton):
             )
 
     def _chosen(self, preset: Preset) -> None:
-        self.chosen = preset.label
-        self._show(preset.label)
-        self._pick(preset)
+        if self._pick(preset):
+            self.chosen = preset.label
+            self._show(preset.label)

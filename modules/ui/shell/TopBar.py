@@ -25,7 +25,8 @@ class TopBar(ttk.Frame):
         ui: shared objects of the window.
         actions: actions of its buttons and menu.
         presets: presets of the picker.
-        pick: called with the chosen preset; keep, remove: called for the picker's last entries.
+        pick: called with the chosen preset, returns whether it is used.
+        keep, remove: called for the picker's last entries.
         recent: the config files opened last; open_recent: called with one of them.
     """
 
@@ -35,7 +36,7 @@ class TopBar(ttk.Frame):
         ui: Ui,
         actions: Actions,
         presets: PresetStore,
-        pick: Callable[[Preset], None],
+        pick: Callable[[Preset], bool],
         keep: Callable[[], None],
         remove: Callable[[], None],
         recent: Callable[[], list[str]],

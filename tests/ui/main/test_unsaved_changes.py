@@ -31,7 +31,13 @@ def test_unsaved_changes_are_replaced_by_a_file_only_after_a_question(
     hands.fill("epochs", "33")
     hands.answer(answer)
     if way == "preset":
-        files.apply_preset(next(one for one in hands.window.presets.presets() if one.label == "other"))
+        picker = hands.window.top_bar.preset
+        hands.focus(picker)
+        hands.keys("<Down>")
+        hands.wait(picker.menu.winfo_viewable, "the menu does not open")
+        for key in ("<Down>", "<Return>"):
+            picker.menu.event_generate(key)
+            hands.rest()
     elif way == "drop":
         hands.window._dropped([other])
     else:
@@ -42,6 +48,8 @@ def test_unsaved_changes_are_replaced_by_a_file_only_after_a_question(
     expected = 33 if answer == "Cancel" else 21
     hands.wait(lambda: hands.window.state_.config.epochs == expected, "the answer has no effect")
     assert load_config(mine).epochs == (33 if answer == "Save" else 5)
+    if way == "preset":
+        assert hands.window.top_bar.preset.chosen == ("" if answer == "Cancel" else "other")
 
 
 def test_saving_the_changes_before_the_same_file_is_opened_again_keeps_them(hands: Hands, tmp_path: Path) -> None:
