@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import hmac
 import json
 import logging
@@ -64,7 +65,7 @@ WAITING = 8
 CONNECTIONS = 64
 """Connections held at once; the oldest one without a complete request is closed for a new one."""
 HEAD_SECONDS = 5.0
-"""Time limit in seconds for a connection to send the head of a request."""
+"""Time limit in seconds for a connection to begin its encryption, and then to send the head of a request."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ class PatientProtocol(H11Protocol):
 
 
 class AnnouncingServer(uvicorn.Server):
-    """Prints its address once it listens.
+    """Prints its address once it listens. A connection that does not begin its encryption is closed soon, because
+    ``PatientProtocol`` sees only those that did.
 
     Args:
         announcement: the line to print.
@@ -170,6 +172,10 @@ class AnnouncingServer(uvicorn.Server):
         self._announcement = announcement
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is not None:
+            loop = asyncio.get_running_loop()
+            patient = functools.partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
+            loop.create_server = patient  # type: ignore[method-assign]
         await super().startup(sockets)
         if self.started:
             print(self._announcement, flush=True)
@@ -379,6 +385,7 @@ def serve(options: argparse.Namespace) -> None:
         host=options.host,
         port=options.port,
         http=PatientProtocol,
+        loop="asyncio",
         timeout_keep_alive=5,
         server_header=False,
         log_level="warning",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import http.client
 import io
+import ipaddress
 import json
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -18,6 +21,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -352,6 +358,48 @@ def test_a_head_that_never_ends_is_hung_up_on(address):
         client.settimeout(60)
         with suppress(ConnectionResetError):
             assert client.recv(1000) == b""
+
+
+def certificate(folder):
+    """A certificate of this computer, and its key, as PEM files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    paths[0].write_bytes(made.public_bytes(pem))
+    paths[1].write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+    return paths
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the number of open files is limited in another way")
+def test_connections_that_never_begin_to_encrypt_keep_nobody_out_for_long(tmp_path):
+    proof, key = certificate(tmp_path)
+    few = "import resource as r, runpy, sys; r.setrlimit(r.RLIMIT_NOFILE, (150, 150)); sys.argv = sys.argv[1:]; "
+    process = subprocess.Popen(
+        [sys.executable, "-c", few + "runpy.run_path(sys.argv[0], run_name='__main__')", "scripts/reward_server.py",
+         "--reward", "brightness", "--port", "0", "--certificate", str(proof), "--key", str(key)],
+        cwd=ROOT, env={k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE} | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        server = json.loads(process.stdout.readline())["url"].removeprefix("https://")
+        trusted = ssl.create_default_context(cafile=proof)
+        with idle_clients(server, 200, b""):
+            good = http.client.HTTPSConnection(server, timeout=10, context=trusted)
+            good.request("GET", "/health")
+            assert good.getresponse().status == 200
+            good.close()
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 def test_a_length_of_thousands_of_digits_is_too_large(address):
