@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,41 @@ def test_a_broken_answer_is_a_message_that_cannot_control_the_terminal(
             http.HttpClient("A1111", f"http://127.0.0.1:{listener.getsockname()[1]}").get("image")
         thread.join()
     assert raised.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    ],
+    ids=["body", "head", "pieces"],
+)
+def test_an_answer_that_arrives_byte_by_byte_ends(
+    begun: bytes, piece: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "READ_TRIES", 1)
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sent: list[int] = []
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(begun)
+                for number in range(60):
+                    time.sleep(0.1)
+                    connection.sendall(piece)
+                    sent.append(number)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UserError, match="A1111"):
+            http.HttpClient("A1111", f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.5).get("image")
+        thread.join()
+    assert len(sent) < 40
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://192.168..5:7860", f"http://{'a' * 70}.local", "http://h:x"])
