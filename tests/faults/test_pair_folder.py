@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.session import CurationSession
-from modules.curation.store import CurationStore
+from modules.curation.store import STORE_NAME, CurationStore
 from modules.util.dpo_curation_util import export_single_pair
 from modules.util.errors import DataError, UserError
+from modules.util.files.EventLog import peek
 from scripts import curate
 from tests.faults.pair_folders import change_manifest, contents, entry, make_pairs, put_row, write_images
 from tests.guard import Guard
@@ -42,6 +45,35 @@ def worked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, 
     capsys.readouterr()
     assert curate.main([str(a) for a in arguments]) == 0, capsys.readouterr().err
     return dict(json.loads(capsys.readouterr().out))
+
+
+# -- databases that do something -----------------------------------------------------------------------------
+
+_FOREVER = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"DROP TABLE pairs; CREATE VIEW pairs AS {_FOREVER} SELECT x pair_id, x entry, x seq FROM c WHERE x < 0",
+        "CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END",
+        "ALTER TABLE events ADD COLUMN more TEXT AS (hex(zeroblob(300000000)))",
+        "CREATE VIRTUAL TABLE words USING fts5(word)",
+    ],
+    ids=["a view", "a trigger", "a computed column", "a virtual table"],
+)
+@pytest.mark.parametrize("verb", ["stats", "review", "finalize"])
+def test_a_database_that_computes_is_refused_and_stays(
+    script: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    with closing(sqlite3.connect(out / STORE_NAME)) as database:
+        database.executescript(script)
+    before = contents(out)
+    assert "more than tables" in refused(capsys, verb, out)
+    assert contents(out) == before
+    with pytest.raises(UserError, match="more than tables"):
+        peek(out / STORE_NAME, "SELECT entry FROM pairs")
 
 
 # -- temporary files of others -------------------------------------------------------------------------------

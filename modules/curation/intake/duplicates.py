@@ -189,6 +189,7 @@ def _connect(path: str) -> sqlite3.Connection:
         path, timeout=1.0, isolation_level=None, check_same_thread=False, factory=Database
     )
     try:
+        database.check_plain()
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")
         if database.execute("PRAGMA user_version").fetchone()[0] != _FINGERPRINT_VERSION:

@@ -53,6 +53,7 @@ class FactsFile:
         where = f" WHERE {condition}" if condition else ""
         try:
             with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection:
+                connection.check_plain()
                 known = "SELECT 1 FROM sqlite_master WHERE name = ?"
                 # a file of an earlier version has another table with fewer facts
                 if connection.execute(known, (self._table,)).fetchone():
@@ -84,6 +85,7 @@ class FactsFile:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection, connection:
+                connection.check_plain()
                 connection.execute(schema)
                 connection.executemany(
                     f"INSERT OR REPLACE INTO {self._table} ({self._names}) VALUES ({places})", rows

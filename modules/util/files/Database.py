@@ -1,4 +1,4 @@
-"""A SQLite database that reports any damage as a SQLite error."""
+"""A SQLite database that reports any damage as a SQLite error, and can be asked whether it holds only data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_ANYTHING_ELSE = """
+SELECT one.name FROM sqlite_master AS one
+WHERE one.sql NOT LIKE 'CREATE TABLE %' AND one.sql NOT LIKE 'CREATE INDEX %'
+AND one.sql NOT LIKE 'CREATE UNIQUE INDEX %'
+OR EXISTS (SELECT 1 FROM pragma_table_xinfo(one.name) WHERE hidden != 0) LIMIT 1
+"""
+
 
 class Database(sqlite3.Connection):
     """For ``sqlite3.connect(..., factory=Database)``.
@@ -14,6 +21,17 @@ class Database(sqlite3.Connection):
     Python decodes SQLite's messages. For a damaged file, these may quote bytes that are not text, and Python
     then raises a ``UnicodeDecodeError`` that does not mention a database.
     """
+
+    def check_plain(self) -> None:
+        """Check that nothing in a file from elsewhere computes anything: a view can go on forever, a trigger can delete
+        what is saved, and a computed column can fill the memory.
+
+        Raises:
+            sqlite3.DatabaseError: it holds something other than tables and indices, or it is damaged.
+        """
+        found = self.execute(_ANYTHING_ELSE).fetchone()
+        if found:
+            raise sqlite3.DatabaseError(f"it holds more than tables of data: {ascii(found[0])[:60]}")
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         """As in ``sqlite3.Connection``.

@@ -109,6 +109,7 @@ class EventLog:
         path = self.output_dir / self.FILE
         try:
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)
+            db.check_plain()
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA trusted_schema=OFF")
@@ -321,6 +322,7 @@ def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, factory=Database)
         ) as db:
+            db.check_plain()
             return db.execute(query).fetchall()
     except sqlite3.DatabaseError as error:
         raise UserError(f"{path} cannot be read: {error}", hint="is it damaged?") from error
