@@ -313,8 +313,10 @@ def main(argv: list[str] | None = None) -> int:
     }
 
     def work() -> None:
-        from scripts.demo.plan import threads
+        from scripts.demo.plan import check_new, threads
 
+        if options.what in ("data", "vae", "model"):
+            check_new(out, "training" if options.what == "model" else "")
         if options.what != "data":
             import torch
 

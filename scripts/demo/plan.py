@@ -96,8 +96,20 @@ class Journey:
             raise DataError(
                 f"there is no model in {self.model}", "--model", "scripts/make_demo.py model trains one"
             )
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise DataError(f"{self.out} is not empty", "--out", "choose a new folder")
+        check_new(self.out)
+
+
+def check_new(out: Path, begun: str = "") -> None:
+    """Check that nothing in a folder for results would be replaced.
+
+    Args:
+        begun: name that a folder may hold alone, because an earlier attempt has begun there; empty for none.
+
+    Raises:
+        DataError: it holds anything else, or is a file.
+    """
+    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {begun}):
+        raise DataError(f"{out} is not empty", "--out", "choose a new folder")
 
 
 def threads() -> int:

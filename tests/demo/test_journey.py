@@ -79,6 +79,21 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("what", ["data", "vae", "model"])
+def test_nothing_is_written_into_a_folder_that_holds_something(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, full = tmp_path / "mine.png", tmp_path / "full"
+    mine.write_text("mine", encoding="utf-8")
+    full.mkdir()
+    (full / "00000.png").symlink_to(mine)
+    (full / "config.json").write_text("mine", encoding="utf-8")
+    assert main([what, "--out", str(full)]) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert sorted(path.name for path in full.iterdir()) == ["00000.png", "config.json"]
+    assert {path.read_text(encoding="utf-8") for path in (mine, full / "config.json")} == {"mine"}
+
+
 def test_win_rate_counts_equals_half() -> None:
     assert win_rate([1.0, 0.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.4]) == pytest.approx(0.625)
 
