@@ -23,7 +23,7 @@ class Database(sqlite3.Connection):
     """
 
     def check_plain(self) -> None:
-        """Check that nothing in a file from elsewhere computes anything: a view can go on forever, a trigger can delete
+        """Check that nothing in a file from elsewhere computes anything: a view can have endless rows, a trigger can delete
         what is saved, and a computed column can fill the memory.
 
         Raises:

@@ -28,7 +28,7 @@ class CheckedResponse(http.client.HTTPResponse):
 
 
 class _Ending(io.RawIOBase):
-    """What a socket receives within its timeout.
+    """The bytes that a socket receives within its timeout.
 
     Args:
         stream: the unbuffered stream of the socket.
