@@ -323,11 +323,12 @@ class Owned:
             before = None if private else folder.mode(last)
             kept = None if before is None or not stat.S_ISREG(before) else stat.S_IMODE(before) & 0o777 | 0o600
             temporary, handle = folder.create(0o600 if private else 0o666 if kept is None else kept)
+            rights = stat.S_IMODE(os.fstat(handle).st_mode) if kept is None else kept
             try:
                 with announced("write", folder.path / last):
                     yield folder.path / temporary
-                if kept is not None:
-                    folder.permit(temporary, kept)
+                # some libraries replace the file by one that only its owner may read
+                folder.permit(temporary, rights)
                 folder.fsync(temporary)
                 self._check_place_of_file(folder, last, name)
                 if os.name == "nt":

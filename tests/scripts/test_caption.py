@@ -369,6 +369,15 @@ def test_appending_twice_and_captions_that_are_not_utf8(tmp_path: Path, images: 
     assert not (images / "2_source.txt").exists() and not (images / "2_source.2.txt").exists()
 
 
+def test_a_caption_that_is_only_a_byte_order_mark_is_empty(tmp_path: Path, images: Path) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    for number in range(4):
+        Image.new("RGB", (8, 8), RED).save(images / f"{number}.png")
+        (images / f"{number}.txt").write_bytes("\ufeff".encode())
+    assert call("tag", "--model", tagger, images) == 0
+    assert texts(images) == dict.fromkeys("0123", "red background, 1girl")
+
+
 @pytest.mark.parametrize("moment", ["modeling_utils.PreTrainedModel.to", "generation.GenerationMixin.generate"])
 def test_a_card_that_is_too_small_is_what_is_told(
     moment: str, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -633,6 +633,18 @@ def test_counts_of_a_known_folder(folder: Path, capsys: pytest.CaptureFixture[st
     assert "captions missing: 1: broken.png" in capsys.readouterr().out
 
 
+def test_captions_of_several_lines_and_with_a_byte_order_mark_are_counted_as_training_reads_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(7).save(folder / "empty.png")
+    (folder / "empty.txt").write_text("\ufeff \n", encoding="utf-8")
+    (folder / "cat 2.txt").write_bytes("\ufeffa cat, red\r\na cat, sits\r\n".encode())
+    assert call("stats", folder, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tags"] == {"a cat": 2, "blue": 1, "red": 1, "sits": 1}
+    assert found["captions_empty"] == ["empty.png"] and not found["captions_missing"]
+
+
 def test_a_missing_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("stats",), ("rename", "--pattern", "{number}"), ("undo",), ("rewrite", "--turn")):
         assert call(words[0], tmp_path / "gone", *words[1:]) == 2

@@ -145,7 +145,7 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
     if not target.is_file():
         return f"{target.name} is not a file"
     try:
-        before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8").strip()
+        before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         return "" if wanted.mode is Mode.REPLACE else f"{target.name} is not UTF-8"
     except DataError as error:
@@ -185,7 +185,7 @@ def _made(text: str, wanted: Wanted) -> str:
 def _whole(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
     target = root / (image.caption() or f"{image.stem}.txt")
     appends = wanted.mode is Mode.APPEND and target.is_file()
-    before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8").strip() if appends else ""
+    before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8-sig").strip() if appends else ""
     made = _made(text, wanted)
     return f"{before}, {made}" if before else made
 

@@ -96,7 +96,7 @@ def caption_text(root: Path, image: DataImage) -> str | None:
     name = image.caption()
     if name is None:
         return None
-    return read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8", "replace")
+    return read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8-sig", "replace")
 
 
 def check_utf8(names: Iterable[str]) -> None:

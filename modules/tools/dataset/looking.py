@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from modules.curation.intake.duplicates import Fingerprint, equal_files, fingerprint, near_fingerprints
 from modules.curation.intake.image_size import image_size
 from modules.tools.dataset.files import DataImage, caption_text, links_to, sources_of_edits
+from modules.tools.dataset.tags import tags_of
 from modules.tools.Journal import Journal
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.errors import DataError
@@ -110,7 +111,7 @@ def statistics(root: Path, images: list[DataImage], resolution: int, progress: T
         elif not text.strip():
             empty.append(image.name)
         else:
-            tags.update({tag.strip() for tag in text.split(",") if 0 < len(tag.strip()) <= LONG_TAG})
+            tags.update(tag for tag in tags_of(text) if len(tag) <= LONG_TAG)
     return {
         "images": len(images),
         "masks": sum(len(image.masks) for image in images),

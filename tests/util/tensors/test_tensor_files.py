@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,25 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from modules.util.owned_files import Owned
 from modules.util.tensors.tensor_files import write_safetensors, write_torch
 from tests.trainer.builders import small_files_only
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the system has no such rights")
+def test_saved_tensors_may_be_read_by_whom_the_system_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        for name, private, rights in (("new", False, 0o640), ("secret", True, 0o600)):
+            with Owned(tmp_path).write(name, private=private) as path:
+                write_safetensors({"a": torch.zeros(2)}, path)
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == rights
+        (tmp_path / "new").chmod(0o664)
+        with Owned(tmp_path).write("new") as path:
+            write_safetensors({"a": torch.zeros(2)}, path)
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_safetensors_come_back_with_their_metadata(tmp_path: Path) -> None:
