@@ -15,6 +15,7 @@ import torch
 from modules.model.gguf_file import read_gguf
 from modules.util.display import counted
 from modules.util.errors import UserError, first_line
+from modules.util.jsonio import parse_json
 from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
@@ -36,7 +37,11 @@ FOUR_BITS = {
 }
 """Last name components that only 4-bit weights have, and by which library they were made."""
 DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
-_SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant")
+_FORMAT, _FORMATS = "comfy_quant", "_quantization_metadata"
+"""Names of ComfyUI's notes about formats: a tensor with JSON for each layer, or an entry of the metadata for all."""
+_SCALED = ("float8_", "int8_")
+"""Beginnings of its formats in which a weight is only divided by its scale."""
+_SILENT = ("scaled_fp8", "scale_input", "input_scale", _FORMAT)
 
 
 class WeightFile(ABC):
@@ -59,6 +64,7 @@ class WeightFile(ABC):
                 )
         for name in names:
             self._check_scale(name)
+        self._check_formats([name for name, leaf in leaves.items() if leaf == _FORMAT])
         silent = {name for name, leaf in leaves.items() if leaf in _SILENT} | set(map(self._scale, names))
         self.shapes = {name: shape for name, shape in names.items() if name not in silent}
 
@@ -72,6 +78,30 @@ class WeightFile(ABC):
         scale = self._scale(name)
         if scale:
             _refuse_blocks(self.path, self._stored[name], scale, self._stored[scale])
+
+    def _check_formats(self, tensors: Sequence[str]) -> None:
+        """Raise ``UserError`` if weights are stored in a way that a scale alone does not undo.
+
+        Args:
+            tensors: those that say it, each for one layer.
+        """
+        said = {name: bytes(self._lazy(name).read().to(torch.uint8).flatten().tolist()) for name in tensors}
+        found = {
+            name.rpartition(".")[0]: parse_json(text, f"description {name} in {self.path}")
+            for name, text in said.items()
+        }
+        whole = parse_json(self.metadata.get(_FORMATS, "{}"), f"metadata {_FORMATS} of {self.path}")
+        layers = whole.get("layers") if isinstance(whole, Mapping) else None
+        found |= layers if isinstance(layers, Mapping) else {}
+        for layer, facts in found.items():
+            kind = facts.get("format") if isinstance(facts, Mapping) else facts
+            rotated = isinstance(facts, Mapping) and bool(facts.get("convrot"))
+            if rotated or not str(kind).startswith(_SCALED):
+                how = f"{kind}, rotated (convrot)" if rotated else str(kind)
+                raise UserError(
+                    f"{self.path}: {layer} is stored in the format {how}, which is not supported",
+                    hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
+                )
 
     def scaled_by(self, name: str, other: WeightFile, scale: str) -> LazyTensor:
         """A tensor times a scale in another file.
@@ -118,10 +148,11 @@ class WeightFile(ABC):
 
 def _refuse_blocks(path: Path, shape: Sequence[int], scale: str, numbers: Sequence[int]) -> None:
     rows, count = (shape or (1,))[0], math.prod(numbers)
-    if count not in (1, rows):
+    # there may be as many blocks as rows
+    if count != 1 and (count != rows or rows not in numbers):
         raise UserError(
-            f"{path}: {scale} has {count} numbers for {counted(rows, 'row')}, so its weights are kept in blocks "
-            "(as mxfp8 does), which is not supported",
+            f"{path}: {scale}, of the shape {tuple(numbers)}, has {count} numbers for {counted(rows, 'row')}, so its "
+            "weights are kept in blocks (as mxfp8 does), which is not supported",
             hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
         )
 

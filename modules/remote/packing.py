@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -133,13 +133,14 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
     files: dict[str, Path] = {}
     faults: list[UserError] = []
     given = dict(there)
+    tokenizers = [part.place for part in made.model_type.spec.of_kind("tokenizer")]
     faults += _bound_to_this_computer(made, there)
     for number, place in enumerate(list(places_of_files(made))):
         if place.path in given:
             place.set(given.pop(place.path))
         elif place.used and place.name not in NOT_READ:
             try:
-                _take(place, root / "inputs" / run, f"{number}", files)
+                _take(place, root / "inputs" / run, f"{number}", files, tokenizers)
             except UserError as error:
                 if _is_read(made, place):
                     faults.append(error)
@@ -204,7 +205,9 @@ def _full_paths(concept: ConceptConfig, setting: str) -> list[UserError]:
     ]
 
 
-def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path]) -> None:
+def _take(
+    place: Place, inputs: PurePosixPath, number: str, files: dict[str, Path], tokenizers: Sequence[str]
+) -> None:
     if place.name in OPTIONAL and not names_tag_file(place.value):
         return
     source = user_path(place.value, place.path)
@@ -220,6 +223,12 @@ def _take(place: Place, inputs: PurePosixPath, number: str, files: dict[str, Pat
             files.update((f"{number}/{name}", path) for name, path in _edited(source, place.path))
         elif place.name == SOURCE:
             files.update((f"{number}/{path.name}", path) for path in further_sources(source))
+        elif place.widget == "model":
+            # a model's file is read with its configs and tokenizers, which are in folders next to it
+            for folder in (f"{source.name}.config", *tokenizers):
+                if (source.parent / folder).is_dir():
+                    below = files_below(source.parent / folder, True)
+                    files.update((f"{number}/{folder}/{name}", path) for name, path in below)
     else:
         owner = place.owner
         deep = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -159,6 +160,39 @@ def test_scales_that_do_not_fit_and_four_bits(tmp_path: Path) -> None:
         save_file({**packed, **extra}, path)
         with pytest.raises(UserError, match=said):
             tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 8}, "int8_tensorwise, rotated"),
+        ({"format": "asym_w4a8_int8"}, "asym_w4a8_int8"),
+    ],
+)
+@pytest.mark.parametrize("whole_file", [False, True])
+def test_weights_that_a_scale_does_not_restore_are_refused(
+    facts: dict[str, object], said: str, whole_file: bool, tmp_path: Path
+) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors")
+    packed, _ = eight_bits(load_file(path), "weight_scale", rows=True)
+    layer = next(name for name in packed if name.endswith("weight_scale")).removesuffix(".weight_scale")
+    if whole_file:
+        save_file(packed, path, {"_quantization_metadata": json.dumps({"layers": {layer: facts}})})
+    else:
+        mark = torch.tensor(list(json.dumps(facts).encode()), dtype=torch.uint8)
+        save_file({**packed, f"{layer}.comfy_quant": mark}, path)
+    with pytest.raises(UserError, match=f"{layer} is stored in the format {said}"):
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
+
+
+def test_scales_of_as_many_blocks_as_rows_are_refused(tmp_path: Path) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors")
+    packed, _ = eight_bits(load_file(path), "weight_scale")
+    name = next(name for name in packed if name.endswith("weight_scale"))
+    rows = packed[name.removesuffix("_scale")].shape[0]
+    save_file({**packed, name: torch.ones(2, rows // 2)}, path)
+    with pytest.raises(UserError, match="kept in blocks"):
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
 
 
 def test_plain_8_bits_in_a_model_of_the_first_generation(folders: dict[str, Path], tmp_path: Path) -> None:

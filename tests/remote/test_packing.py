@@ -37,3 +37,16 @@ def test_a_file_of_a_concept_may_be_missing_if_the_run_does_not_read_it(tmp_path
     with pytest.raises(UserError) as caught:
         pack(config, "/far", "run-1", {})
     assert caught.value.field == refused
+
+
+def test_configs_and_tokenizers_next_to_a_model_file_are_packed_with_it(tmp_path, remote):
+    config = load_config(write_light(tmp_path, remote))
+    model = Path(config.base_model_name)
+    for name in ("model.safetensors.config/scheduler/scheduler_config.json", "tokenizer/vocab.json", "images/b.png"):
+        (model.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (model.parent / name).write_text("{}")
+    made = pack(config, "/far", "run-1", {})
+    folder = Path(made.config.base_model_name).relative_to("/far/inputs/run-1").parent
+    assert {str(Path(name).relative_to(folder)) for name in made.files if name.startswith(f"{folder}/")} == {
+        model.name, "model.safetensors.config/scheduler/scheduler_config.json", "tokenizer/vocab.json",
+    }  # fmt: skip
