@@ -195,6 +195,13 @@ def test_what_needs_a_reference_is_shown_where_there_is_one(path: str, modes: tu
         assert _shown(path, config) == (mode in modes), mode
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kl_is_shown_in_modes_that_take_one(mode: str) -> None:
+    config = TrainConfig.from_dict({"__version": 1, "rlhf_enabled": True, "rlhf_mode": mode, "rlhf_kl_beta": 0.1})
+    for path in ("rlhf_kl_beta", "rlhf_kl_type"):
+        assert _shown(path, config) == (mode not in ("DPO", "ONLINE_DPO")), path
+
+
 def test_alternatives_are_named_in_words_and_in_the_reason() -> None:
     rule = "rlhf_enabled,!rlhf_mode=DPO or !rlhf_dpo_objective=MAPO"
     known = {s.path: s for s in iter_settings(TrainConfig)}
