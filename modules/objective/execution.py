@@ -114,7 +114,7 @@ class Step:
         chosen_BD, rejected_BD = errors
         if chosen_BD is None or rejected_BD is None:
             raise RuntimeError("the scorer gave no errors although the safeguard is on")
-        share_B = rejected_share(chosen_BD, rejected_BD, self.safeguard_mu)
+        share_B = rejected_share(chosen_BD, rejected_BD, self.safeguard_mu, gradient)
         rejected_B = gradient.rejected_B * share_B.to(gradient.rejected_B)
         return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 

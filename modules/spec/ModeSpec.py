@@ -98,7 +98,8 @@ class ModeSpec:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Groups of settings implied by the kind of mode."""
-        return ("online", self.paradigm) if self.online else ("offline",)
+        kinds = ("online", self.paradigm) if self.online else ("offline",)
+        return (*kinds, "kl") if self.takes_kl else kinds
 
     def shows(self, rows: str) -> bool:
         """Return whether a group of settings is shown for the mode, and acts."""

@@ -56,6 +56,40 @@ def test_the_chosen_error_never_grows_to_first_order(
     assert progress >= mu * float(own.square().sum()) - 1e-9
 
 
+@pytest.mark.parametrize("mu", [0.0, 0.2])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids="-".join)
+@pytest.mark.parametrize("name", ["MAPO", "KTO"])
+def test_losses_that_weigh_the_sides_differently_are_weakened_as_little_as_needed(
+    name: str, schedule: tuple[str, str], mu: float
+) -> None:
+    """The output's own progress towards the chosen target is exactly the share of it that is kept."""
+    options = {
+        "MAPO": ObjectiveOptions(beta=0.5, mapo_weight=200.0),
+        "KTO": ObjectiveOptions(beta=1.5, reference_point=0.3, class_weights=(0.2, 0.8)),
+    }[name]
+    net = ToyNet()
+    reference, scorer = ToyReference(net, existing=True), correlated_pairs(net, 3)
+    anchors = None
+    if get_preference_loss(name).needs_reference:
+        with torch.no_grad(), reference():
+            anchors = (scorer("chosen").score_B, scorer("rejected").score_B)
+    with torch.no_grad():
+        own_BD, other_BD = scorer("chosen").error_BD, scorer("rejected").error_BD
+    assert own_BD is not None and other_BD is not None
+    scores = [scorer(side).score_B.detach().requires_grad_() for side in ("chosen", "rejected")]
+    loss_B = get_preference_loss(name)(PairScores(*scores, *(anchors or ())), options).loss_B
+    pull_B, push_B = (gradient.abs() for gradient in torch.autograd.grad(loss_B.sum(), scores))
+    out = execution.run(
+        *schedule, scorer, reference, get_preference_loss(name), options, parameters=net.trained(), safeguard_mu=mu
+    )
+    assert out.safeguard_B is not None and bool((out.safeguard_B < 1).any()), "the case must need the safeguard"
+    alone_B = pull_B * own_BD.square().sum(1)
+    kept_B = alone_B - out.safeguard_B * push_B * (own_BD * other_BD).sum(1)
+    weakened_B = out.safeguard_B < 1
+    assert torch.allclose(kept_B[weakened_B], mu * alone_B[weakened_B], atol=1e-12)
+    assert bool((kept_B >= mu * alone_B - 1e-12).all())
+
+
 def written_out(scorer: ToyScorer, reference: ToyReference, mu: float) -> torch.Tensor:
     """A loss whose autograd gradient is the safeguarded one, independent of the schedules."""
     with torch.no_grad(), reference():

@@ -107,6 +107,10 @@ class RlhfPage(FormPage):
         shown = config.rlhf_enabled
         self.paper.configure(text=_usual(config) if config.trains_pairs else "")
         note = words.MEMORY[config.rlhf_dpo_execution_mode]
+        if config.rlhf_dpo_execution_mode is DPOExecutionMode.POLICY_CONCURRENT and (
+            not config.rlhf_mode.spec.needs_reference(config)
+        ):
+            note = words.POLICY_WITHOUT_REFERENCE
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
             config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD
         ):

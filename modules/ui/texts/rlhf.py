@@ -37,6 +37,10 @@ MEMORY = {
         "One image at a time: needs the memory of an ordinary LoRA step. About 10 % slower than FULL_CONCURRENT."
     ),
 }
+POLICY_WITHOUT_REFERENCE = (
+    "The trained model processes one image after the other and keeps the activations of both. Without a reference, "
+    "this saves no memory."
+)
 THREE_FORWARD = " THREE_FORWARD needs one more forward pass."
 
 # what is trained

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -212,12 +212,14 @@ def _limits(field: FieldInfo) -> Limits:
 
 
 _CONDITION = re.compile(r"(!?)(\.?[a-z_0-9.]+)(?:=(.+))?")
+_Condition = tuple[bool, str, str | None]
+"""Whether it is negated, the name of the setting, and its wanted values."""
 
 
 def _absolute(rule: str, prefix: str) -> str:
     """Turn conditions on fields of the same object (``.train``) into conditions on full names."""
     parts = (part.strip() for part in rule.split(",")) if rule else ()
-    return ",".join(re.sub(r"^(!?)\.", rf"\g<1>{prefix}", part) for part in parts)
+    return ",".join(re.sub(r"(^| or )(!?)\.", rf"\g<1>\g<2>{prefix}", part) for part in parts)
 
 
 def _both(*rules: str) -> str:
@@ -228,7 +230,8 @@ def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
     """Return whether a field with visibility ``rule`` is shown.
 
     Args:
-        rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``.
+        rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``, or several of
+            these with `` or `` between them, one of which is enough.
         value_of: the current value (or choice, as text) at a path.
     """
     return not unmet(rule, value_of)
@@ -236,15 +239,25 @@ def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
 
 def unmet(rule: str, value_of: Callable[[str], Any]) -> list[str]:
     """The settings whose values hide a field with visibility ``rule``. Arguments as for ``is_visible``."""
-    return [name for negated, name, wanted in _conditions(rule) if _holds(value_of(name), wanted) is negated]
+    return [
+        name
+        for either in _conditions(rule)
+        if all(_holds(value_of(name), wanted) is negated for negated, name, wanted in either)
+        for _, name, _ in either
+    ]
 
 
 def visibility_in_words(rule: str, settings: Mapping[str, Setting]) -> str:
     """A visibility rule with the titles and labels that a person sees, such as ``TensorBoard is on``."""
-    return " and ".join(
+    return " and ".join(_alternatives_in_words(either, settings) for either in _conditions(rule))
+
+
+def _alternatives_in_words(either: Sequence[_Condition], settings: Mapping[str, Setting]) -> str:
+    said = " or ".join(
         f"{settings[name].title} {_condition_in_words(settings[name], negated, wanted)}"
-        for negated, name, wanted in _conditions(rule)
+        for negated, name, wanted in either
     )
+    return f"({said})" if len(either) > 1 else said
 
 
 def _condition_in_words(setting: Setting, negated: bool, wanted: str | None) -> str:
@@ -259,14 +272,16 @@ def _condition_in_words(setting: Setting, negated: bool, wanted: str | None) -> 
     return "is not set" if negated else "is set"
 
 
-def _conditions(rule: str) -> list[tuple[bool, str, str | None]]:
-    found = []
-    for part in rule.split(",") if rule else ():
-        match = _CONDITION.fullmatch(part.strip())
-        if match is None:
-            raise ValueError(f"{rule!r} is not a visibility rule")
-        found.append((bool(match[1]), match[2], match[3]))
-    return found
+def _conditions(rule: str) -> list[list[_Condition]]:
+    """The conditions that must all hold, each as its alternatives."""
+    return [[_condition(one, rule) for one in part.split(" or ")] for part in (rule.split(",") if rule else ())]
+
+
+def _condition(text: str, rule: str) -> _Condition:
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{rule!r} is not a visibility rule")
+    return bool(match[1]), match[2], match[3]
 
 
 def _holds(value: Any, wanted: str | None) -> bool:

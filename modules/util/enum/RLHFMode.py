@@ -37,7 +37,7 @@ def shown_for(rows: str, without: str = "") -> str:
     """A visibility rule for settings that act only in some modes.
 
     Args:
-        rows: ``offline``, ``online``, ``coupled``, ``decoupled``, or a group named in ``ModeSpec.rows``.
+        rows: ``offline``, ``online``, ``coupled``, ``decoupled``, ``kl``, or a group named in ``ModeSpec.rows``.
         without: another of these, whose modes are left out.
 
     Raises:

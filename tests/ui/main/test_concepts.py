@@ -212,6 +212,11 @@ def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> Non
     told = str(page.kind.cget("text"))
     assert "mine.safetensors" in told and "no reference" in told and "frozen" not in told
     assert str(page.paper.cget("text")) == "Usual for MAPO: beta 10 to 50"
+    hands.window.state_.set_value("rlhf_dpo_execution_mode", "POLICY_CONCURRENT")
+    assert "the reference processes" not in str(page.memory.cget("text"))
+    assert not {"rlhf_dpo_reference_cache", "rlhf_dpo_anchor_weight", "rlhf_norm_guard"} & {
+        path for path, row in page.form.rows.items() if row.shown
+    }
     hands.window.state_.set_value("rlhf_mode", "NFT")
     assert not str(page.paper.cget("text"))
     hands.window.state_.set_value("rlhf_mode", "DPO")

@@ -19,7 +19,7 @@ CARDS = {
     "GRPO": {"Policy loss"},
     "GSPO": {"Policy loss"},
     "DGPO": {"Policy loss", "Group loss", "Old policy"},
-    "ONLINE_DPO": {"Policy loss", "Group loss", "Pair loss"},
+    "ONLINE_DPO": {"Group loss", "Pair loss"},
     "NFT": {"Loss", "Policy loss", "Group loss", "Old policy", "Pair loss"},
     "AWM": {"Loss", "Policy loss", "Group loss", "Old policy"},
 }

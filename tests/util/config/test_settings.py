@@ -23,8 +23,11 @@ from modules.util.config.settings import (
     is_visible,
     iter_settings,
     read_setting,
+    unmet,
+    visibility_in_words,
 )
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
+from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.enum.ModelType import families_with
 from modules.util.errors import ConfigError
 from scripts import generate_docs
@@ -78,10 +81,10 @@ def test_numbers_beyond_the_range_are_refused(model: type[BaseConfig]) -> None:
 def test_visibility_rules_ask_about_settings_that_exist(model: type[BaseConfig]) -> None:
     known = {s.path: s for s in iter_settings(model)}
     for s in known.values():
-        for condition in s.visible.split(",") if s.visible else ():
+        for condition in re.split(",| or ", s.visible) if s.visible else ():
             name = condition.strip().removeprefix("!").partition("=")[0]
             assert name in known, s.path
-            for word in re.findall(rf"{re.escape(name)}=([^,]+)", s.visible):
+            for word in re.findall(rf"{re.escape(name)}=([^, ]+)", s.visible):
                 allowed = {choice.value for choice in known[name].choices} or {"custom"}  # free text
                 assert set(word.split("|")) <= allowed, s.path
         is_visible(s.visible, lambda path: known[path].default)
@@ -146,6 +149,10 @@ def test_defaults_follow_the_rules() -> None:
         ("!a=X|Y", {"a": "Z"}, True),
         ("a,b=X", {"a": True, "b": "X"}, True),
         ("a,b=X", {"a": False, "b": "X"}, False),
+        ("a,b=X or !c", {"a": True, "b": "Y", "c": False}, True),
+        ("a,b=X or !c", {"a": True, "b": "X", "c": True}, True),
+        ("a,b=X or !c", {"a": True, "b": "Y", "c": True}, False),
+        ("a,b=X or !c", {"a": False, "b": "X", "c": False}, False),
     ],
 )
 def test_visibility(rule: str, values: dict, shown: bool) -> None:
@@ -162,6 +169,46 @@ def test_the_hold_on_the_background_is_shown_where_it_acts(method: str, shown: b
 def test_the_limit_of_advantages_is_shown_where_it_acts(mode: str, shown: bool) -> None:
     (limit,) = (s for s in iter_settings(TrainConfig) if s.path == "rlhf_advantage_clip")
     assert is_visible(limit.visible, {"rlhf_enabled": True, "rlhf_mode": mode}.__getitem__) is shown
+
+
+def _shown(path: str, config: TrainConfig) -> bool:
+    (one,) = (s for s in iter_settings(TrainConfig) if s.path == path)
+    return is_visible(one.visible, lambda name: config.to_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("path", "modes"),
+    [
+        ("rlhf_dpo_reference_cache", ()),
+        ("rlhf_dpo_reference_cache_draws", ()),
+        ("rlhf_dpo_anchor_weight", ()),
+        ("rlhf_norm_guard", ("NFT", "AWM")),
+    ],
+)
+def test_what_needs_a_reference_is_shown_where_there_is_one(path: str, modes: tuple[str, ...]) -> None:
+    base = {"__version": 1, "rlhf_enabled": True, "rlhf_dpo_reference_cache": True}
+    for objective in DPOObjective:
+        config = TrainConfig.from_dict({**base, "rlhf_dpo_objective": objective.value})
+        assert _shown(path, config) == config.rlhf_mode.spec.needs_reference(config), objective
+    for mode in MODES.keys() - {"DPO"}:
+        config = TrainConfig.from_dict({**base, "rlhf_dpo_objective": "MAPO", "rlhf_mode": mode})
+        assert _shown(path, config) == (mode in modes), mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kl_is_shown_in_modes_that_take_one(mode: str) -> None:
+    config = TrainConfig.from_dict({"__version": 1, "rlhf_enabled": True, "rlhf_mode": mode, "rlhf_kl_beta": 0.1})
+    for path in ("rlhf_kl_beta", "rlhf_kl_type"):
+        assert _shown(path, config) == (mode not in ("DPO", "ONLINE_DPO")), path
+
+
+def test_alternatives_are_named_in_words_and_in_the_reason() -> None:
+    rule = "rlhf_enabled,!rlhf_mode=DPO or !rlhf_dpo_objective=MAPO"
+    known = {s.path: s for s in iter_settings(TrainConfig)}
+    words = "Preference training is on and (Mode is not DPO or Objective is not MAPO)"
+    assert visibility_in_words(rule, known) == words
+    values = {"rlhf_enabled": True, "rlhf_mode": "DPO", "rlhf_dpo_objective": "MAPO"}
+    assert unmet(rule, values.__getitem__) == ["rlhf_mode", "rlhf_dpo_objective"]
 
 
 def test_a_bad_rule_is_a_bug() -> None:

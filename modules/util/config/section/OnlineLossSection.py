@@ -19,7 +19,7 @@ from modules.util.enum.choices import (
 )
 from modules.util.enum.RLHFMode import shown_for
 
-_ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown_for("decoupled")
+_KL, _COUPLED, _DECOUPLED = shown_for("kl"), shown_for("coupled"), shown_for("decoupled")
 
 
 class OnlineLossSection(BaseConfig):
@@ -55,7 +55,7 @@ class OnlineLossSection(BaseConfig):
         0.0,
         ge=0,
         le=1000000.0,
-        visible=_ONLINE,
+        visible=_KL,
         cost="switch",
         free=False,
         first=True,
@@ -65,7 +65,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_kl_type: KlType = setting(
         KlType.EXACT,
-        visible=f"{_ONLINE},rlhf_kl_beta",
+        visible=f"{_KL},rlhf_kl_beta",
         free=False,
         title="KL type",
         group="Policy loss",

@@ -2,6 +2,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from modules.spec.modes.dpo import DPO, WITHOUT_REFERENCE
 from modules.spec.registry import MODES
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
@@ -22,6 +23,7 @@ from modules.util.enum.RLHFMode import RLHFMode, shown_for
 
 _ON = "rlhf_enabled"
 _DPO = shown_for("offline")
+_WITH_REFERENCE = f"!rlhf_dpo_objective={WITHOUT_REFERENCE}"
 _VALIDATION = f"{_DPO},rlhf_dpo_validation"
 _PATIENCE = f"{_VALIDATION},rlhf_dpo_patience_enabled"
 _Metric = Annotated[DPOPatienceMetric, Field(strict=False)]
@@ -196,7 +198,7 @@ class RlhfSection(BaseConfig):
         0.0,
         ge=0,
         le=1e6,
-        visible=shown_for("norm_guard"),
+        visible=f"{shown_for('norm_guard')},!rlhf_mode={DPO.key} or {_WITH_REFERENCE}",
         cost="switch",
         free=False,
         title="Norm guard",
@@ -244,7 +246,7 @@ class RlhfSection(BaseConfig):
         0.0,
         ge=0,
         le=1e6,
-        visible=_DPO,
+        visible=f"{_DPO},{_WITH_REFERENCE}",
         cost="switch",
         free=False,
         title="Anchor",
@@ -331,7 +333,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_reference_cache: bool = setting(
         False,
-        visible=_DPO,
+        visible=f"{_DPO},{_WITH_REFERENCE}",
         cost="value",
         free=False,
         first=True,
@@ -346,7 +348,7 @@ class RlhfSection(BaseConfig):
         16,
         ge=1,
         le=10_000,
-        visible=f"{_DPO},rlhf_dpo_reference_cache",
+        visible=f"{_DPO},{_WITH_REFERENCE},rlhf_dpo_reference_cache",
         cost="value",
         free=False,
         title="Cached draws per pair",
