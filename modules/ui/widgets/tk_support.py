@@ -391,6 +391,18 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     window.focus_set()
 
 
+def focus_on_click(root: tk.Misc) -> None:
+    """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened."""
+
+    def pressed(event: tk.Event[tk.Misc]) -> None:
+        widget = event.widget
+        if isinstance(widget, tk.Misc) and widget.winfo_exists() and dialog_with_focus(widget) is None:
+            widget.focus_set()
+
+    root.unbind_all("<Button-1>")
+    root.bind_all("<Button-1>", pressed)
+
+
 def select_all_with_ctrl_a(root: tk.Misc) -> None:
     """Make Ctrl+A select everything, as in other programs. On X11, Tk's entries move the cursor to the start
     instead.
