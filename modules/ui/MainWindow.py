@@ -54,6 +54,7 @@ from modules.ui.widgets.tk_support import (
     MIN_SCALE,
     Pump,
     cancel_timer,
+    focus_on_click,
     install_error_dialog,
     later,
     select_all_with_ctrl_a,
@@ -143,6 +144,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             self.say(words.OTHER_WINDOW.format(name=store.session_path.name))
 
     def _listen(self) -> None:
+        focus_on_click(self)
         install_wheel(self)
         select_all_with_ctrl_a(self)
         bind_keys(self, self.actions)

@@ -81,8 +81,6 @@ class NamedItemDialog(ItemDialog):
 
     def _taken_over(self, values: dict[str, Plain]) -> None:
         self.source.set_value("params", values)
-        self.grab_set()
-        self.more.focus_set()
 
 
 def parameters_text(values: Mapping[str, Plain]) -> str:

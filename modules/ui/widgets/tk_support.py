@@ -297,16 +297,9 @@ class ErrorDialog(tk.Toplevel):
 
     def _raise(self) -> None:
         self.lift()
-        holder = grabbing(self)
-        if holder is not None and self.winfo_viewable():  # its grab would keep all input from the dialog
-            self.grab_set()
-            self.bind("<Destroy>", lambda event: self._give_back(event, holder))
+        if grabbing(self) is not None and self.winfo_viewable():  # the grab would keep all input from the dialog
+            _grab(self)
         self.close_button.focus_set()
-
-    def _give_back(self, event: tk.Event[tk.Misc], holder: tk.Misc) -> None:
-        if event.widget is self and holder.winfo_exists() and holder.winfo_viewable():
-            holder.grab_set()
-            holder.focus_set()
 
     def copy(self) -> None:
         """Copy message and details to the clipboard."""
@@ -387,8 +380,35 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     """Keep input in ``window`` until it closes. It must be visible first: on Linux, an earlier grab fails."""
     tie(window, parent)
     window.wait_visibility()
-    window.grab_set()
+    _grab(window)
     window.focus_set()
+
+
+def _grab(window: tk.Toplevel) -> None:
+    """Keep all input in ``window``. When it closes, the window that kept it before keeps it again."""
+    holder = grabbing(window)
+
+    def give_back(event: tk.Event[tk.Misc]) -> None:
+        if holder is None or event.widget is not window or grabbing(holder) not in (None, window):
+            return
+        if holder.winfo_exists() and holder.winfo_viewable():
+            holder.grab_set()
+            (holder.focus_lastfor() or holder).focus_set()
+
+    window.bind("<Destroy>", give_back, add="+")
+    window.grab_set()
+
+
+def focus_on_click(root: tk.Misc) -> None:
+    """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened."""
+
+    def pressed(event: tk.Event[tk.Misc]) -> None:
+        widget = event.widget
+        if isinstance(widget, tk.Misc) and widget.winfo_exists() and dialog_with_focus(widget) is None:
+            widget.focus_set()
+
+    root.unbind_all("<Button-1>")
+    root.bind_all("<Button-1>", pressed)
 
 
 def select_all_with_ctrl_a(root: tk.Misc) -> None:

@@ -136,6 +136,21 @@ def test_escape_leaves_a_concept_as_it_was(hands: Hands, tmp_path: Path) -> None
     assert hands.window.state_.value("concepts")[0].enabled
 
 
+def test_a_double_click_opens_a_concept_that_takes_the_keys(hands: Hands, tmp_path: Path) -> None:
+    page = data_page(hands)
+    page.add([images(tmp_path / "set", 1)])
+    tree = page.table.tree
+    hands.rest()
+    left, top, width, height = tree.bbox("0", "1")  # type: ignore[misc]
+    for _press in range(2):
+        hands.click(tree, left + width // 2, top + height // 2)
+    window = hands.dialog()
+    hands.wait(lambda: window.grab_status() == "local")
+    hands.rest(0.3)
+    focus = hands.window.focus_get()
+    assert focus is not None and focus.winfo_toplevel() is window
+
+
 def test_augmentation_of_pairs_is_off_with_the_reason(hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     page.add([images(tmp_path / "set", 1)])

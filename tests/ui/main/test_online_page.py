@@ -68,6 +68,22 @@ def _dialog(hands: Hands) -> NamedItemDialog:
     return found
 
 
+def test_a_window_keeps_the_input_after_a_window_on_top_of_it_is_cancelled(
+    hands: Hands, page: RlhfPage
+) -> None:
+    _mode(hands, "GRPO")
+    page.online.rewards.add()
+    window = _dialog(hands)
+    hands.click(window.more)
+    top = hands.dialog()
+    assert top is not window
+    hands.wait(lambda: top.grab_status() == "local")
+    hands.keys("<Escape>")
+    hands.wait(lambda: not top.winfo_exists())
+    assert window.grab_status() == "local", "the settings behind it can be changed"
+    hands.expect_focus(window.more)
+
+
 def test_rewards_are_edited_as_a_list(hands: Hands, page: RlhfPage) -> None:
     _mode(hands, "GRPO")
     page.online.rewards.add()
