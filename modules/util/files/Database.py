@@ -23,8 +23,8 @@ class Database(sqlite3.Connection):
     """
 
     def check_plain(self) -> None:
-        """Check that nothing in a file from elsewhere computes anything: a view can have endless rows, a trigger can delete
-        what is saved, and a computed column can fill the memory.
+        """Check that nothing in a file from elsewhere computes anything: a view can have endless rows, a trigger can
+        delete what is saved, and a computed column can fill the memory.
 
         Raises:
             sqlite3.DatabaseError: it holds something other than tables and indices, or it is damaged.
