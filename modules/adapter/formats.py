@@ -319,8 +319,13 @@ def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, st
         # end
         ranks = {path: rank for (other, path), (rank, _) in layers.items() if other == part}
         usual = Counter(ranks.values()).most_common(1)[0][0]
-        # a pattern matches every name with that ending, so longer ones must come first
-        unusual = {name: ranks[name] for name in sorted(ranks, key=len, reverse=True) if ranks[name] != usual}
+        # a pattern matches every name with that ending, so longer ones must come first, those of usual rank too
+        ends = tuple(f".{name}" for name, rank in ranks.items() if rank != usual)
+        unusual = {
+            name: ranks[name]
+            for name in sorted(ranks, key=len, reverse=True)
+            if ranks[name] != usual or name.endswith(ends)
+        }
         facts = {
             "r": usual,
             "lora_alpha": usual,
@@ -330,7 +335,7 @@ def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, st
             "use_dora": any(decomposed for (other, _), (_, decomposed) in layers.items() if other == part),
         }
         config |= {f"{part}.{key}": value for key, value in facts.items()}
-    return {DIFFUSERS_METADATA: json.dumps(config, sort_keys=True)}
+    return {DIFFUSERS_METADATA: json.dumps(dict(sorted(config.items())))}
 
 
 def _text(value: object) -> str:

@@ -353,7 +353,7 @@ def _alpha(
         if isinstance(config, dict) and f"{part}.lora_alpha" in config:
             pattern = config.get(f"{part}.alpha_pattern")
             usual = config[f"{part}.lora_alpha"]
-            said = pattern.get(path, usual) if isinstance(pattern, dict) else usual
+            said = _by_ending(pattern, path, usual) if isinstance(pattern, dict) else usual
             if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
@@ -363,3 +363,9 @@ def _alpha(
             alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
     return float(rank)
+
+
+def _by_ending(pattern: Mapping[str, Any], path: str, usual: Any) -> Any:
+    """The value of a layer in a table of the library: that of its path, or else of the first key its path ends in."""
+    ending = (value for key, value in pattern.items() if path.endswith(f".{key}") or key == f"^{path}")
+    return pattern.get(path, next(ending, usual))

@@ -275,6 +275,30 @@ def test_alpha_in_the_metadata_of_diffusers(tmp_path: Path) -> None:
     assert torch.allclose(image(model), known_image(parts=("unet",)), atol=1e-6)
 
 
+def test_alpha_of_layers_by_the_end_of_their_names_in_the_metadata_of_diffusers(tmp_path: Path) -> None:
+    names = adapter_tensors(trained(parts=("unet",), alpha=4.0), DIFFUSERS)
+    facts = {"unet.r": 4, "unet.lora_alpha": 12, "unet.alpha_pattern": {"attn1.to_q": 2}}
+    save_file(names, tmp_path / "adapter.safetensors", {"lora_adapter_metadata": json.dumps(facts)})
+    _, again = reread(tmp_path / "adapter.safetensors")
+    for path in again.layers:
+        assert again.scaling(path) == (0.5 if path.endswith("attn1.to_q") else 3.0), path
+
+
+@pytest.mark.parametrize("more", [{}, {"s.0.proj_out": 2}], ids=str)
+def test_diffusers_gives_layers_whose_names_end_alike_their_own_ranks(more: dict[str, int], tmp_path: Path) -> None:
+    from peft.utils.other import get_pattern_key
+
+    model, ranks = tiny_model("FLUX_DEV_1"), {"transformer.proj_out": 3, **more}
+    handle = attach(model, AdapterOptions(rank=4, alpha=4.0, parts=("transformer",), rank_pattern=ranks))
+    path = save_adapter(handle, tmp_path / "adapter.safetensors", DIFFUSERS)
+    with safe_open(str(path), "pt") as file:
+        config = json.loads(file.metadata()["lora_adapter_metadata"])
+    pattern, usual = config["transformer.rank_pattern"], config["transformer.r"]
+    for name in handle.layers:
+        own = name.removeprefix("transformer.")
+        assert pattern.get(get_pattern_key(pattern.keys(), own), usual) == handle.rank(name), name
+
+
 def test_ranks_may_differ_between_layers(tmp_path: Path) -> None:
     tensors = adapter_tensors(known(parts=("unet",)), KOHYA)
     layer = "lora_unet_conv_in"
