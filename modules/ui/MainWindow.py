@@ -151,6 +151,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.state_.listen(self._changed)
         self.check.soon()
         self.bind("<FocusIn>", lambda event: self.check.after_absence() if event.widget is self else None)
+        self.bind("<Configure>", lambda event: self._moved() if event.widget is self else None, add="+")
 
     def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:
@@ -223,14 +224,16 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.show_page(page)
 
     def _place(self) -> None:
-        width = min(DEFAULT_SIZE[0], self.winfo_screenwidth() - 20)
-        height = min(DEFAULT_SIZE[1], self.winfo_screenheight() - 60)
+        screen = (self.winfo_screenwidth(), self.winfo_screenheight())
         self._limit_size()
-        wanted = self.memory.geometry or f"{width}x{height}"
-        tk.Tk.wm_geometry(self, _on_screen(wanted, self.winfo_screenwidth(), self.winfo_screenheight()))
+        tk.Tk.wm_geometry(self, _on_screen(self.memory.geometry or _first_place(*screen), *screen))
         self.deiconify()
         if self.memory.maximized:
             _maximize(self)
+
+    def _moved(self) -> None:
+        if tk.Tk.wm_geometry(self) != self.memory.geometry:
+            self.autosave.soon()
 
     def _limit_size(self) -> None:
         room = (self.winfo_screenwidth() - 20, self.winfo_screenheight() - 60)
@@ -496,6 +499,16 @@ def _is_maximized(window: tk.Tk) -> bool:
     if window.tk.call("tk", "windowingsystem") == "x11":
         return bool(window.attributes("-zoomed"))
     return window.state() == "zoomed"
+
+
+def _first_place(width: int, height: int) -> str:
+    """The geometry of a window that was never open, on a screen of that size.
+
+    It names a place, because Tk on X11 does not learn where else a window is until it is moved. Of screens side by
+    side, it is on the left one.
+    """
+    wide, high = min(DEFAULT_SIZE[0], width - 20), min(DEFAULT_SIZE[1], height - 60)
+    return f"{wide}x{high}+{(min(width, 2 * height) - wide) // 2}+{(height - high) // 3}"
 
 
 def _on_screen(geometry: str, width: int, height: int) -> str:

@@ -190,6 +190,25 @@ def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     second.wait(lambda: (second.window.winfo_width(), second.window.winfo_height()) == (900, 600))
 
 
+def test_a_window_that_was_never_moved_opens_at_the_same_place_again(open_window: OpenWindow) -> None:
+    places = []
+    for memory in (WindowMemory(), None, None):
+        hands = open_window(memory=memory)
+        hands.wait(hands.window.winfo_viewable)
+        hands.rest(0.5)
+        places.append((hands.window.winfo_rootx(), hands.window.winfo_rooty()))
+        hands.close()
+    assert places == places[:1] * 3
+
+
+def test_the_place_of_the_window_survives_a_crash(open_window: OpenWindow) -> None:
+    hands = open_window()
+    hands.rest(1.5)  # what the start changes is saved
+    tk.Tk.wm_geometry(hands.window, "900x600+60+40")
+    store = hands.window.store
+    hands.wait(lambda: store.load_window()[0].geometry == "900x600+60+40", "the place is not saved")
+
+
 @pytest.mark.parametrize(
     ("geometry", "wanted"),
     [
