@@ -213,7 +213,7 @@ def _limits(field: FieldInfo) -> Limits:
 
 _CONDITION = re.compile(r"(!?)(\.?[a-z_0-9.]+)(?:=(.+))?")
 _Condition = tuple[bool, str, str | None]
-"""Whether it is negated, the name of the setting, and its wanted values."""
+"""True if negated, the name of the setting, and its wanted values."""
 
 
 def _absolute(rule: str, prefix: str) -> str:
