@@ -181,6 +181,21 @@ def test_images_of_the_config_itself(tmp_path: Path, images: Path) -> None:
     assert len(table(tmp_path / "a.csv")) == 6
 
 
+def test_the_weight_of_a_concept_does_not_make_its_images_easy(tmp_path: Path, images: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    for end in ("png", "txt"):
+        (images / f"noise.{end}").rename(tmp_path / "odd" / f"noise.{end}")
+    concepts = [
+        {"path": str(images), "type": "STANDARD"},
+        {"path": str(tmp_path / "odd"), "type": "STANDARD", "loss_weight": 0.0001},
+    ]
+    changes = {"rlhf_enabled": False, "resolution": "64", "base_model_name": str(MODEL)}
+    config = write_config(tmp_path / "training", concepts=concepts, **changes)
+    assert call("--levels", 1, config, tmp_path / "a.csv") == 0
+    rows = table(tmp_path / "a.csv")
+    assert len(rows) == 6 and Path(rows[0]["image"]).name == "noise.png"
+
+
 def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
     tmp_path: Path, config: Path, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

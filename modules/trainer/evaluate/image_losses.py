@@ -71,14 +71,17 @@ def settings_of(config: TrainConfig, images: Path | None) -> TrainConfig:
         }
         changes["concepts"] = [ConceptConfig.from_dict(concept)]
     concepts = config.model_copy(update=changes).load_concepts()
-    return config.model_copy(update={**changes, "concepts": [_without_chance(one) for one in concepts]})
+    return config.model_copy(update={**changes, "concepts": [_measured_alike(one) for one in concepts]})
 
 
-def _without_chance(concept: ConceptConfig) -> ConceptConfig:
-    """A concept without random changes of images and prompts, which make some images harder than others."""
+def _measured_alike(concept: ConceptConfig) -> ConceptConfig:
+    """A concept without random changes of images and prompts, which make some images harder than others, and without
+    a weight of its own, by which its losses could not be compared with those of other concepts.
+    """
     image = {name: False for name in ConceptImageConfig.model_fields if name.startswith("enable_random_")}
     text = {"enable_tag_shuffling": False, "tag_dropout_enable": False, "caps_randomize_probability": 0.0}
     parts = {
+        "loss_weight": 1.0,
         "image": concept.image.model_copy(update={**image, "enable_crop_jitter": False}),
         "text": concept.text.model_copy(update=text),
     }
