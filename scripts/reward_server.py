@@ -220,7 +220,7 @@ def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
         except ClientDisconnect as error:
             raise Refused(400, "the connection was closed before the request was complete") from error
         if load.requests >= WAITING:
-            raise Refused(503, f"{WAITING} requests are waiting already: try again later")
+            raise Refused(503, f"{WAITING} requests are already waiting: try again later")
         load.requests += 1
         try:
             async with one_at_a_time:

@@ -166,7 +166,7 @@ def move(options: Options, generator: Json) -> Json:
     if fixed:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise UserError(
-            f"{options.dir} is a project already, in which {names} cannot change",
+            f"{options.dir} is already a project, in which {names} cannot change",
             "DIR",
             "choose a new folder; in an existing project only --base-model, --device, --url, --remote and "
             "--lora-folder can change",

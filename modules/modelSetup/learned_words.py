@@ -149,7 +149,7 @@ def _check_placeholder(model: Model, placeholder: str, field: str) -> None:
     encoder = _encoder_that_knows(model, placeholder)
     if encoder:
         raise ConfigError(
-            f"{placeholder!r} is one token of the vocabulary of {encoder} and has a meaning already",
+            f"{placeholder!r} is one token of the vocabulary of {encoder} and already has a meaning",
             field,
             "choose another word, such as <my-cat>",
         )

@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _score(self, body: bytes) -> None:
         if not self.server.turns.acquire(blocking=False):
-            self._say(503, {"detail": f"{WAITING} requests are waiting already: try again later"})
+            self._say(503, {"detail": f"{WAITING} requests are already waiting: try again later"})
             return
         answer: tuple[int, dict[str, Any]]
         try:

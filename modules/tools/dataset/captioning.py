@@ -151,9 +151,9 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
     except DataError as error:
         return error.message
     if wanted.mode is Mode.BLANK and before:
-        return "it has a caption by now"
+        return "it has a caption now"
     if wanted.mode is Mode.APPEND and before.endswith(_made(text, wanted)):
-        return "its caption ends with this already"
+        return "its caption already ends with this text"
     return ""
 
 

@@ -348,7 +348,7 @@ def _dividing_by_images_acts(c: TrainConfig) -> Iterator[Finding]:
         )
     elif c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
         yield ConfigWarning(
-            "has no effect: rlhf_gspo_weighting DOCUMENT divides by images already",
+            "has no effect: rlhf_gspo_weighting DOCUMENT already divides by images",
             "rlhf_normalize_by_documents",
         )
 
