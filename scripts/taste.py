@@ -120,7 +120,7 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
         raise UserError(
             "a project needs a base model" + (f": {said}" if said else ""),
             "--base-model",
-            "name a folder, a file or a model of the hub",
+            "name a folder, a file or a model on the hub",
         )
     kind = options.model_type or (found.model_type if found else USUAL_TYPE)
     if not kind:

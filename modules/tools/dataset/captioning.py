@@ -95,7 +95,7 @@ def write_captions(
             batch = plan[start : start + wanted.batch]
             for one, said in _described(root, batch, describe, outcome, refused):
                 text = " ".join("".join(s for s in said if s.isprintable() or s.isspace()).split())
-                reason = "nothing was found to say" if not text else _cannot_take(root, one, text, wanted)
+                reason = "the model gave no text" if not text else _cannot_take(root, one, text, wanted)
                 if reason:
                     outcome.left[one.name] = reason
                     continue
