@@ -245,7 +245,7 @@ def _placed(
     if "dora_scale" in layer.tensors and of_inputs(layer.tensors["dora_scale"]):
         raise UnsupportedError(
             f"{source} has magnitudes (DoRA) of the inputs of {name}, which is several layers here, "
-            "and these magnitudes cannot be taken apart",
+            "and these magnitudes cannot be split",
             field=FIELD,
             hint="save it with separate layers (LEGACY_LORA), or train magnitudes of outputs",
         )
@@ -256,7 +256,7 @@ def _placed(
 
 def _not_split(source: str, name: str, kind: str) -> str:
     return (
-        f"{source} has a {kind} on {name}, which is several layers here, and a {kind} cannot be taken apart"
+        f"{source} has a {kind} on {name}, which is several layers here, and a {kind} cannot be split"
     )
 
 
