@@ -570,7 +570,7 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         raise ConfigError(
             "a grid has one prompt, one strength and one seed, unless one of them is an axis",
             "--x",
-            "make it an axis (prompt, strength or seed) instead of --requests, --strengths, --count or several --prompt",
+            "use the axes prompt, strength and seed instead of --requests, --strengths, --count or several --prompt",
         )
     if ("prompt" in axes) == bool(prompts):
         raise ConfigError("give one prompt, or an axis of prompts", "--prompt", "--x 'prompt=a cat|a dog'")

@@ -208,7 +208,7 @@ BAD = {
     ),
     "not whole blocks": (
         header(tensors=1) + tensor(sizes=(33, 2)) + b"\0" * 200,
-        "33 columns, but blocks of Q8_0",
+        "33 columns, not a multiple of 32, the size of a Q8_0 block",
     ),
     "unsupported blocks": (header(tensors=1) + tensor(kind=39) + b"\0" * 200, "numbers of the type MXFP4"),
     "unknown blocks": (header(tensors=1) + tensor(kind=999) + b"\0" * 200, "numbers of the type number 999"),
