@@ -60,7 +60,7 @@ MOST_SOURCES = 9
 MOST_VALUES = 1_000_000
 """Values and commas in the JSON of a request. Once parsed, a small value needs up to 40 times its size in memory."""
 WAITING = 8
-"""Complete requests held at once; further ones are told to come again (503)."""
+"""Complete requests held at once; further ones are told to try again later (503)."""
 CONNECTIONS = 64
 """Connections held at once; the oldest one without a complete request is closed for a new one."""
 HEAD_SECONDS = 5.0
