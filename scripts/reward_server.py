@@ -368,7 +368,11 @@ def serve(options: argparse.Namespace) -> None:
         if getattr(options, name) < 1:
             raise ConfigError(f"{getattr(options, name)} is below 1", f"--{name.replace('_', '-')}")
     if (options.certificate is None) != (options.key is None):
-        raise ConfigError("a certificate and its key belong together", "--certificate")
+        raise ConfigError(
+            "a certificate needs its key, and a key its certificate",
+            "--certificate",
+            "give both --certificate and --key, or neither",
+        )
     token = checked_token(options.host)
     reward = create_reward(options.reward, params)
     hint = "give one device, and start a server with a port of its own for each of the others"

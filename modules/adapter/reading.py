@@ -131,7 +131,7 @@ def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch
             raise DataError(
                 f"{source} cannot be read: {name}.{leaf} {fault}",
                 field=FIELD,
-                hint="the file is damaged or its training failed; use another save of it",
+                hint="the file is damaged or its training failed; use another saved copy of it",
             )
     for first, second in FACTORS:
         if {first, second} <= tensors.keys() and tensors[first].shape[1] != tensors[second].shape[0]:
@@ -358,7 +358,7 @@ def _alpha(
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
                     field=FIELD,
-                    hint="alpha is a number; use another save of the adapter",
+                    hint="alpha must be a number; use another saved copy of the adapter",
                 )
             alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha

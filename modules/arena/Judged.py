@@ -112,7 +112,7 @@ class Judged:
         loss = ratio < LEAST_VARIETY
         said = (
             f"{'Loss: less variety. ' if loss else ''}Images of one prompt differ {ratio:.0%} as much as "
-            f"those of {self.second}, by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
+            f"those of {self.second}, measured by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
         )
         return {
             "ratio": ratio,
