@@ -116,7 +116,7 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
         print(f"{counted(len(plan), 'image')} of {len(images)} would get a caption; nothing was changed")
         return
     if not plan:
-        print(f"all of {counted(len(images), 'image')} have a caption")
+        print(f"no image lacks a caption ({counted(len(images), 'image')} checked)")
         return
     describe = MAKERS[options.verb](options).describe
     done = write_captions(options.folder, plan, wanted, describe, teller(progress, len(plan)))

@@ -2,7 +2,7 @@
 
 Reads one JSON object from stdin: `taste` (a file made by train_reward.py), `base` (the model whose features it reads),
 `count` (how many images of a group are shown) and `groups` (a list of `prompt`, `images` and `chosen`, the places of
-those that are shown already). Prints one JSON object: `chosen`, a list of places for each group.
+those that are already shown). Prints one JSON object: `chosen`, a list of places for each group.
 """
 
 from __future__ import annotations

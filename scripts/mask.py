@@ -97,7 +97,7 @@ def run_masks(options: Options, progress: ProgressLine) -> None:
         print(f"{counted(len(plan), 'image')} of {len(images)} would get a mask; nothing was changed")
         return
     if not plan:
-        print(f"all of {counted(len(images), 'image')} have a mask")
+        print(f"no image lacks a mask ({counted(len(images), 'image')} checked)")
         return
     select = MAKERS[options.verb](options)
     done = write_masks(options.folder, plan, wanted, select, teller(progress, len(plan)))

@@ -61,7 +61,7 @@ MOST_SOURCES = 9
 MOST_VALUES = 1_000_000
 """Values and commas in the JSON of a request. Once parsed, a small value needs up to 40 times its size in memory."""
 WAITING = 8
-"""Complete requests held at once; further ones are told to come again (503)."""
+"""Complete requests held at once; further ones are told to try again later (503)."""
 CONNECTIONS = 64
 """Connections held at once; the oldest one without a complete request is closed for a new one."""
 HEAD_SECONDS = 5.0
@@ -226,7 +226,7 @@ def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
         except ClientDisconnect as error:
             raise Refused(400, "the connection was closed before the request was complete") from error
         if load.requests >= WAITING:
-            raise Refused(503, f"{WAITING} requests are waiting already: try again later")
+            raise Refused(503, f"{WAITING} requests are already waiting: try again later")
         load.requests += 1
         try:
             async with one_at_a_time:
@@ -374,7 +374,11 @@ def serve(options: argparse.Namespace) -> None:
         if getattr(options, name) < 1:
             raise ConfigError(f"{getattr(options, name)} is below 1", f"--{name.replace('_', '-')}")
     if (options.certificate is None) != (options.key is None):
-        raise ConfigError("a certificate and its key belong together", "--certificate")
+        raise ConfigError(
+            "a certificate needs its key, and a key its certificate",
+            "--certificate",
+            "give both --certificate and --key, or neither",
+        )
     token = checked_token(options.host)
     reward = create_reward(options.reward, params)
     hint = "give one device, and start a server with a port of its own for each of the others"

@@ -568,9 +568,9 @@ def grid_of(options: argparse.Namespace) -> SampleGrid:
         or len(prompts) > 1
     ):
         raise ConfigError(
-            "a grid has one prompt, one strength and one seed besides its axes",
+            "a grid has one prompt, one strength and one seed, unless one of them is an axis",
             "--x",
-            "use the axes prompt, strength and seed, not --requests, --strengths, --count or several --prompt",
+            "use the axes prompt, strength and seed instead of --requests, --strengths, --count or several --prompt",
         )
     if ("prompt" in axes) == bool(prompts):
         raise ConfigError("give one prompt, or an axis of prompts", "--prompt", "--x 'prompt=a cat|a dog'")

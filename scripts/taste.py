@@ -120,7 +120,7 @@ def settings_of(options: Options, generator: Json, found: Proposal | None) -> Js
         raise UserError(
             "a project needs a base model" + (f": {said}" if said else ""),
             "--base-model",
-            "name a folder, a file or a model of the hub",
+            "name a folder, a file or a model on the hub",
         )
     kind = options.model_type or (found.model_type if found else USUAL_TYPE)
     if not kind:
@@ -166,7 +166,7 @@ def move(options: Options, generator: Json) -> Json:
     if fixed:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
         raise UserError(
-            f"{options.dir} is a project already, in which {names} cannot change",
+            f"{options.dir} is already a project, in which {names} cannot change",
             "DIR",
             "choose a new folder; in an existing project only --base-model, --device, --url, --remote and "
             "--lora-folder can change",

@@ -158,7 +158,7 @@ def start(options: argparse.Namespace) -> int:
     wanted = starting.Wanted(config.remote, config, run, there, options.alongside, folder)
     task = starting.Start(wanted, say)
     run_async(persistently(config.remote, ask, say, task.work, starting.TRIES))
-    say(f"started: {run}\n  files of the run come to {folder}\n  train_remote.py follow {run}")
+    say(f"started: {run}\n  files of the run are copied to {folder}\n  train_remote.py follow {run}")
     return watch(run, False) if options.follow else 0
 
 

@@ -135,7 +135,7 @@ def _faults(entry: Entry, kind: type[Accelerator], slot: str, paradigm: Paradigm
         return
     if slot == "rollout" and kind.stage != "rollout":
         yield ConfigError(
-            f"{entry.name} acts on rollout and training alike", entry.field, f"move it to {SECTION}.shared"
+            f"{entry.name} acts in both rollouts and training", entry.field, f"move it to {SECTION}.shared"
         )
         return
     if slot == "rollout" and paradigm == "offline":

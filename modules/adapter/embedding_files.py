@@ -255,7 +255,7 @@ def checked(
         fault = ""
         plain = vectors.layout is torch.strided and vectors.is_floating_point()
         if vectors.dim() != 2 or not plain or not vectors.numel():
-            fault = f"{key} is a tensor {tuple(vectors.shape)} of {vectors.dtype}, not a row for each token"
+            fault = f"{key} is a tensor {tuple(vectors.shape)} of {vectors.dtype} instead of one row per token"
         elif vectors.shape[1] != width:
             fault = (
                 f"its vectors for {key} have {vectors.shape[1]} numbers, but the {encoder} of "

@@ -55,7 +55,7 @@ class InputMagnitudes(nn.Module):
             norm = norm.to(self.weight.dtype).clamp_min(torch.finfo(self.weight.dtype).tiny)
         convolution = isinstance(base, nn.Conv2d)
         factor = self.weight / norm if convolution else (self.weight / norm).flatten()
-        # the base's output is there already, and lacks only what the scaled inputs add to it
+        # the base's output is already there, and lacks only what the scaled inputs add to it
         more = (x * (factor - 1)).to(base.weight.dtype)
         apply = base._conv_forward if convolution else nn.functional.linear
         added: torch.Tensor = apply(more, base.weight, None) + up(down(x * factor)) * scaling

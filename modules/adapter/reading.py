@@ -131,7 +131,7 @@ def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch
             raise DataError(
                 f"{source} cannot be read: {name}.{leaf} {fault}",
                 field=FIELD,
-                hint="the file is damaged or its training failed; use another save of it",
+                hint="the file is damaged or its training failed; use another saved copy of it",
             )
     for first, second in FACTORS:
         if {first, second} <= tensors.keys() and tensors[first].shape[1] != tensors[second].shape[0]:
@@ -245,7 +245,7 @@ def _placed(
     if "dora_scale" in layer.tensors and of_inputs(layer.tensors["dora_scale"]):
         raise UnsupportedError(
             f"{source} has magnitudes (DoRA) of the inputs of {name}, which is several layers here, "
-            "and these magnitudes cannot be taken apart",
+            "and these magnitudes cannot be split",
             field=FIELD,
             hint="save it with separate layers (LEGACY_LORA), or train magnitudes of outputs",
         )
@@ -256,7 +256,7 @@ def _placed(
 
 def _not_split(source: str, name: str, kind: str) -> str:
     return (
-        f"{source} has a {kind} on {name}, which is several layers here, and a {kind} cannot be taken apart"
+        f"{source} has a {kind} on {name}, which is several layers here, and a {kind} cannot be split"
     )
 
 
@@ -358,7 +358,7 @@ def _alpha(
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
                     field=FIELD,
-                    hint="alpha is a number; use another save of the adapter",
+                    hint="alpha must be a number; use another saved copy of the adapter",
                 )
             alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha

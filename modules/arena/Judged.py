@@ -65,7 +65,7 @@ class Judged:
         share = (wins + ties / 2) / len(first)
         about = f" ({self.about_taste})" if judge == "taste" and self.about_taste else ""
         said = (
-            f"By {NAMES[judge]}{about}, {self.first} is better than {self.second} in {share:.0%} of "
+            f"According to {NAMES[judge]}{about}, {self.first} is better than {self.second} in {share:.0%} of "
             f"{counted(len(first), 'image')} (95 % interval: {low:.0%} to {high:.0%})."
         )
         return {
@@ -90,10 +90,10 @@ class Judged:
         figures = f"CLIP score {first.mean():.1f} instead of {second.mean():.1f}"
         between = f"a change of {mean - half:+.1f} to {mean + half:+.1f} (95 % interval)"
         said = (
-            f"Loss: images of {self.first} follow their prompts less than those of {self.second}: "
+            f"Loss: images of {self.first} follow their prompts less well than those of {self.second}: "
             f"{figures}, {between}."
             if loss
-            else f"Images of {self.first} follow their prompts no less than those of {self.second}, "
+            else f"Images of {self.first} follow their prompts no less well than those of {self.second}, "
             f"as far as {counted(len(change), 'image')} can show: {figures}, {between}."
         )
         between_ = [mean - half, mean + half] if math.isfinite(half) else None
@@ -106,13 +106,13 @@ class Judged:
         before = float(np.mean([second[one] for one in prompts])) if prompts else 0.0
         if before <= 0.0:
             reason = self.missing.get("diversity", "no prompt has images of two seeds that differ")
-            said = f"How much images of a prompt differ was not measured: {reason}."
+            said = f"The variety of images of one prompt was not measured: {reason}."
             return {"ratio": None, "prompts": len(prompts), "loss": False, "sentence": said}
         ratio = float(np.mean([first[one] for one in prompts])) / before
         loss = ratio < LEAST_VARIETY
         said = (
             f"{'Loss: less variety. ' if loss else ''}Images of one prompt differ {ratio:.0%} as much as "
-            f"those of {self.second}, by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
+            f"those of {self.second}, measured by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
         )
         return {
             "ratio": ratio,

@@ -32,5 +32,7 @@ def without_thoughts(answer: str) -> str | UserError:
     """The answer of a model that may think before it answers, or why there is none."""
     said = THOUGHTS.sub("", answer).strip()
     if said.startswith(THINKS):
-        return AnswerError("the answer is nothing but thoughts", hint="a larger --length, or another model")
+        return AnswerError(
+            "the answer contains only the model's thoughts", hint="use a larger --length or another model"
+        )
     return said

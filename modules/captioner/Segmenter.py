@@ -34,7 +34,7 @@ def check_words(prompt: str, threshold: float) -> None:
     """
     check_threshold(threshold)
     if not prompt.strip():
-        raise ConfigError("there are no words to look for", "--prompt", "say what is to be white")
+        raise ConfigError("there are no words to look for", "--prompt", "name what the mask is to show in white")
 
 
 def check_weights(read: Mapping[str, Any]) -> None:

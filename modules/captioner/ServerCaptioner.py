@@ -86,7 +86,7 @@ class ServerCaptioner:
             raise UserError(f"{WHAT} answered without a text: {str(answer)[:300]}")
         if reason == "length" or len(text) > MOST_CHARACTERS:
             raise AnswerError(
-                "the answer is too long", hint="a larger --length, or a question for a short answer"
+                "the answer is too long", hint="use a larger --length, or ask for a short answer"
             )
         return without_thoughts(text)
 

@@ -48,7 +48,7 @@ class TransformersCaptioner:
             raise DataError(
                 f"the captioning model {source!r} cannot be loaded: {said}",
                 field="--model",
-                hint=f"give {PARTS}, or the name of a repository of the hub",
+                hint=f"give {PARTS}, or the name of a repository on the hub",
             ) from error
         self._model = model.requires_grad_(False).eval().to(device)
 

@@ -279,7 +279,7 @@ def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
         named = [*order.remove, *order.swap, *(pair_id for pair_id, _ in order.captions)]
         unknown = [pair_id for pair_id in dict.fromkeys(named) if pair_id not in known]
         if unknown:
-            raise UserError(f"there is no such pair in {output_dir}:\n{list_offenders(unknown)}")
+            raise UserError(f"these pairs are not in {output_dir}:\n{list_offenders(unknown)}")
         for pair_id in order.swap:
             walk.swap(pair_id)
         for pair_id, caption in order.captions:

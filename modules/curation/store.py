@@ -404,7 +404,7 @@ class CurationStore(EventLog):
             with self._saving():
                 self.set_meta(key, value)
         except UserError as error:
-            log.warning("%s is not noted: %s", what, error.message)
+            log.warning("%s could not be saved: %s", what, error.message)
 
     # --- the readable file ---
 

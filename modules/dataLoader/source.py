@@ -350,8 +350,8 @@ def _idle_settings(
     own, other = ((one.balancing, one.balancing_strategy) for one in (rejected, chosen))
     if not config.takes_single_images and rejected.balancing != 1 and own != other:
         made.append(
-            f"balancing {rejected.balancing:g} of concept {names[1]!r} has no effect: that of the chosen concept, "
-            f"{chosen.balancing:g}, is of the pairs"
+            f"balancing {rejected.balancing:g} of concept {names[1]!r} has no effect: the balancing of the chosen "
+            f"concept, {chosen.balancing:g}, applies to both sides of the pairs"
         )
     return made
 
@@ -605,7 +605,7 @@ def epoch_faults(table: BucketTable) -> list[UserError]:
         return []
     return [
         DataError(
-            f"an epoch would have {items:,} items, more than {MAX_EPOCH_ITEMS:,}; most of them are of concept "
+            f"an epoch would have {items:,} items, more than {MAX_EPOCH_ITEMS:,}; most of them come from concept "
             f"{largest.name!r}, with {float(largest.rate):,.6g} repeats of {len(largest):,}",
             field="concepts",
             hint="lower its balancing, and train more epochs instead",

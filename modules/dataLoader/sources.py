@@ -99,8 +99,8 @@ def _check_counts(found: Found, who: str, folder: str, label: str, most: int) ->
     if many:
         found.faults.append(
             DataError(
-                f"{who}: {counted(len(many), 'image has', 'images have')} more source images than {label} takes, "
-                f"which is {most}:\n{list_offenders(many)}",
+                f"{who}: {counted(len(many), 'image has', 'images have')} more than "
+                f"{counted(most, 'source image')}, the maximum of {label}:\n{list_offenders(many)}",
                 hint="remove those with a number before the extension",
             )
         )
@@ -109,7 +109,7 @@ def _check_counts(found: Found, who: str, folder: str, label: str, most: int) ->
             DataError(
                 f"{who}: {counted(len(empty), 'instruction is', 'instructions are')} empty:\n"
                 f"{list_offenders(empty)}",
-                hint="write what is done to the source image into the caption",
+                hint="describe in the caption what is changed in the source image",
             )
         )
 

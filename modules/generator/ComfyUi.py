@@ -95,8 +95,8 @@ class ComfyUi(Remote):
             raise DataError(
                 f"the workflow edits {counted(len(self._pictures), 'image')} at once, but a prompt has {count}",
                 "--workflow",
-                "use a workflow with as many images, or name the input of each with --slot source=NODE.INPUT, source2 "
-                "and source3: nodes that load the same file count as one image",
+                "use a workflow that edits the same number of images, or name the input of each with --slot "
+                "source=NODE.INPUT, source2 and source3: nodes that load the same file count as one image",
             )
         adapted = next((request for request in requests if request.adapter is not None), None)
         if adapted is not None:

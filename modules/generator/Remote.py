@@ -152,7 +152,7 @@ class Remote(Generator):
         """Add to an image how it was made. Raises ``UserError`` unless it is a complete PNG."""
         if not data.startswith(_PNG) or b"IEND" not in data[-12:]:
             raise UserError(
-                f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
+                f"{self.WHAT} sent something that is not a complete PNG image", hint="let it save images as PNG"
             )
         return with_parameters(data, parameters(self.used(request), self.checkpoint, self.WHAT))
 

@@ -363,7 +363,7 @@ class ImageBatch(_Batched):
             sources=Sources.cat([part.sources for part in parts]),
             seen=Sources.cat([part.seen for part in parts]),
             blank=_cat_conds([part.blank for part in parts]),
-            loss_mask_B1hw=_cat_known([part.loss_mask_B1hw for part in parts], "what is learned of them"),
+            loss_mask_B1hw=_cat_known([part.loss_mask_B1hw for part in parts], "what is learned from them"),
         )
 
 

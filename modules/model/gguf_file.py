@@ -60,7 +60,7 @@ class _Header:
 
     def take(self, count: int) -> bytes:
         if count > self.left:
-            raise _Damaged("its header says more than there is room for")
+            raise _Damaged("its header claims more data than there is room for")
         self.left -= count
         found = self.stream.read(count)
         if len(found) < count:
@@ -70,7 +70,7 @@ class _Header:
     def skip(self, count: int) -> None:
         """Skip bytes without reading them."""
         if count > self.left:
-            raise _Damaged("its header says more than there is room for")
+            raise _Damaged("its header claims more data than there is room for")
         self.left -= count
         self.stream.seek(count, SEEK_CUR)
 
@@ -92,7 +92,7 @@ class _Header:
         if kind == _TEXT:
             return self.text(MAX_HEADER)
         if kind != _LIST:
-            raise _Damaged(f"its header has a fact of the unknown type {kind}")
+            raise _Damaged(f"its header has a metadata value of the unknown type {kind}")
         inner, count = self.number("I"), self.number("Q")
         if inner in _NUMBERS:
             size = struct.calcsize(f"<{_NUMBERS[inner]}")
@@ -103,7 +103,7 @@ class _Header:
                 return ()
             return struct.unpack(f"<{count}{_NUMBERS[inner]}", self.take(count * size))
         if inner != _TEXT or count > self.left // 8:
-            raise _Damaged(f"its header has a list of {count} facts of the type {inner}")
+            raise _Damaged(f"its header has a list of {count} metadata values of the type {inner}")
         for _ in range(count):
             self.skip(self.number("Q"))
         return None
@@ -150,7 +150,7 @@ def read_gguf(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
 
 def _read_header(header: _Header) -> tuple[dict[str, _Entry], dict[str, Any]]:
     if header.take(4) != MAGIC:
-        raise _Damaged("it does not begin like a GGUF file")
+        raise _Damaged("it does not begin as a GGUF file does")
     version = header.number("I")
     if version not in VERSIONS:
         raise _Damaged(
@@ -158,7 +158,7 @@ def _read_header(header: _Header) -> tuple[dict[str, _Entry], dict[str, Any]]:
         )
     tensors, count = header.number("Q"), header.number("Q")
     if tensors > MAX_TENSORS or count > MAX_FACTS:
-        raise _Damaged(f"its header promises {tensors} tensors and {count} facts")
+        raise _Damaged(f"its header claims {tensors} tensors and {count} metadata values")
     facts: dict[str, Any] = {}
     for _ in range(count):
         name = header.text(MAX_NAME)
@@ -206,7 +206,7 @@ def _tensor(
     shape = entry.sizes[::-1]
     columns, rows = (shape[-1] if shape else 1), math.prod(shape[:-1])
     if columns % weights:
-        raise _Damaged(f"{name} has {columns} columns, but blocks of {kind} have {weights}")
+        raise _Damaged(f"{name} has {columns} columns, not a multiple of {weights}, the size of a {kind} block")
     row_bytes = columns // weights * block
     told = facts.get(f"{_SHAPE}{name}")
     if told is not None and not _same_size(told, shape):

@@ -316,7 +316,7 @@ def _check_room(target: Path, needed: int) -> None:
     if free < needed:
         raise DataError(
             f"{target} needs {needed / 1e9:.2f} GB, and the disk has {free / 1e9:.2f} GB left",
-            hint="free some space, or choose another disk; what is there stays until the new file is complete",
+            hint="free some space, or choose another disk; an existing file stays until the new one is complete",
         )
 
 

@@ -126,7 +126,7 @@ def noting_known_words(file: AdapterFile, model: Model) -> AdapterFile:
     if not known:
         return file
     note = (
-        f"{file.source}: words of the model have embeddings in it and mean these wherever a prompt uses them: "
+        f"{file.source}: these words of the model mean the embeddings of this file wherever a prompt uses them: "
         f"{', '.join(known[:5])}"
     )
     return replace(file, notes=(*file.notes, note))
@@ -149,7 +149,7 @@ def _check_placeholder(model: Model, placeholder: str, field: str) -> None:
     encoder = _encoder_that_knows(model, placeholder)
     if encoder:
         raise ConfigError(
-            f"{placeholder!r} is one token of the vocabulary of {encoder} and has a meaning already",
+            f"{placeholder!r} is one token of the vocabulary of {encoder} and already has a meaning",
             field,
             "choose another word, such as <my-cat>",
         )

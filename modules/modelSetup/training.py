@@ -154,7 +154,7 @@ def checked_length(model: Model, length: int | None, field: str) -> int:
         raise ConfigError(
             f"the tokenizer of {name} reads up to {tokenizer.model_max_length} tokens",
             field,
-            "set it to that, or leave it empty",
+            "set it to this number or less, or leave it empty",
         )
     return int(length)
 

@@ -179,7 +179,7 @@ def differentiate(
         out = objective(PairScores(chosen_B, rejected_B, *anchors), options)
         if out.loss_B.shape != chosen_B.shape:
             raise RuntimeError(
-                f"the {objective.key} objective gave {tuple(out.loss_B.shape)}, expected one loss a pair"
+                f"the {objective.key} objective gave {tuple(out.loss_B.shape)}, expected one loss per pair"
             )
         # A loss that is flat here (hinge beyond its margin, beta = 0) may not depend on the scores at all.
         d_chosen_B, d_rejected_B = torch.autograd.grad(

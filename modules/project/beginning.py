@@ -48,12 +48,12 @@ def on_each_image(prompts: Prompts, place: Path) -> list[PromptRow]:
         place: the folder, with its subfolders, or the image. ``cat.2.png`` is a second source of ``cat.png``.
 
     Raises:
-        DataError: there is no image, or the prompts name images already.
+        DataError: there is no image, or the prompts already name images.
     """
     rows = read_rows(prompts)
     if any(row.sources for row in rows):
         raise DataError(
-            "the prompts name their source images already",
+            "the prompts already name their source images",
             "--to-edit",
             "leave it out, or use a text with one prompt per line",
         )

@@ -94,7 +94,7 @@ def _decide(
         before = _adapter_of(project, one)
         if not _are_same(before, adapter):
             raise DataError(
-                f"images of {one.name} were made with {before.name} at {before.strength:g} already",
+                f"images of {one.name} were already made with {before.name} at {before.strength:g}",
                 "--adapter",
                 "leave it out, or begin a new round",
             )
@@ -102,7 +102,7 @@ def _decide(
     prompts = list(dict.fromkeys(image.task for image in planned))
     if prompts and most is not None and most != len(prompts):
         raise DataError(
-            f"{one.name} has {counted(len(prompts), 'prompt')} already", "--prompts", "leave it out"
+            f"{one.name} already has {counted(len(prompts), 'prompt')}", "--prompts", "leave it out"
         )
     if not prompts:
         project.keep_sources()

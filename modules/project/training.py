@@ -71,7 +71,7 @@ def train(
             one.forget_training()
         if one.trained:
             raise UserError(
-                f"{one.name} is trained already",
+                f"{one.name} is already trained",
                 hint="continue with compare or next; --again trains it once more",
             )
         outcome = settle(one.run) if process is None else None

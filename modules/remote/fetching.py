@@ -41,7 +41,7 @@ class Report:
 
     Args:
         fetched: files that are new or have grown.
-        same: number of files that were here already.
+        same: number of files that were already here.
         differ: files that have other content here, and were left unchanged.
         refused: names that lead out of the folder.
     """

@@ -126,7 +126,7 @@ class PersonReward(Reward):
     def _at_desk(self) -> Desk:
         if self._desk is None:
             raise ConfigError(
-                "votes of a person are counted in a training run only",
+                "votes of a person are counted only in a training run",
                 self.name,
                 "choose another reward here",
             )

@@ -68,7 +68,7 @@ class RolloutSettings:
         if self == other:
             return
         raise RuntimeError(
-            "the rollout was made with other settings than it is trained on with (rollout and training):\n"
+            "the rollout was made with settings that differ from those of training (rollout and training):\n"
             + list_offenders(self.differences(other))
         )
 

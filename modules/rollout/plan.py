@@ -163,20 +163,20 @@ def _windowed(possible: list[int], options: PlanOptions) -> list[int]:
     inside = [index for index in possible if first <= index <= last]
     if not inside:
         raise ConfigError(
-            f"none of the steps {first} to {last} (of 0 to {options.steps - 1}) can be trained: the last step and "
-            "steps without noise are never trained",
+            f"none of the denoising steps {first} to {last} (of 0 to {options.steps - 1}) can be trained: the last one "
+            "and those without noise are never trained",
             field="rlhf_sde_window"
             if possible
             else "rlhf_rollout_noise_level"
             if options.steps > 1
             else "rlhf_rollout_steps",
-            hint="take more steps, a wider window or a noise level above 0",
+            hint="use more denoising steps, a wider window or a noise level above 0",
         )
     if options.count > len(inside):
         raise ConfigError(
-            f"{options.count} steps are to be trained but only {len(inside)} can be",
+            f"{options.count} denoising steps are to be trained, but only {len(inside)} can be",
             field="rlhf_num_sde_steps",
-            hint=f"at most {len(inside)}, or 0 for all",
+            hint=f"set it to {len(inside)} or less, or to 0 for all",
         )
     return inside
 

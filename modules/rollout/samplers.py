@@ -103,7 +103,7 @@ def align_group_size(group_size: int, world_size: int, batch_size: int) -> int:
         raise ConfigError(
             f"a group of {group_size} images does not fit into a global batch of {world_size} x {batch_size}",
             field=_SIZE,
-            hint=f"a group size up to {world_size * batch_size}, or a batch size of at least "
+            hint=f"use a group size of up to {world_size * batch_size}, or a batch size of at least "
             f"{math.ceil(group_size / world_size)}",
         )
     share = math.ceil(group_size / world_size)

@@ -139,10 +139,10 @@ def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], tr
         valid = valid[1:]
     if not valid:
         raise ConfigError(
-            f"no step of the rollout is between {low} and {high} of the way from noise to image"
+            f"no denoising step of the rollout is between {low} and {high} of the way from noise to image"
             + (", apart from the first one" if options.sampler == WITHOUT_INIT else ""),
             field="rlhf_timestep_range_low",
-            hint="widen the interval or take more rollout steps",
+            hint="widen the interval or use more rollout steps",
         )
     return valid
 
@@ -163,9 +163,9 @@ def draw_steps(
     """
     if count > len(valid):
         raise ConfigError(
-            f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout are in the interval",
+            f"{count} timesteps are to be drawn, but only {len(valid)} steps of the rollout are in the interval",
             field="rlhf_num_train_timesteps",
-            hint=f"at most {len(valid)}, or a wider interval, or more rollout steps",
+            hint=f"draw up to {len(valid)}, widen the interval, or use more rollout steps",
         )
     chosen = list(valid[:1]) if options.sampler == WITH_INIT else []
     rest = list(valid[1:]) if options.sampler == WITH_INIT else list(valid)

@@ -97,7 +97,7 @@ class RunQueue:
         """
         with self._changing() as entries:
             if any(e.run_dir == str(run.path) and e.state in ("waiting", "running") for e in entries):
-                raise UserError(f"{run.path} is in the queue already", hint=_ANOTHER)
+                raise UserError(f"{run.path} is already in the queue", hint=_ANOTHER)
             if run.trainer() is not None or run.launched() is not None:
                 raise UserError(f"training is running in {run.path}", hint=_ANOTHER)
             run.create()

@@ -347,7 +347,7 @@ def export_single_pair(
         for pair in manifest["pairs"]
     ):
         raise DataError(
-            f"{rejected} is preferred to {chosen} already, under the same prompt",
+            f"{rejected} is already preferred to {chosen} under the same prompt",
             hint="remove that pair in the review window, if this one is right",
         )
     pair_id = next_pair_id(manifest)

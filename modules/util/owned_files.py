@@ -277,7 +277,7 @@ class Owned:
                 raise FileNotFoundError(2, os.strerror(2), str(source.path / last))
             there = self._mode(folder, fresh, target)
             if there is not None and (not replace or stat.S_ISDIR(there)):
-                raise self.refusal(target, "is there already", folder.path / fresh)
+                raise self.refusal(target, "already exists", folder.path / fresh)
             source.rename(last, folder, fresh)
 
     def put_aside(self, name: str) -> str:

@@ -130,10 +130,10 @@ def _row(line: str, file: Path, number: int, folder: Owned) -> PromptRow:
     except UserError as error:
         raise DataError(error.message, FIELD, error.hint or 'write {"prompt": ..., "source": ...}') from error
     if not isinstance(found, dict) or not {"prompt"} <= found.keys() <= {"prompt", "source"}:
-        raise DataError(f"{where} is not an object with prompt and, for edits, source", FIELD)
+        raise DataError(f'{where} is not an object with "prompt" and, for edits, "source"', FIELD)
     prompt, source = found["prompt"], found.get("source")
     if not isinstance(prompt, str) or not prompt.strip() or "\0" in prompt:
-        raise DataError(f"{where}: prompt is empty or not a text", FIELD, "write what is to be made")
+        raise DataError(f"{where}: prompt is empty or not a text", FIELD, "write the prompt")
     prompt = _of_usual_length(prompt.strip(), file, number)
     if source is None:
         return PromptRow(prompt)

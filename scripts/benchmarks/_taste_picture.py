@@ -46,7 +46,7 @@ def learning_curve(rows: Sequence[dict[str, Any]]) -> str:
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (scale(max(value, steps[0])) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    title = "best of N" if figure == "best_of_n" else "share of unseen pairs ordered right"
+    title = "best of N" if figure == "best_of_n" else "share of unseen pairs ordered correctly"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="12">',

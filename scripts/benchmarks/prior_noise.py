@@ -252,7 +252,7 @@ def check(options: argparse.Namespace) -> None:
     if options.answers > MOST_ANSWERS:
         raise ConfigError(f"must be at most {MOST_ANSWERS}", "--answers")
     if not (options.tastes and options.seeds and options.noises):
-        raise ConfigError("nothing is to be measured", "--tastes, --seeds, --noises")
+        raise ConfigError("there is nothing to measure", "--tastes, --seeds, --noises")
     if not options.beta > 0:
         raise ConfigError("must be greater than 0", "--beta")
 

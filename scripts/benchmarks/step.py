@@ -256,7 +256,7 @@ def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
         errors[name] = float((bench.gradient() - own).norm() / own.norm())
         if not errors[name] < GRADIENT_TOLERANCE:
             raise RuntimeError(
-                f"{name} gives another gradient than the restated step: off by {errors[name]:.2e}"
+                f"{name} gives a different gradient from the restated step: off by {errors[name]:.2e}"
             )
     return errors
 

@@ -110,7 +110,7 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
                 f"{LEAST_OF_ROUNDS} or more",
             )
     if not (options.answers and options.seeds and options.methods):
-        raise ConfigError("nothing is to be measured", "--answers, --seeds, --methods")
+        raise ConfigError("there is nothing to measure", "--answers, --seeds, --methods")
     if options.jobs < 0:
         raise ConfigError(f"{options.jobs} is not at least 0", "--jobs")
     return list(

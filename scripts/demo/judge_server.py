@@ -33,7 +33,7 @@ MAX_BODY = 8 * 1024 * 1024
 MAX_IMAGES = 64
 MAX_CONNECTIONS = 32
 WAITING = 8
-"""Complete requests held at once; further ones are told to come again (503)."""
+"""Complete requests held at once; further ones are told to try again later (503)."""
 REQUEST_SECONDS = 8.0
 """Time that a request may take to arrive."""
 
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _score(self, body: bytes) -> None:
         if not self.server.turns.acquire(blocking=False):
-            self._say(503, {"detail": f"{WAITING} requests are waiting already: try again later"})
+            self._say(503, {"detail": f"{WAITING} requests are already waiting: try again later"})
             return
         answer: tuple[int, dict[str, Any]]
         try:

@@ -217,7 +217,7 @@ def test_fused_layers_are_refused_both_ways(tmp_path: Path) -> None:
         inputs = fused[key.replace("dora_scale", "lora_A.weight")].shape[1]
         fused[key] = torch.ones(1, inputs)
     save_file(fused, tmp_path / "b.safetensors")
-    with pytest.raises(UnsupportedError, match="cannot be taken apart") as read_error:
+    with pytest.raises(UnsupportedError, match="cannot be split") as read_error:
         read_adapter(tmp_path / "b.safetensors", tiny_model(FLUX))
     assert read_error.value.field == "lora_model_name" and name.split(".")[1] in str(read_error.value)
 

@@ -24,7 +24,7 @@ def test_a_loss_of_fidelity_is_a_loss_in_words():
     assert found["automatic"] is True and found["fidelity"]["loss"]
     assert found["fidelity"]["interval"][0] < -1.0 < found["fidelity"]["interval"][1] < 0.0
     assert found["losses"] == [found["fidelity"]["sentence"]]
-    assert "Loss: images of round-1 follow their prompts less" in found["losses"][0]
+    assert "Loss: images of round-1 follow their prompts less well than" in found["losses"][0]
 
 
 def test_a_loss_of_variety_is_a_loss_in_words():
@@ -35,7 +35,7 @@ def test_a_loss_of_variety_is_a_loss_in_words():
 
 def test_what_costs_nothing_is_no_loss():
     found = judged(change=0.0, spread=0.9)
-    assert found["losses"] == [] and "no less than" in found["fidelity"]["sentence"]
+    assert found["losses"] == [] and "no less well than" in found["fidelity"]["sentence"]
     (rate,) = found["win_rates"]
     assert rate["share"] == 1.0 and rate["interval"][0] > 0.85 and "learned taste" in rate["sentence"]
 

@@ -191,7 +191,10 @@ def test_numbers_of_concepts_that_pairs_do_not_use_are_told(tmp_path: Path) -> N
         "loss_weight 0.5 of concept 'chosen' has no effect: pairs are not weighted",
         "loss_weight 3 of concept 'rejected' has no effect: pairs are not weighted",
     ]
-    repeats = "balancing 5 of concept 'rejected' has no effect: that of the chosen concept, 2, is of the pairs"
+    repeats = (
+        "balancing 5 of concept 'rejected' has no effect: the balancing of the chosen concept, 2, applies to both "
+        "sides of the pairs"
+    )
     assert told() == [*weights, repeats]
     made.rlhf_supervised_mix = 0.25
     assert told() == [weights[1], repeats]

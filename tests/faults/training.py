@@ -121,7 +121,7 @@ class TrainingRuns:
         self.changes = counted
 
     def killed(self, number: int, done: bool, warm: bool) -> Outcome:
-        """SIGKILL before or after a change; with a warm cache what the whole run encoded is there already."""
+        """SIGKILL before or after a change; with a warm cache what the whole run encoded already exists."""
         label, outcome = (
             f"{self.name}{' warm' if warm else ''} kill {number}{'+' if done else '-'}",
             Outcome(),

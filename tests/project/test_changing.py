@@ -33,7 +33,7 @@ def project(tmp_path, prompts_file, drawer, capsys) -> Path:
 def test_what_cannot_change_is_refused_by_name(project, capsys, given):
     before = (project / "project.json").read_bytes()
     said = refused(capsys, "new", project, "--base-model", "elsewhere", *given)
-    assert "is a project already" in said and given[0] in said
+    assert "is already a project" in said and given[0] in said
     assert (project / "project.json").read_bytes() == before
 
 

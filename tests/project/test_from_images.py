@@ -172,7 +172,7 @@ def test_a_second_image_to_edit_is_no_image_of_its_own(tmp_path, capsys):
         (("--prompts", "prompts.txt", "--to-edit", "nowhere"), "there is no folder or image"),
         (("--prompts", "prompts.txt", "--to-edit", "empty"), "no images to edit"),
         (("--prompts", "prompts.txt", "--to-edit", "prompts.txt"), "no images to edit"),
-        (("--prompts", "tasks.jsonl", "--to-edit", "photos"), "name their source images already"),
+        (("--prompts", "tasks.jsonl", "--to-edit", "photos"), "already name their source images"),
         (("--to-edit", "photos"), "no prompts that say how to edit"),
         (("--images", "photos", "--to-edit", "photos"), "no prompts that say how to edit"),
         (("--prompts", "prompts.txt"), "--to-edit"),

@@ -162,7 +162,7 @@ class TestGenerate:
         (tmp_path / "mine.safetensors").write_text("mine")
         told(capsys, "generate", project, "--per-prompt", 1, "--adapter", tmp_path / "mine.safetensors")
         assert {adapter for _, _, adapter in drawer.made} == {"mine"}
-        assert "were made with" in refused(
+        assert "were already made with" in refused(
             capsys, "generate", project, "--per-prompt", 2, "--adapter", "none"
         )
         assert "no adapter 'round-7'" in refused(capsys, "generate", project, "--adapter", "round-7")
@@ -178,7 +178,7 @@ class TestGenerate:
         moved.parent.mkdir()
         shutil.move(project, moved)
         link.write_text("another")
-        assert "were made with" in refused(capsys, "generate", moved, "--per-prompt", 2, "--adapter", link)
+        assert "were already made with" in refused(capsys, "generate", moved, "--per-prompt", 2, "--adapter", link)
         told(capsys, "generate", moved, "--per-prompt", 2)
         assert len(drawer.made) == 16 and {adapter for _, _, adapter in drawer.made} == {"mine"}
         assert str(tmp_path) not in (moved / "round-1" / "plan.json").read_text()
@@ -215,7 +215,7 @@ class TestTheLoop:
         assert "no adapter to compare" in refused(capsys, "compare", project)
         trains("finish")
         assert told(capsys, "train", project)["next"] == "compare"
-        assert "trained already" in refused(capsys, "train", project)
+        assert "already trained" in refused(capsys, "train", project)
         *_, bye = headless(monkeypatch, preferring(brightness), "compare", str(project))
         assert bye["result"]["winner"] == "round-1" and bye["result"]["votes"] == 8
         assert now() == "new-round"
@@ -645,7 +645,7 @@ class TestALearnedTaste:
     def test_fewer_prompts(self, project, capsys, drawer):
         assert told(capsys, "generate", project, "--prompts", 3)["candidates"] == 18
         assert len({prompt for prompt, _, _ in drawer.made}) == 3
-        assert "has 3 prompts already" in refused(capsys, "generate", project, "--prompts", 5)
+        assert "already has 3 prompts" in refused(capsys, "generate", project, "--prompts", 5)
 
 
 class TestOverview:

@@ -221,7 +221,7 @@ def test_other_paths_and_types_are_refused(address):
         (["--reward", "brightness", "--host", "0.0.0.0"], None, TOKEN_VARIABLE),
         (["--reward", "brightness"], "short", "16 characters"),
         (["--reward", "brightness", "--max-images", "0"], TOKEN, "--max-images"),
-        (["--reward", "brightness", "--key", "key.pem"], TOKEN, "belong together"),
+        (["--reward", "brightness", "--key", "key.pem"], TOKEN, "and a key its certificate"),
         (["--reward", "clip_score", "--params", '{"source": "./nowhere"}'], TOKEN, "nowhere"),
         (["--reward", "brightness", "--device", "cuda:77"], TOKEN, "--device: there is no device cuda:77 here"),
         (["--reward", "brightness", "--device", "gpu"], TOKEN, "--device: 'gpu' is not a device"),

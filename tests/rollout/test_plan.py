@@ -97,7 +97,7 @@ def test_a_step_without_noise_is_not_trained() -> None:
         ({"window": (3, 10)}, "sde_window"),
         ({"window": (5, 4)}, "sde_window"),
         ({"count": 10}, "only 9 can be"),
-        ({"count": 4, "window": (0, 2)}, "at most 3"),
+        ({"count": 4, "window": (0, 2)}, "set it to 3 or less"),
         ({"count": -1}, "rlhf_num_sde_steps"),
         ({"choice": "sliding"}, "unknown choice"),
         ({"temperature": 0.0}, "rollout_temperature"),

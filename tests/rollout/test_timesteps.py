@@ -108,12 +108,12 @@ def test_more_than_there_are() -> None:
 
 
 def test_intervals_without_a_step() -> None:
-    with pytest.raises(ConfigError, match="no step of the rollout") as caught:
+    with pytest.raises(ConfigError, match="no denoising step of the rollout") as caught:
         drawn(TimestepOptions("DISCRETE", 1, (0.02, 0.05)))
     assert caught.value.field == "rlhf_timestep_range_low"
     with pytest.raises(ConfigError, match="apart from the first one"):
         drawn(TimestepOptions("DISCRETE_WO_INIT", 1, (0.0, 0.05)))
-    with pytest.raises(ConfigError, match="no step"):
+    with pytest.raises(ConfigError, match="no denoising step"):
         drawn(TimestepOptions("DISCRETE", 0, (0.02, 0.05)))
     assert valid_steps(TimestepOptions(interval=(0.2, 0.5)), TEN, 1000) == [2, 3, 4, 5]
 

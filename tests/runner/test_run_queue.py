@@ -75,7 +75,7 @@ def test_order_is_kept_and_changed(queue):
 
 def test_a_folder_is_in_the_queue_once_and_not_while_it_trains(queue):
     entry = add(queue, "a")
-    with pytest.raises(UserError, match="in the queue already"):
+    with pytest.raises(UserError, match="already in the queue"):
         add(queue, "a")
     queue.set_state(entry.id, "failed", "why")
     add(queue, "a")

@@ -50,7 +50,7 @@ def test_of_the_same_name_both_stay_in_the_trash(tmp_path: Path) -> None:
     second = delete_run(made(tmp_path).path)
     assert first != second and first.is_dir() and second.is_dir()
     again = made(tmp_path)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         restore_run(first, again.path)
     assert first.is_dir()
 

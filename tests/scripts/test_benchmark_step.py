@@ -93,7 +93,7 @@ def test_a_schedule_with_another_gradient_is_not_timed(monkeypatch: pytest.Monke
         return wrong if mode == "SEQUENTIAL" else work
 
     monkeypatch.setattr(step.Bench, "preference", scaled)
-    with pytest.raises(RuntimeError, match="sequential gives another gradient"):
+    with pytest.raises(RuntimeError, match="sequential gives a different gradient"):
         step.run(options())
 
 

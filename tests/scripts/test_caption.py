@@ -87,7 +87,7 @@ def test_thoughts_that_a_chat_template_begins_are_no_caption(tmp_path: Path, ima
     tokenizer.write_text(tokenizer.read_text().replace('"cat"', '"<think>"'))
     template.write_text(template.read_text() + " <think>")
     assert call("describe", "--model", model, "--prompt", "a fox", "--length", 6, images) == 2
-    assert "nothing but thoughts" in capsys.readouterr().err and texts(images) == {}
+    assert "only the model's thoughts" in capsys.readouterr().err and texts(images) == {}
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

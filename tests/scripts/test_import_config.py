@@ -80,7 +80,7 @@ def test_notes_that_are_no_longer_true_are_replaced(tmp_path: Path) -> None:
     assert main([str(given(tmp_path / "in.json", future_loss=True)), str(target)]) == 3
     assert "future_loss" in notes.read_text()
     assert main([str(given(tmp_path / "in.json")), str(target)]) == 0
-    assert notes.read_text() == "everything is carried over\n"
+    assert notes.read_text() == "every setting was imported\n"
 
 
 def test_only_what_changes_the_training_ends_with_3(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_grid_of_prompts_and_samplers(tmp_path: Path) -> None:
         (["--x", "checkpoint=no/such"], "no/such does not exist"),
         (["--x", "seed=1,2", "--y", "seed=3"], "both axes vary the seed"),
         (["--x", "seed=1-100", "--y", "steps=1,2,3,4,5"], "are more than 400"),
-        (["--x", "seed=1,2", "--count", "2"], "one seed besides its axes"),
+        (["--x", "seed=1,2", "--count", "2"], "one seed, unless one of them is an axis"),
         (["--x", "prompt=a|b"], "one prompt, or an axis of prompts"),
         (["--adapter", "no/such=2"], "no/such does not exist"),
         (["--embedding", "x"], "is not WORD=FILE"),

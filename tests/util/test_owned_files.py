@@ -352,9 +352,9 @@ def test_a_name_that_is_taken_is_not_moved_over(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     owned = Owned(tmp_path)
     for target in ("b", "c"):
-        with pytest.raises(UserError, match="is there already"):
+        with pytest.raises(UserError, match="already exists"):
             owned.move("a", target)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         owned.move("a", "c", replace=True)
     owned.move("a", "b", replace=True)
     assert (tmp_path / "b").read_text() == "a"
@@ -570,12 +570,12 @@ def test_a_folder_is_filled_whole_or_left_as_it_was(tmp_path: Path) -> None:
             temporary.write_text("x")
         raise OSError("full")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(UserError, match="is there already"), owned.filled_at_once(last="a") as fresh:
+    with pytest.raises(UserError, match="already exists"), owned.filled_at_once(last="a") as fresh:
         fill(fresh)
         root.mkdir()
     # what others put there meanwhile stays, and so does the folder
     assert inside(tmp_path).keys() == {"new", "new/deep"}
-    with pytest.raises(UserError, match="is there already"), owned.filled_at_once(last="a") as fresh:
+    with pytest.raises(UserError, match="already exists"), owned.filled_at_once(last="a") as fresh:
         fill(fresh)
         (root / "c").write_text("theirs")
     assert inside(root).keys() == {"c"} and (root / "c").read_text() == "theirs"

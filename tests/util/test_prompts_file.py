@@ -86,8 +86,8 @@ def test_those_who_can_use_texts_alone_are_told_of_sources(tmp_path: Path) -> No
     ("line", "words"),
     [
         ("a cat", "line 1 is not valid JSON"),
-        ('["a cat"]', "line 1 is not an object with prompt"),
-        ('{"prompt": "x", "image": "a.png"}', "line 1 is not an object with prompt"),
+        ('["a cat"]', 'line 1 is not an object with "prompt"'),
+        ('{"prompt": "x", "image": "a.png"}', 'line 1 is not an object with "prompt"'),
         ('{"prompt": " ", "source": "a.png"}', "prompt is empty"),
         ('{"prompt": "x", "source": ["a.png"]}', "source is not the name of a file"),
         ('{"prompt": "x", "source": ""}', "is empty"),

@@ -183,19 +183,19 @@ def tensor(
 
 HUGE = 2**63
 BAD = {
-    "empty": (b"", "ends within its header|more than there is room for"),
-    "another format": (header(magic=b"PK\3\4"), "does not begin like a GGUF file"),
+    "empty": (b"", "ends within its header|claims more data than there is room for"),
+    "another format": (header(magic=b"PK\3\4"), "does not begin as a GGUF file does"),
     "big endian": (b"GGUF" + pack(">IQQ", 3, 1, 0), "version 50331648 of the format"),
     "old version": (header(version=1), "version 1 of the format"),
-    "countless tensors": (header(tensors=HUGE), f"promises {HUGE} tensors"),
-    "countless facts": (header(facts=HUGE), f"and {HUGE} facts"),
+    "countless tensors": (header(tensors=HUGE), f"claims {HUGE} tensors"),
+    "countless facts": (header(facts=HUGE), f"and {HUGE} metadata values"),
     "endless name": (header(tensors=1) + pack("<Q", HUGE), f"a text of {HUGE} bytes"),
     "endless text": (header(facts=1) + text(b"a") + pack("<IQ", 8, HUGE), f"a text of {HUGE} bytes"),
     "endless list": (header(facts=1) + text(b"a") + pack("<IIQ", 9, 4, HUGE), f"a list of {HUGE} numbers"),
-    "endless texts": (header(facts=1) + text(b"a") + pack("<IIQ", 9, 8, HUGE), f"a list of {HUGE} facts"),
+    "endless texts": (header(facts=1) + text(b"a") + pack("<IIQ", 9, 8, HUGE), f"a list of {HUGE} metadata values"),
     "lists in lists": (
         header(facts=1) + text(b"a") + pack("<IIQ", 9, 9, 1) + b"\0" * 64,
-        "facts of the type 9",
+        "metadata values of the type 9",
     ),
     "unknown fact": (header(facts=1) + text(b"a") + pack("<I", 77), "unknown type 77"),
     "many axes": (header(tensors=1) + tensor(sizes=(1,) * 9), "img_in.weight has 9 axes"),
@@ -208,7 +208,7 @@ BAD = {
     ),
     "not whole blocks": (
         header(tensors=1) + tensor(sizes=(33, 2)) + b"\0" * 200,
-        "33 columns, but blocks of Q8_0",
+        "33 columns, not a multiple of 32, the size of a Q8_0 block",
     ),
     "unsupported blocks": (header(tensors=1) + tensor(kind=39) + b"\0" * 200, "numbers of the type MXFP4"),
     "unknown blocks": (header(tensors=1) + tensor(kind=999) + b"\0" * 200, "numbers of the type number 999"),

@@ -96,11 +96,11 @@ class Sheet:
         A single undo reverts all of it.
 
         Args:
-            drawn: the images on the page, by group key. A prompt that has more images by now stays, and so do
+            drawn: the images on the page, by group key. A prompt that has more images now stays, and so do
                 those after it.
 
         Raises:
-            Refused: the open prompt itself has more images by now.
+            Refused: the open prompt itself has more images now.
         """
         closed = 0
         for key in [group.key for group in self._groups()]:

@@ -55,7 +55,7 @@ def _check_removal(step: Step) -> None:
     if entry is not None:
         check_manifest_pair(entry, "the entry")
         if entry["pair_id"] != step["pair_id"]:
-            raise UserError(f"the entry of {entry['pair_id']!r} is not that of the pair")
+            raise UserError(f"the entry of {entry['pair_id']!r} is that of another pair")
     if not isinstance(files, list):
         raise UserError("the step names no files")
     for moved in files:

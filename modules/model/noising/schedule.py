@@ -117,7 +117,7 @@ class DiscreteSchedule(Schedule):
         Args:
             config: ``scheduler_config.json``.
             prediction: overrides the config's ``prediction_type``.
-            zero_terminal_snr: rescale so that the last step is pure noise, if the config does not already.
+            zero_terminal_snr: rescale so that the last step is pure noise, unless the config already does.
         """
         alphas_T = torch.cumprod(1.0 - _betas(config), dim=0)
         if zero_terminal_snr or config.get("rescale_betas_zero_snr", False):

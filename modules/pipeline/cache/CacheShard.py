@@ -147,5 +147,5 @@ def _header(stream: BinaryIO, size: int) -> tuple[int, str]:
         raise ValueError("it is too short")
     (length,) = struct.unpack("<Q", start)
     if length > min(size - 8, _MAX_HEADER):
-        raise ValueError("its header is cut off")
+        raise ValueError("its header is truncated")
     return length, stream.read(length).decode()

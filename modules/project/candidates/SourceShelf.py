@@ -66,7 +66,7 @@ class SourceShelf:
                 raise DataError(
                     f"the source image {FOLDER}/{shown(name)} {what}",
                     FOLDER,
-                    "put the former image back: other images were made from it",
+                    "put the original image back: other images were made from it",
                 )
 
     def place_next_to(self, name: str, image: str) -> None:

@@ -68,7 +68,7 @@ def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO
         one = project.round
         if one.trained:
             raise DataError(
-                f"{one.name} is trained already", hint="begin the next round, then add the images"
+                f"{one.name} is already trained", hint="begin the next round, then add the images"
             )
         judging = {task.key for task in project.file.held_out_tasks}
         origins, family = _origins(project, places), FAMILIES[project.file.model.type]

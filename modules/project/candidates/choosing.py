@@ -37,7 +37,7 @@ def _ask(
     head = taste_file(project)
     if head is None:
         raise UserError(
-            f"your learned taste chooses the images of {one.name} that are shown, but there is none",
+            f"the images of {one.name} to show are chosen by your learned taste, but there is none",
             hint="learn it again, then run generate",
         )
     before = one.chosen()

@@ -166,7 +166,7 @@ class VoteBook:
                 f"the run has no question {key!r}", hint="list the open questions: runctl.py RUN votes"
             )
         if question.answered:
-            why = "nobody answered it in time" if question.dropped else "it was answered already"
+            why = "nobody answered it in time" if question.dropped else "it was already answered"
             raise UserError(f"question {key} is closed: {why}", hint="answer an open one")
         if (fault := fault_of(vote, question.images)) is not None:
             raise UserError(f"question {key}: {fault}", hint=f"its images are 0 to {question.images - 1}")

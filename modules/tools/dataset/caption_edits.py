@@ -109,7 +109,7 @@ def save_caption(root: Path, name: str, old: Caption, text: str) -> Caption:
             f"the caption {shown(name)} would be larger than {MAX_CAPTION} bytes", hint="shorten it"
         )
     if any("\ud800" <= sign <= "\udfff" or sign == "\0" for sign in text):
-        raise DataError(f"the caption {shown(name)} would not be UTF-8 text", hint="remove the odd character")
+        raise DataError(f"the caption {shown(name)} would not be UTF-8 text", hint="remove the invalid character")
     with Journal(root).job(JOB) as job:
         now = read_caption(root, name)
         if now != old:

@@ -95,7 +95,7 @@ def write_captions(
             batch = plan[start : start + wanted.batch]
             for one, said in _described(root, batch, describe, outcome, refused):
                 text = " ".join("".join(s for s in said if s.isprintable() or s.isspace()).split())
-                reason = "nothing was found to say" if not text else _cannot_take(root, one, text, wanted)
+                reason = "the model gave no text" if not text else _cannot_take(root, one, text, wanted)
                 if reason:
                     outcome.left[one.name] = reason
                     continue
@@ -151,9 +151,9 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
     except DataError as error:
         return error.message
     if wanted.mode is Mode.BLANK and before:
-        return "it has a caption by now"
+        return "it has a caption now"
     if wanted.mode is Mode.APPEND and before.endswith(_made(text, wanted)):
-        return "its caption ends with this already"
+        return "its caption already ends with this text"
     return ""
 
 

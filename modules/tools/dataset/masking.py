@@ -214,7 +214,7 @@ def _mask_of(root: Path, one: DataImage, wanted: Wanted, select: Select) -> tupl
         raise DataError("its name is too long to have a mask next to it; shorten it")
     there = is_there(target)
     if there and (wanted.mode is Mode.BLANK or not target.is_file()):
-        raise DataError("it has a mask by now" if target.is_file() else f"{target.name} is not a file")
+        raise DataError("it has a mask now" if target.is_file() else f"{target.name} is not a file")
     image = opened_image(root / one.name)
     keeps = there and wanted.mode is not Mode.REPLACE
     old = fitting(opened_mask(target), image.size, target.name) if keeps else None

@@ -173,5 +173,5 @@ def check_taken(taken: Sequence[str], overwrite: bool) -> None:
     if taken and not overwrite:
         raise DataError(
             f"files with these names already exist:\n{list_offenders(taken)}",
-            hint="choose other names, or take these files out with --overwrite; undo brings them back",
+            hint="choose other names, or move these files away with --overwrite; undo restores them",
         )

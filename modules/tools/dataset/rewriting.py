@@ -189,13 +189,13 @@ def _is_deep(image: Image.Image) -> bool:
 
 def _why_not(image: Image.Image, made: str, deep: bool) -> str:
     if made not in ENDINGS:
-        return f"files of the format {made or 'it has'} are not written: convert it with --to"
+        return f"files of {f'the format {made}' if made else 'its format'} are not written: convert it with --to"
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         return "it has several frames"
     if image.width * image.height > MAX_PIXELS:
         return "it has too many pixels"
     if deep:
-        return "pixels with more than 8 bits a colour would lose precision"
+        return "pixels with more than 8 bits per colour would lose precision"
     if image.mode not in PLAIN_MODES and image.mode not in ("1", "P", "CMYK"):
         return f"pixels of the kind {image.mode} would lose precision"
     if made == "JPEG" and (image.mode in ("LA", "RGBA", "PA") or "transparency" in image.info):

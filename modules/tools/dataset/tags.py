@@ -133,7 +133,7 @@ def _in_lines(change: Edit) -> Edit:
 
 def _check(text: str, field: str, may_be_empty: bool = False) -> None:
     if not text.strip() and not (may_be_empty and not text):
-        raise ConfigError("nothing is given", field, "give a text")
+        raise ConfigError("is empty", field, "enter a text")
     # with a letter at its end a line end is never the last sign
     if len(f"{text}x".splitlines()) > 1 or "\0" in text:
         raise ConfigError(f"{text!r} has several lines", field, "give one line")

@@ -219,7 +219,7 @@ def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
         return []
     less = plan_memory(changed(config, halved))
     return [
-        f"{plan.largest.name} takes the most; the whole run would take {less.total / GIB:.2f} GiB with: "
+        f"{plan.largest.name} takes the most memory; the whole run would take {less.total / GIB:.2f} GiB with: "
         f"{_settings(halved)}"
     ]
 

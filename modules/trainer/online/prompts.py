@@ -254,7 +254,7 @@ class EditedImages:
         if changed:
             raise DataError(
                 f"{shown(path)} has changed since the run began",
-                hint="put the former image back, or start a new run",
+                hint="put the original image back, or start a new run",
             )
         return torch.from_numpy(apply_transform(load_rgb(path), self._transform)).permute(2, 0, 1)
 

@@ -103,7 +103,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
         raise DataError(
             f"the last step of the epoch has {total} images instead of {rule.images}",
             field="rlhf_short_step",
-            hint="set it to TRAIN, or rlhf_docs_per_step to a divisor of the images of an epoch",
+            hint="set it to TRAIN, or rlhf_docs_per_step to a divisor of the number of images in an epoch",
         )
     yield PlannedStep(tuple(open_step), total, tuple(passed))
 

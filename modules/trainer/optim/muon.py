@@ -84,7 +84,7 @@ def muon_groups(
             made.append({"params": rest, **adam, UNSCALED: muon_adam_lr})
     if matrices and not any(group["use_muon"] for group in made):
         raise ConfigError(
-            f"no trained layer has {muon_hidden_layers!r} in its name, so Muon would move nothing",
+            f"no trained layer has {muon_hidden_layers!r} in its name, so Muon would update nothing",
             "optimizer.params",
             "change muon_hidden_layers, or choose ADAMW",
         )

@@ -174,6 +174,6 @@ def _bring_back(source: Path, target: Path) -> None:
         Owned(target.parent, local=True).take(source, target.name)
     except OSError as error:
         raise UserError(
-            f"the best weights cannot be brought back to {target}: {error.strerror or error}",
+            f"the best weights cannot be restored to {target}: {error.strerror or error}",
             hint="make room on the disk",
         ) from error

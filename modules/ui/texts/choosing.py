@@ -20,7 +20,7 @@ LOOKING_KEYS = (
 # edits
 SOURCE, DIFFERENCE = "Source", "Difference"
 DIFFERENCE_SHOWN = "Difference from the source"
-DIFFERENCE_HINT = "Changed pixels are light. X shows the images again"
+DIFFERENCE_HINT = "Changed pixels are bright. X shows the images again"
 SOURCE_KEYS = (("S, held", "show the source instead of the images"),)
 EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: choose the source images on the start page."
 EDIT = "edit"

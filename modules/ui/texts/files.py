@@ -48,7 +48,7 @@ LEFT_BEHIND = "{settings} of {name} could not be imported:"
 # presets
 PRESET_APPLIED = "Preset {name}. Ctrl+Z restores the previous settings"
 KEEP_TITLE, KEEP_QUESTION = "Save as a preset", "Name of the preset"
-REPLACE_QUESTION, REPLACE = "You have a preset {name} already. Replace it?", "Replace"
+REPLACE_QUESTION, REPLACE = "You already have a preset {name}. Replace it?", "Replace"
 KEPT = "Preset saved as {path}"
 NO_OWN_PRESETS = "You have no presets of your own"
 REMOVE_TITLE, REMOVE_QUESTION = "Remove a preset", "Which preset?"

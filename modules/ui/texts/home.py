@@ -75,7 +75,7 @@ FIELDS = {
     "--to-edit": TO_EDIT,
 }
 """Titles of the form's fields by the arguments of ``taste.py new``."""
-IS_PROJECT = "{folder} is a project already. Do you want to open it?"
+IS_PROJECT = "{folder} is already a project. Do you want to open it?"
 OPEN_IT, OPEN_NOT = "Open the project", "Cancel"
 NO_FOLDER = "Choose a new folder for the project."
 NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."

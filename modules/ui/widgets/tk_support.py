@@ -155,7 +155,7 @@ def later(widget: tk.Misc, delay: int | Literal["idle"], call: Callable[..., obj
 
 
 def cancel_timer(widget: tk.Misc, timer: str) -> None:
-    """Cancel a timer of ``later``. Nothing happens if it has run already."""
+    """Cancel a timer of ``later``. Nothing happens if it has already run."""
     widget._root().after_cancel(timer)  # type: ignore[attr-defined]
 
 

@@ -106,7 +106,7 @@ def _check_weights(path: Path) -> None:
         raise DataError(
             f"{shown(path)} already exists and is not a safetensors file: it is left as it is",
             FIELD,
-            "choose another name, or move away what is there",
+            "choose another name, or move the existing file away",
         )
 
 
@@ -166,14 +166,14 @@ def check_output(config: TrainConfig) -> None:
                 raise DataError(
                     f"{shown(folder)} is a file, but embeddings are to be written into a folder of this name",
                     FIELD,
-                    "choose another name, or move away what is there",
+                    "choose another name, or move the existing file away",
                 )
             owned.check_writable(name, kept)
             _check_weights(owned.path(name))
     except DataError:
         raise
     except UserError as error:
-        raise DataError(error.message, FIELD, "choose another name, or move away what is there") from error
+        raise DataError(error.message, FIELD, "choose another name, or move the existing file away") from error
 
 
 def output_fault(config: TrainConfig) -> DataError | None:

@@ -23,7 +23,7 @@ def user_path(text: str | os.PathLike[str], field: str | None = None) -> Path:
     except RuntimeError as error:
         user = Path(text).parts[0]
         raise UserError(
-            f"{shown(os.fspath(text))!r} is not a path here: there is no folder of a user {user[1:]!r}",
+            f"{shown(os.fspath(text))!r} cannot be used: this computer has no user {user[1:]!r}",
             field,
             "write the whole path; ~ alone, before the first slash, is your own folder",
         ) from error

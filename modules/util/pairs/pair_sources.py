@@ -162,6 +162,6 @@ def are_edits(pairs: Sequence[Pair]) -> bool:
         raise DataError(
             f"{counted(len(pairs) - len(without), 'pair is an edit', 'pairs are edits')} of source images, and "
             f"{counted(len(without), 'has', 'have')} no source image:\n{list_offenders(without)}",
-            hint="remove one kind in the review, and pick it into a folder of its own",
+            hint="remove one kind in the review, and pick its pairs into another folder",
         )
     return not without

@@ -108,10 +108,10 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype | None, name: str) -> tor
     if bool(lost.any()):
         raise DataError(
             f"{counted(int(lost.sum()), 'number')} of {name} cannot be saved in "
-            f"{str(made.dtype).removeprefix('torch.')}, which ends at {limit:.6g}: the largest is "
+            f"{str(made.dtype).removeprefix('torch.')}, whose largest number is {limit:.6g}: the largest here is "
             f"{float(tensor[lost].abs().max()):.6g}",
-            hint="save in BFLOAT_16 or FLOAT_32: --dtype of a command, or output_dtype of a config, whose run can then "
-            "be resumed with continue_last_backup",
+            hint="save in BFLOAT_16 or FLOAT_32: set --dtype of the command, or output_dtype of the config. A run "
+            "can then be resumed with continue_last_backup",
         )
     return made
 

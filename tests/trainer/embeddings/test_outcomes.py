@@ -158,7 +158,8 @@ def test_words_of_an_adapter_that_the_model_knows_already_are_kept_and_named(
     )
     parts = run_here(config).parts
     assert sorted(word.placeholder.lower() for word in parts.model.words.words) == sorted([WORD, "cat"])
-    assert any("mean these wherever a prompt uses them: Cat" in note for note in parts.handle.notes)
+    said = "mean the embeddings of this file wherever a prompt uses them: Cat"
+    assert any(said in note for note in parts.handle.notes)
     saved = load_file(tmp_path / "again/out.safetensors")
     kept = [tensor for name, tensor in saved.items() if name.lower() == f"{BUNDLE}cat.clip_l".lower()]
     assert len(kept) == 1 and torch.equal(kept[0], torch.ones(1, 24)), "nothing of the LoRA is lost"
@@ -277,7 +278,7 @@ def refusal(path: Path) -> str:
         ({"placeholder": WORD, "model_name": "text.pt"}, ("model_name", "damaged")),
         ({"placeholder": WORD, "model_name": "bomb.pt"}, ("model_name", "compressed")),
         ({"placeholder": WORD, "model_name": "out.safetensors"}, ("model_name", "holds output vectors", "is false")),
-        ({"placeholder": WORD, "model_name": "sparse.pt"}, ("model_name", "not a row for each token")),
+        ({"placeholder": WORD, "model_name": "sparse.pt"}, ("model_name", "instead of one row per token")),
     ],
     ids=str,
 )  # fmt: skip

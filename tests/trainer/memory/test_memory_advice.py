@@ -116,10 +116,10 @@ def test_what_lowers_the_need_is_said_without_a_card_too(monkeypatch: pytest.Mon
     monkeypatch.setattr(memory_advice, "plan_memory", plan)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     lines = memory_advice.advise(config_of(vae={"weight_dtype": "FLOAT_32"}))
-    assert any("encoding images takes the most" in one and "would take 8.00 GiB with" in one for one in lines)
+    assert any("encoding images takes the most memory" in one and "would take 8.00 GiB with" in one for one in lines)
     assert any("vae.weight_dtype=BFLOAT_16" in one for one in lines)
     assert not any(
-        "takes the most" in one for one in memory_advice.advise(config_of(vae={"weight_dtype": "BFLOAT_16"}))
+        "takes the most memory" in one for one in memory_advice.advise(config_of(vae={"weight_dtype": "BFLOAT_16"}))
     )
 
 

@@ -254,7 +254,7 @@ def test_automatic_judges_are_told_apart_from_votes(
         if child.winfo_class() == "TLabel"
     ]
     assert "Automatic results, not your votes:" in shown
-    assert any("Loss: images of round-1 follow their prompts less" in text for text in shown)
+    assert any("Loss: images of round-1 follow their prompts less well than" in text for text in shown)
     picture(hands, "judged_result")
 
 

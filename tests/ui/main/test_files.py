@@ -288,7 +288,7 @@ def test_an_own_preset_is_replaced_only_after_a_question(
     hands.window.presets.save("a-b", hands.window.state_.config)
     assert keep("13", "a/b", "Replace") == 13
     assert keep("14", "a-b", "Cancel") == 13
-    assert hands.asked[-1] == "You have a preset a-b already. Replace it?"
+    assert hands.asked[-1] == "You already have a preset a-b. Replace it?"
 
 
 def test_the_chosen_one_of_the_own_presets_is_removed(hands: Hands) -> None:

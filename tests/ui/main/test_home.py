@@ -233,7 +233,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_a_project_in_it_offered(
     for label, opened in ((start_words.OPEN_NOT, False), (start_words.OPEN_IT, True)):
         hands.answer(label)
         hands.click(start.create_button)
-        assert "my taste is a project already" in hands.asked[-1]
+        assert "my taste is already a project" in hands.asked[-1]
         assert (start.watch.project is not None) is opened
     assert start.watch.project.folder == project.folder
 

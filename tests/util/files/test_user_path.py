@@ -37,7 +37,7 @@ def test_a_tilde_is_the_users_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ],
 )
 def test_an_unknown_user_is_named(use: Callable[[], object], field: str | None) -> None:
-    with pytest.raises(UserError, match="no folder of a user 'nosuchuser'") as caught:
+    with pytest.raises(UserError, match="this computer has no user 'nosuchuser'") as caught:
         use()
     assert caught.value.field == field and "write the whole path" in str(caught.value)
 

@@ -71,7 +71,7 @@ class Import:
         neighbour = target.with_name(f"{target.name}.notes.txt")
         lines = report(self.notes.listed())
         if lines or neighbour.exists():
-            write_text(neighbour, "\n".join([*lines, ""]) if lines else "everything is carried over\n")
+            write_text(neighbour, "\n".join([*lines, ""]) if lines else "every setting was imported\n")
 
 
 def _check_target(source: Path, target: Path, made: Any, overwrite: bool) -> None:
@@ -187,7 +187,7 @@ def comparison(notes: Notes) -> list[str]:
     for heading, found in notes.compared():
         rows = [f"  {note.place}: {note.theirs or '-'} -> {note.ours or '-'}  ({note.why})" for note in found]
         lines += [f"{heading}:", *rows] if rows else []
-    return lines or ["everything is carried over under its own name"]
+    return lines or ["every setting is imported under its own name"]
 
 
 # -- folders -----------------------------------------------------------------------------------------------

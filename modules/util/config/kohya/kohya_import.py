@@ -202,7 +202,7 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
     if swapped and blocks:
         parts[family.denoiser]["offload_fraction"] = min(1.0, swapped / blocks)
     elif swapped:
-        notes.add("blocks_to_swap", swapped, "not carried over: set offload_fraction", changes_weights=False)
+        notes.add("blocks_to_swap", swapped, "not imported: set offload_fraction", changes_weights=False)
     saved = fields.text("save_precision", "float")
     made["output_dtype"] = _DTYPES.get(saved, "FLOAT_32")
 

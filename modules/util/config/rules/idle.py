@@ -21,7 +21,7 @@ def idle_settings(config: TrainConfig, told: Collection[str]) -> Iterator[Config
     """Name the settings with another value than the default that have no effect, together where the reason is the same.
 
     Args:
-        told: fields about which there is another finding already.
+        told: fields that already have another finding.
     """
     reasons: dict[Reason, list[str]] = {}
     for path, reason in _all_idle(config):

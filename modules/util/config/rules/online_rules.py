@@ -130,8 +130,8 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(f"step {last} does not exist: the steps are 0 to {steps - 1}", "rlhf_sde_window")
     elif (usable := min(last, steps - 2) - first + 1) < max(c.rlhf_num_sde_steps, 1):
         yield ConfigError(
-            f"trained steps wanted: {c.rlhf_num_sde_steps or 1}, possible: {max(usable, 0)}; the last step of a "
-            "rollout is never trained",
+            f"{max(c.rlhf_num_sde_steps, 1)} denoising steps are to be trained, but only {max(usable, 0)} can be; the "
+            "last step of a rollout is never trained",
             "rlhf_num_sde_steps" if c.rlhf_num_sde_steps else "rlhf_sde_window",
         )
 
@@ -233,7 +233,7 @@ def _guidance_begins_above_one(c: TrainConfig) -> Iterator[Finding]:
     spec, scale = c.model_type.spec, c.rlhf_rollout_cfg_scale
     if c.trains_online and 0 < scale < 1 and not spec.embeds_guidance:
         yield ConfigWarning(
-            f"{scale:g} has no effect: images are made without guidance up to 1, and with it above 1",
+            f"{scale:g} has no effect: guidance begins above 1; at 1 or less, images are made without it",
             "rlhf_rollout_cfg_scale",
         )
 
@@ -348,7 +348,7 @@ def _dividing_by_images_acts(c: TrainConfig) -> Iterator[Finding]:
         )
     elif c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
         yield ConfigWarning(
-            "has no effect: rlhf_gspo_weighting DOCUMENT divides by images already",
+            "has no effect: rlhf_gspo_weighting DOCUMENT already divides by images",
             "rlhf_normalize_by_documents",
         )
 
@@ -404,7 +404,7 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
 def _regulated_ratios_are_of_densities(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "regulated_ratio") and c.rlhf_grpo_guard and c.rlhf_logprob_form is LogProbForm.SQUARED_ERROR:
         yield UnsupportedError(
-            f"brings ratios of Gaussian densities to one scale, and those of {c.rlhf_logprob_form} are on another",
+            f"is defined for ratios of Gaussian densities, and those of {c.rlhf_logprob_form} have another scale",
             "rlhf_grpo_guard",
             "switch it off, or set rlhf_logprob_form to GAUSSIAN; a run that began with both cannot be resumed, so "
             "start a new one",

@@ -84,7 +84,7 @@ def _short_rewards(text: str) -> list[RewardConfig]:
             raise ConfigError(
                 f"{part.strip()!r} is not a reward with a weight",
                 "rlhf_reward",
-                "write aesthetic 1, clip_score 0.5",
+                "write names with weights, such as aesthetic 1, clip_score 0.5",
             )
         made.append(RewardConfig(reward=words[0], weight=weight))
     return made

@@ -99,8 +99,8 @@ _HARDLY_SCALED = (
 def _rate_of_words_with_matrices(c: TrainConfig) -> Iterator[Finding]:
     if c.optimizer.optimizer.of_matrices and c.trains_words() and c.embedding_learning_rate is not None:
         yield ConfigWarning(
-            f"has no effect: {c.optimizer.optimizer} leaves embeddings to ADAMW, at the rate muon_adam_lr of its "
-            "parameters",
+            f"has no effect: {c.optimizer.optimizer} leaves embeddings to ADAMW, which uses the rate muon_adam_lr in "
+            "optimizer.params",
             "embedding_learning_rate",
         )
 

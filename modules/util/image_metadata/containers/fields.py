@@ -195,7 +195,7 @@ def inflate(data: bytes) -> bytes:
     except zlib.error as error:
         raise Unusable(Reason.BAD_TEXT, str(error)) from error
     if not machine.eof:
-        raise Unusable(Reason.BAD_TEXT, "it is cut off")
+        raise Unusable(Reason.BAD_TEXT, "it is truncated")
     return text
 
 

@@ -75,7 +75,7 @@ class _Boxes:
     def spend(self, steps: int = 1) -> None:
         self.left -= steps
         if self.left < 0:
-            raise Unusable(Reason.TEXT_TOO_LARGE, "a workflow with too many boxes in boxes")
+            raise Unusable(Reason.TEXT_TOO_LARGE, "a workflow with too many nodes in its subgraphs")
 
 
 class _Scope:
@@ -101,7 +101,7 @@ class _Scope:
         if len(nodes) > _MAX_ITEMS or len(links) > _MAX_ITEMS:
             raise Unusable(Reason.TEXT_TOO_LARGE, f"a workflow of {len(nodes)} nodes")
         if depth > _MAX_NESTED:
-            raise Unusable(Reason.TEXT_TOO_LARGE, "boxes in boxes")
+            raise Unusable(Reason.TEXT_TOO_LARGE, "a workflow with too many nested subgraphs")
         boxes.spend(len(nodes) + len(links))
         self.boxes, self.content, self.prefix, self.fields, self.depth = boxes, content, prefix, fields, depth
         self.given: dict[int, Any] = {}

@@ -10,6 +10,6 @@ from modules.util.config.TrainConfig import TrainConfig
 
 
 def import_onetrainer(path: str | Path, lenient: bool = False) -> tuple[TrainConfig, list[Note]]:
-    """The config, and a line for each setting that is not carried over as it is."""
+    """The config, and a line for each setting that is not imported unchanged."""
     config, notes = read_onetrainer(path, lenient)
     return config, notes.listed()

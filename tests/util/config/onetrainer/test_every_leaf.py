@@ -1,4 +1,4 @@
-"""Each of OneTrainer's settings, set to another value: it is carried over, noted, or listed as one without meaning."""
+"""Each of OneTrainer's settings, set to another value: it is imported, noted, or listed as one without meaning."""
 
 from __future__ import annotations
 
