@@ -146,10 +146,11 @@ def judge(told: Told, place: torch.device) -> dict[str, Any]:
     return made
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def answer_request(
+    argv: list[str] | None, about: str | None, answer: Callable[[Told, torch.device], dict[str, Any]]
+) -> int:
+    """Print the answer to the request on stdin as JSON, and return the exit status."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
 
@@ -157,10 +158,13 @@ def main(argv: list[str] | None = None) -> int:
         told = parse_json(sys.stdin.buffer.read(), "request")
         if not isinstance(told, dict):
             raise DataError("the request is not an object", "stdin")
-        said = where_there_is_room(options.device, lambda place: judge(told, place), tell)
-        print(json.dumps(said))
+        print(json.dumps(where_there_is_room(options.device, lambda place: answer(told, place), tell)))
 
     return exit_status(work)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return answer_request(argv, __doc__, judge)
 
 
 if __name__ == "__main__":
