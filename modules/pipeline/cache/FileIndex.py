@@ -17,13 +17,14 @@ from pathlib import Path
 from stat import S_ISREG
 
 from modules.pipeline.cache.FactsFile import FactsFile, Row
-from modules.pipeline.nodes.images import load_rgb, read_size, reading_edition
+from modules.pipeline.nodes.images import EDITION_ENDINGS, load_rgb, read_size, reading_edition
 from modules.util.errors import DataError
 
 _COLUMNS = (
     "path TEXT", "length INTEGER", "mtime_ns INTEGER", "ctime_ns INTEGER", "inode INTEGER", "checked_ns INTEGER",
     "width INTEGER", "height INTEGER", "digest TEXT", "decodes INTEGER",
 )  # fmt: skip
+_EDITION_COLUMNS = ("path TEXT", "digest TEXT", "edition TEXT")
 # a file changed twice within the clock resolution of its file system looks unchanged, so only older files
 # are trusted
 _RACY_NS = 2_000_000_000
@@ -71,20 +72,32 @@ class FileIndex:
         self._rows: dict[str, _Row] = {}
         self._fresh: set[str] = set()
         self._seen: dict[str, _Row] = {}
-        self._editions: dict[str, str] = {}
+        self._editions_file = FactsFile(path, "file index", "editions", _EDITION_COLUMNS)
+        self._editions: dict[str, tuple[str, str]] = {}
+        """Digest of a file, and the way in which it is read, by path."""
+        self._fresh_editions: set[str] = set()
         self._lock = threading.Lock()
         if not self._file.read(self._keep):
             self._rows.clear()
+        if not self._editions_file.read(self._keep_edition):
+            self._editions.clear()
 
     def _keep(self, row: Row) -> None:
         self._rows[row[0]] = _Row(*row[1:])
+
+    def _keep_edition(self, row: Row) -> None:
+        path, digest, edition = row
+        self._editions[path] = digest, edition
 
     def flush(self) -> None:
         """Write new facts to the file."""
         with self._lock:
             fresh, self._fresh = self._fresh, set()
             rows = [(path, *_values(self._rows[path])) for path in sorted(fresh)]
+            opened, self._fresh_editions = self._fresh_editions, set()
+            editions = [(path, *self._editions[path]) for path in sorted(opened)]
         self._file.write(rows)
+        self._editions_file.write(editions)
 
     def _row(self, path: str) -> _Row:
         """The valid row of a file, or a new empty one. This object checks each file once."""
@@ -159,10 +172,16 @@ class FileIndex:
         Raises:
             DataError: it is unreadable.
         """
-        edition = self._editions.get(path)
-        if edition is None:
-            edition = self._editions[path] = reading_edition(path)
-        return self.digest(path) + edition
+        digest = self.digest(path)
+        if not path.lower().endswith(EDITION_ENDINGS):
+            return digest
+        known, edition = self._editions.get(path, ("", ""))
+        if known != digest:
+            edition = reading_edition(path)
+            with self._lock:
+                self._editions[path] = digest, edition
+                self._fresh_editions.add(path)
+        return digest + edition
 
     def without_digest(self, paths: Iterable[str]) -> list[str]:
         """The paths, without duplicates, whose files must be read to get their digest."""

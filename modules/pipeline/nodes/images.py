@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
@@ -16,6 +15,8 @@ from modules.util.pairs.grey_levels import eight_bits, is_deep
 MAX_SIDE = 65_535
 MIN_SIDE = 8
 MAX_FILE_BYTES = 1 << 30
+EDITION_ENDINGS = (".tif", ".tiff")
+"""Endings of the files that ``reading_edition`` is about."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -78,13 +79,11 @@ def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Imag
 
 
 def reading_edition(path: Path) -> str:
-    """Text that is part of the key of everything made from an image whose reading has changed; empty for others.
+    """Text that is part of the key of everything made from a TIFF image whose reading has changed; empty for others.
 
     Raises:
         DataError: it is not a readable image.
     """
-    if not os.fspath(path).lower().endswith((".tif", ".tiff")):
-        return ""
     try:
         with Image.open(path) as image:
             return " read as 8 bits or 16" if image.mode == "I" else ""
