@@ -17,7 +17,7 @@ from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import StatusFollower
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import write_json
 from modules.util.program_files import ROOT
 
@@ -131,7 +131,7 @@ def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[byt
         "PYTHONFAULTHANDLER": "1",
         "PYTHONIOENCODING": "utf-8",
     }
-    try:
+    with refused_as(f"{line[0]} cannot be started", hint="run the setup again"):
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -141,10 +141,6 @@ def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[byt
             start_new_session=True,
             creationflags=flags,
         )
-    except OSError as error:
-        raise UserError(
-            f"{line[0]} cannot be started: {error.strerror}", hint="run the setup again"
-        ) from error
 
 
 def attach(run: RunDirectory) -> TrainerProcess | None:
