@@ -123,19 +123,11 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     print(f"{counted(len(done.written), 'caption')} written")
 
 
-def replacer(options: Options) -> Edit:
-    return (replacing_tag if options.tags else replacing_text)(options.find, options.by or "")
-
-
-def adder(options: Options) -> Edit:
-    return adding(options.tag, options.end)
-
-
-def deleter(options: Options) -> Edit:
-    return deleting(options.tag)
-
-
-EDITS: dict[str, Callable[[Options], Edit]] = {"replace": replacer, "add": adder, "delete": deleter}
+EDITS: dict[str, Callable[[Options], Edit]] = {
+    "replace": lambda given: (replacing_tag if given.tags else replacing_text)(given.find, given.by or ""),
+    "add": lambda given: adding(given.tag, given.end),
+    "delete": lambda given: deleting(given.tag),
+}
 
 
 def run_edit(options: Options, progress: ProgressLine) -> None:

@@ -19,7 +19,7 @@ Work = Callable[[], object]
 def run_child(
     script: str, *given: str, env: Mapping[str, str] | None = None, seconds: float | None = 600.0
 ) -> dict[str, Any]:
-    """Run a script next to this one in a process of its own, and return the object that it prints in its last line.
+    """Run a script next to this one in a separate process, and return the object that it prints in its last line.
 
     Raises:
         RuntimeError: it failed, or it says that it imported ``heavy`` packages, which a window must not.
