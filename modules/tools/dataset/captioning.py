@@ -168,7 +168,7 @@ def opened_rgb(path: Path) -> Image.Image:
         if is_deep(image):
             image.format = opened.format  # it determines the scale of the levels
             image = Image.fromarray(eight_bits(image))
-        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        if image.has_transparency_data:
             clear = image.convert("RGBA")
             white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
             image = Image.alpha_composite(white, clear)
