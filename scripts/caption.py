@@ -38,7 +38,7 @@ from modules.tools.dataset.tags import (  # noqa: E402
     replacing_tag,
     replacing_text,
 )
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine  # noqa: E402
 from scripts.dataset import add_undo, put_in_order, run_stoppable, say_done, teller  # noqa: E402
@@ -164,9 +164,7 @@ def run_count(options: Options, progress: ProgressLine) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for spec in CAPTION_TOOLS:
         command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)

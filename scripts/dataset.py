@@ -25,7 +25,7 @@ from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
 from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -140,9 +140,7 @@ def say_done(options: Options, what: str, done: str) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     runs = {"rename": run_rename, "rewrite": run_rewrite, "duplicates": run_duplicates, "stats": run_stats}
     for spec in DATASET_TOOLS:

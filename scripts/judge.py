@@ -9,7 +9,6 @@ downloaded.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -29,7 +28,7 @@ from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noq
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
@@ -150,7 +149,7 @@ def answer_request(
     argv: list[str] | None, about: str | None, answer: Callable[[Told, torch.device], dict[str, Any]]
 ) -> int:
     """Print the answer to the request on stdin as JSON, and return the exit status."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(about)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
 

@@ -50,7 +50,7 @@ from modules.reward.preference_head import (  # noqa: E402
 )
 from modules.tools.dataset.captioning import opened_rgb  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
@@ -390,9 +390,7 @@ def gather(options: argparse.Namespace) -> list[Comparison]:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     usual, usual_features = HeadOptions(), FeatureOptions("denoiser", "")
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument(
         "--pairs", type=Path, action="append", default=[], help="output folder of the pair tool"
     )
