@@ -54,6 +54,13 @@ def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, _inode(stat)
 
 
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def _inode(stat: os.stat_result) -> int:
     # SQLite's integers are signed
     return stat.st_ino & 0x7FFF_FFFF_FFFF_FFFF
@@ -105,10 +112,7 @@ class FileIndex:
         known = self._seen.get(path)
         if known is not None:
             return known
-        try:
-            stat = os.stat(path)  # noqa: PTH116
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        stat = _stat(path)
         if not S_ISREG(stat.st_mode):
             raise DataError(f"{path}: is not a file")
         with self._lock:
@@ -126,10 +130,7 @@ class FileIndex:
         change too.
         """
         row = self._row(path)
-        try:
-            stat = Path(path).stat()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        stat = _stat(path)
         if row.identity == _identity(stat):
             return
         if not row.digest or row.length != stat.st_size or file_digest(path) != row.digest:

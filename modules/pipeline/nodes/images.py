@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -37,13 +38,10 @@ def read_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: it is not a readable image, or of a refused size.
     """
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            if _orientation(image) >= 5:
-                width, height = height, width
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
+    with _opened(path) as image:
+        width, height = image.size
+        if _orientation(image) >= 5:
+            width, height = height, width
     _check_size(path, width, height)
     return width, height
 
@@ -65,17 +63,12 @@ def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Imag
     Raises:
         DataError: the file is damaged, truncated, or of a refused size.
     """
-    try:
-        with Image.open(path) as image:
-            _check_size(path, *image.size)
-            turn = _TURNS.get(_orientation(image))
-            image.load()
-            made = read(image)
+    with _opened(path) as image:
+        _check_size(path, *image.size)
+        turn = _TURNS.get(_orientation(image))
+        image.load()
+        made = read(image)
         return made.transpose(turn) if turn is not None else made
-    except DataError:
-        raise
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
 
 
 def reading_edition(path: Path) -> str:
@@ -84,11 +77,8 @@ def reading_edition(path: Path) -> str:
     Raises:
         DataError: it is not a readable image.
     """
-    try:
-        with Image.open(path) as image:
-            return " read as 8 bits or 16" if image.mode == "I" else ""
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
+    with _opened(path) as image:
+        return " read as 8 bits or 16" if image.mode == "I" else ""
 
 
 def has_alpha(path: Path) -> bool:
@@ -97,9 +87,18 @@ def has_alpha(path: Path) -> bool:
     Raises:
         DataError: it is not a readable image.
     """
+    with _opened(path) as image:
+        return bool({"A", "a"} & set(image.getbands())) or "transparency" in image.info
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An image whose decoding in the block may fail. Raises ``DataError`` then."""
     try:
         with Image.open(path) as image:
-            return bool({"A", "a"} & set(image.getbands())) or "transparency" in image.info
+            yield image
+    except DataError:
+        raise
     except IMAGE_ERRORS as error:
         raise _fault(path, error) from error
 
