@@ -64,11 +64,7 @@ def cannot_look(fault: Callable[[str, Exception], DataError], error: Exception) 
 
 
 def model_fault(source: str, what: str, error: Exception, wanted: str) -> DataError:
-    """The fault of a model, in one line.
-
-    Args:
-        wanted: what to give instead.
-    """
+    """The fault of a model, in one line."""
     said = first_line(error)
     return DataError(f"the model {source!r} {what}: {said}", field="--model", hint=f"give {wanted}")
 

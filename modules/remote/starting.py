@@ -86,12 +86,7 @@ def environment_for(remote: RemoteConfig, requirements: Sequence[str] = REQUIREM
 
 
 class Start:
-    """One start. ``work`` may be called again after a connection ended.
-
-    Args:
-        wanted: the run to start.
-        tell: shows a line.
-    """
+    """One start. ``work`` may be called again after a connection ended."""
 
     def __init__(self, wanted: Wanted, tell: Tell) -> None:
         self.wanted, self.tell = wanted, tell

@@ -210,10 +210,6 @@ class QueueRunner:
     """Works through a queue, one run at a time. Call ``tick`` about every second.
 
     A run waits while another trainer on this computer uses its device.
-
-    Args:
-        queue: the queue.
-        start: starts a run (``launcher.launch``).
     """
 
     def __init__(self, queue: RunQueue, start: Callable[[RunDirectory], TrainerProcess] = launch) -> None:

@@ -152,10 +152,6 @@ def attach(run: RunDirectory) -> TrainerProcess | None:
 def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
     """Find out how the last trainer of a run ended, and add events for it if it could not do so itself.
 
-    Args:
-        run: the run.
-        returncode: the exit status, if known.
-
     Returns:
         ``None`` if a trainer is running there again, or none ever was.
     """

@@ -207,11 +207,7 @@ class EventLog(Callback):
 
 
 class TensorBoardLog(Callback):
-    """Curves and samples for TensorBoard, through its own writer.
-
-    Args:
-        folder: folder of the event file.
-    """
+    """Curves and samples for TensorBoard, through its own writer."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -262,11 +258,7 @@ class TensorBoardLog(Callback):
 
 
 class Console(Callback):
-    """Prints progress: one overwritten line on a terminal, occasional lines in a file.
-
-    Args:
-        stream: the output stream.
-    """
+    """Prints progress: one overwritten line on a terminal, occasional lines in a file."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = stream or sys.stdout

@@ -24,9 +24,6 @@ class SourceShelf:
 
     What a prompt edits, one image or several in order, has one name, which follows from the contents alone. So images
     of the same name elsewhere are never confused, and a copy elsewhere is the same source.
-
-    Args:
-        owned: the project's folder.
     """
 
     def __init__(self, owned: Owned) -> None:

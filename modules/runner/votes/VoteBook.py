@@ -90,11 +90,7 @@ class Question:
 
 
 class VoteBook:
-    """The questions and votes of a run.
-
-    Args:
-        run: the run's folder.
-    """
+    """The questions and votes of a run."""
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.folder = Path(run) / FOLDER

@@ -42,12 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis: a column or row.
-
-    Args:
-        label: label of the column or row.
-        apply: applies the value to a cell.
-    """
+    """One value of an axis: a column or row."""
 
     label: str
     apply: Callable[[Cell], Cell]
