@@ -76,7 +76,6 @@ class Segmenter:
         source: a folder, or a hub repository.
         prompt: what to look for.
         threshold: minimum probability of a pixel, 0 to 1.
-        device: device of the model.
 
     Raises:
         ConfigError: the threshold is out of range, or there are no words or too many.

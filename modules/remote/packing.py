@@ -60,7 +60,6 @@ class Place:
         path: the setting, for messages.
         owner: the object or table that contains it.
         name: its name in the owner.
-        value: its value.
         widget: its widget, which tells the kind of file.
         used: whether the run uses it: not if it belongs to a concept or a sample that is switched off.
     """
@@ -121,7 +120,6 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
     Args:
         config: the local settings.
         directory: the program's folder on the other computer.
-        run: the name of the run.
         there: settings whose files already exist on the other computer, with their remote paths.
 
     Raises:

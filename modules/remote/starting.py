@@ -42,7 +42,6 @@ class Wanted:
     """A run to start.
 
     Args:
-        remote: the computer.
         config: the local settings.
         run: the name of the run there.
         there: settings whose files already exist there, with their remote paths.

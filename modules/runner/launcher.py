@@ -36,8 +36,6 @@ class TrainerProcess:
     """A trainer that this process started or found running.
 
     Args:
-        run: its run.
-        process: its process.
         popen: the handle, if this process started it; only then is its exit status known.
     """
 
@@ -87,7 +85,6 @@ def launch(
     """Start a trainer in its own session, with output to ``log.txt``. It survives this process.
 
     Args:
-        run: the run to train.
         config: written to the run's ``config.json`` first; ``None`` keeps the existing file.
         command: default ``train_command(run)``.
 

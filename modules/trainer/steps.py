@@ -192,7 +192,6 @@ class PreferenceStep(TrainStep):
 
     Args:
         reference: the frozen policy that scores are compared with; ``None`` if the objective has no reference.
-        parameters: the trained parameters.
         reference_scores: computed before training; ``None`` computes them in every step.
         facts: facts about all pairs of the run.
 

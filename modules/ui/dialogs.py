@@ -22,7 +22,6 @@ class Dialog(tk.Toplevel):
 
     Args:
         ui: shared objects of the window.
-        title: title of the window.
         width, height: size at 100 %; 0 fits the content.
         scrolls: the body scrolls if it is higher than the screen.
     """
@@ -101,7 +100,6 @@ class Question(Dialog):
 
     Args:
         ui: shared objects of the window.
-        title: title of the window.
         question: text above the buttons.
     """
 

@@ -61,7 +61,6 @@ class Result:
     """One line of a benchmark.
 
     Args:
-        model: the model that was measured.
         case: what was done.
         ratio: its cost as a multiple of the benchmark's baseline (1.0 for the baseline itself).
         limit: highest allowed ``ratio``; ``None`` without a goal.

@@ -130,7 +130,6 @@ def walk_images(
     are skipped, and so are files without an image extension. Unsupported image and video types are faults.
 
     Args:
-        root: the folder.
         exclude: folders to skip.
         recursive: include subfolders.
         stopped: called regularly; returns whether to end the walk.

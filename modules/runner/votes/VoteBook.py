@@ -33,7 +33,6 @@ class Vote:
     Args:
         likes, dislikes: indices of images, from 0.
         best: the image preferred to all others.
-        done: whether the vote is final.
     """
 
     likes: tuple[int, ...] = ()

@@ -27,7 +27,6 @@ class BestKeeper:
     resumed from an older backup still has the best weights of that time.
 
     Args:
-        folder: folder of the file.
         parameters: names and trained parameters.
         writes: whether this process writes; the others only track the results.
     """

@@ -29,7 +29,6 @@ class ToolWindow(Dialog):
 
     Args:
         ui: shared objects of the window.
-        spec: the tool.
     """
 
     def __init__(self, ui: Ui, spec: ToolSpec) -> None:

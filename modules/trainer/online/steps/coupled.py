@@ -60,7 +60,6 @@ class CoupledStep(TrainStep):
 
     Args:
         reference: the initial weights of the run, if a KL to them is part of the loss.
-        parameters: the trained parameters.
         old_policy: not used.
         lossless: whether rollouts and training compute exactly the same.
     """

@@ -116,7 +116,6 @@ class DecoupledStep(TrainStep):
 
     Args:
         reference: the initial weights of the run, if the mode compares with them.
-        parameters: the trained parameters.
         old_policy: the slowly following weights, if the mode has them.
         lossless: not used, because rollouts and training never compute the same here.
     """
