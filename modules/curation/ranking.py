@@ -150,7 +150,6 @@ def bradley_terry(count: int, comparisons: Sequence[Comparison]) -> Posterior:
 
     Args:
         count: number of images N in the group, at least 1.
-        comparisons: answers so far.
     """
     fitted = list(range(count)) if count <= WHOLE_FIT else sorted(images_of(comparisons))
     rows = {image: row for row, image in enumerate(fitted)}

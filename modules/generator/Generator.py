@@ -71,7 +71,6 @@ class MakingNews:
     """The progress of an image that is being made.
 
     Args:
-        number: index of its request.
         step, steps: progress of the sampler; ``None`` if unknown.
         preview: an image file; empty for none.
     """

@@ -23,8 +23,6 @@ class LineProcess:
     The process ends with this object (``end``), or when nobody reads its output any more.
 
     Args:
-        command: program and arguments.
-        data: its complete input.
         what: its name in messages ("the sampler").
         heard: called with every line on stderr, in a thread.
     """

@@ -193,7 +193,6 @@ class PreferenceStep(TrainStep):
     Args:
         reference: the frozen policy that scores are compared with; ``None`` if the objective has no reference.
         reference_scores: computed before training; ``None`` computes them in every step.
-        facts: facts about all pairs of the run.
 
     Single-image objectives compare rewards with a reference point: the mean reward of all images of the
     optimizer step, over all micro-batches and processes. It is measured first, in passes without gradients,

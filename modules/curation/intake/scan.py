@@ -131,7 +131,6 @@ def walk_images(
 
     Args:
         exclude: folders to skip.
-        recursive: include subfolders.
         stopped: called regularly; returns whether to end the walk.
 
     Raises:

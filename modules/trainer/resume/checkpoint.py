@@ -42,12 +42,10 @@ class Snapshot:
     """The contents of a backup.
 
     Args:
-        progress: position of the run.
         tensors: sets of tensors by name (``weights``, ``ema``, ``reference``), one file each.
         files: finished files to include, by name, as hard links if possible.
         optimizer: state of the optimizer: tensors and plain values.
         state: small JSON values (patience, adaptive beta, loss scale, ...).
-        config: the run's config.
     """
 
     progress: TrainProgress

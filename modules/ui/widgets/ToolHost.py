@@ -44,7 +44,6 @@ class ToolHost(ttk.Frame):
 
     Args:
         window: the window whose title and keys are set.
-        theme: appearance and scale.
         closed: called when everything is on disk and the window may be destroyed.
     """
 
