@@ -45,6 +45,7 @@ from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import UserError, list_offenders  # noqa: E402
 from scripts.runctl import event_line  # noqa: E402
+from scripts.update import say  # noqa: E402
 
 INTERRUPTED = 130
 WATCH_SECONDS = 15.0
@@ -113,11 +114,6 @@ def load(options: argparse.Namespace) -> TrainConfig:
         options.preset_path, options.config_path, [*options.overrides, *overrides]
     )
     return made
-
-
-def say(text: str) -> None:
-    """Print text without terminal control characters, because much of it comes from another computer."""
-    print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 
 def ask(question: str) -> str | None:

@@ -50,6 +50,7 @@ class Update(NamedTuple):
 
 
 def say(text: str) -> None:
+    """Print text without terminal control characters, because much of it comes from elsewhere."""
     print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 

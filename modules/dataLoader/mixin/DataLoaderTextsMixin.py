@@ -123,8 +123,9 @@ class DataLoaderTextsMixin:
         Args:
             plans: the images shown to the encoder. Their contents, transforms and order are part of the key.
         """
-        count = partial(self.setup.chunk_count, self.model)
-        chunks = self.prompts.chunks(prompt, count) if self.setup.spec.chunks_prompts else 0
+        chunks = 0
+        if self.setup.spec.chunks_prompts:
+            chunks = self.prompts.chunks(prompt, partial(self.setup.chunk_count, self.model))
         rules = [f"{chunks} chunks"] if chunks else []
         rules += self._word_rules(prompt)
         rules += [content_key("shown", self.files.content(plan.path), plan.transform.text()) for plan in plans]

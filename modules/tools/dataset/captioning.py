@@ -48,7 +48,7 @@ class Wanted:
 
 
 class Outcome(NamedTuple):
-    """Names of images: those with a new caption, and those left unchanged with the reason."""
+    """Names of images: those with a new caption or mask, and those left unchanged with the reason."""
 
     written: list[str]
     left: dict[str, str]
