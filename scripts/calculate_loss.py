@@ -19,7 +19,7 @@ if str(ROOT) not in sys.path:
 
 from modules.tools.catalog import LOSSES  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, DataError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -69,9 +69,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; see ``--help``."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     LOSSES.add_to(parser)
     options = parser.parse_args(arguments)
     progress = ProgressLine()

@@ -38,11 +38,10 @@ from modules.tools.dataset.tags import (  # noqa: E402
     replacing_tag,
     replacing_text,
 )
-from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
-from scripts.curate import ProgressLine, exit_status  # noqa: E402
-from scripts.dataset import run_undo, say_done, stoppable, teller  # noqa: E402
+from scripts.curate import ProgressLine  # noqa: E402
+from scripts.dataset import add_undo, put_in_order, run_stoppable, say_done, teller  # noqa: E402
 
 if TYPE_CHECKING:
     from modules.captioner.Captioner import Captioner
@@ -106,8 +105,7 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     wanted = Wanted(
         mode, options.prefix or "", options.suffix or "", getattr(options, at_once) if at_once else 1
     )
-    if not options.dry_run:
-        Journal(options.folder).put_in_order()
+    put_in_order(options)
     images = find_images(options.folder, options.subfolders)
     plan = plan_captions(options.folder, images, mode)
     if options.dry_run:
@@ -125,19 +123,11 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     print(f"{counted(len(done.written), 'caption')} written")
 
 
-def replacer(options: Options) -> Edit:
-    return (replacing_tag if options.tags else replacing_text)(options.find, options.by or "")
-
-
-def adder(options: Options) -> Edit:
-    return adding(options.tag, options.end)
-
-
-def deleter(options: Options) -> Edit:
-    return deleting(options.tag)
-
-
-EDITS: dict[str, Callable[[Options], Edit]] = {"replace": replacer, "add": adder, "delete": deleter}
+EDITS: dict[str, Callable[[Options], Edit]] = {
+    "replace": lambda given: (replacing_tag if given.tags else replacing_text)(given.find, given.by or ""),
+    "add": lambda given: adding(given.tag, given.end),
+    "delete": lambda given: deleting(given.tag),
+}
 
 
 def run_edit(options: Options, progress: ProgressLine) -> None:
@@ -174,9 +164,7 @@ def run_count(options: Options, progress: ProgressLine) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for spec in CAPTION_TOOLS:
         command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
@@ -188,26 +176,13 @@ def make_parser() -> argparse.ArgumentParser:
         spec.add_to(command)
         if not spec.previews:
             command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
-    undo = verbs.add_parser("undo", help="undo the last change of a folder")
-    undo.set_defaults(run=run_undo)
-    undo.add_argument(
-        "--dry-run", action="store_true", help="list the changes that can be undone, oldest first"
-    )
-    undo.add_argument("folder", type=Path, help="the folder with the images")
+    add_undo(verbs)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; see ``--help``."""
-    options = make_parser().parse_args(arguments)
-    progress = ProgressLine()
-
-    def work() -> None:
-        with stoppable():
-            options.run(options, progress)
-        progress.end()
-
-    return exit_status(work, progress)
+    return run_stoppable(make_parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ With --picture it draws the noise levels of every distribution for the documents
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ if str(ROOT) not in sys.path:
 from modules.trainer.curve_picture import density_picture  # noqa: E402
 from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import parse_json, write_text  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
@@ -67,9 +66,7 @@ def picture() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Answer until there are no more lines, or draw the picture."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write an SVG of all distributions")
     options = parser.parse_args(argv)
     return exit_status(answer_all if options.picture is None else lambda: write_text(options.picture, picture()))

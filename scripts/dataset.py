@@ -25,7 +25,7 @@ from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
 from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
@@ -38,7 +38,14 @@ def teller(progress: ProgressLine, total: int) -> Tell:
     return lambda number, name: progress(f"{number + 1}/{total} {name}")
 
 
+def put_in_order(options: Options) -> None:
+    """Roll back what a killed command left unfinished, before anything is planned."""
+    if not options.dry_run:
+        Journal(options.folder).put_in_order()
+
+
 def run_rename(options: Options, progress: ProgressLine) -> None:
+    put_in_order(options)
     plan = renaming.plan_renaming(options.folder, options.pattern, options.start, options.subfolders)
     for old, new in plan.names.items():
         print(f"{old} -> {new}")
@@ -50,13 +57,16 @@ def run_rename(options: Options, progress: ProgressLine) -> None:
 
 
 def run_rewrite(options: Options, progress: ProgressLine) -> None:
+    put_in_order(options)
     wanted = rewriting.Wanted(
         options.edge or 0, options.area or 0, options.enlarge, options.to or "", options.quality, options.turn,
         options.strip,
     )  # fmt: skip
     wanted.check()
     if wanted == rewriting.Wanted(enlarge=options.enlarge, quality=options.quality):
-        raise ConfigError("nothing to do", "--edge, --area, --to, --turn, --strip", "give one or more of these")
+        raise ConfigError(
+            "nothing to do", "--edge, --area, --to, --turn, --strip", "give one or more of these"
+        )
     images = find_images(options.folder, options.subfolders)
     plan = []
     for files in rewriting.plan_rewriting(options.folder, images, wanted):
@@ -72,6 +82,7 @@ def run_rewrite(options: Options, progress: ProgressLine) -> None:
 
 
 def run_duplicates(options: Options, progress: ProgressLine) -> None:
+    put_in_order(options)
     if not 0 <= options.distance <= 64:
         raise ConfigError(f"{options.distance} is not between 0 and 64", "--distance")
     images = find_images(options.folder, options.subfolders)
@@ -129,9 +140,7 @@ def say_done(options: Options, what: str, done: str) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     runs = {"rename": run_rename, "rewrite": run_rewrite, "duplicates": run_duplicates, "stats": run_stats}
     for spec in DATASET_TOOLS:
@@ -140,16 +149,21 @@ def make_parser() -> argparse.ArgumentParser:
         spec.add_to(command)
         if not spec.previews:
             command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
+    add_undo(verbs)
+    forget = verbs.add_parser("forget", help="delete the files that are kept to undo changes")
+    forget.set_defaults(run=run_forget)
+    forget.add_argument("folder", type=Path, help="the folder with the images")
+    return parser
+
+
+def add_undo(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command that undoes the last change of a folder."""
     undo = verbs.add_parser("undo", help="undo the last change of a folder")
     undo.set_defaults(run=run_undo)
     undo.add_argument(
         "--dry-run", action="store_true", help="list the changes that can be undone, oldest first"
     )
-    forget = verbs.add_parser("forget", help="delete the files that are kept to undo changes")
-    forget.set_defaults(run=run_forget)
-    for command in (undo, forget):
-        command.add_argument("folder", type=Path, help="the folder with the images")
-    return parser
+    undo.add_argument("folder", type=Path, help="the folder with the images")
 
 
 @contextmanager
@@ -166,24 +180,21 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def put_in_order(options: Options) -> None:
-    """Roll back what a killed command left unfinished, before anything is planned."""
-    if options.verb in ("rename", "rewrite", "duplicates") and not options.dry_run:
-        Journal(options.folder).put_in_order()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status; see ``--help``."""
-    options = make_parser().parse_args(arguments)
+def run_stoppable(options: Options) -> int:
+    """Run a command on a folder and return its exit status."""
     progress = ProgressLine()
 
     def work() -> None:
         with stoppable():
-            put_in_order(options)
             options.run(options, progress)
         progress.end()
 
     return exit_status(work, progress)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; see ``--help``."""
+    return run_stoppable(make_parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

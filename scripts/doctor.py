@@ -5,7 +5,6 @@ Exit status: 0 all good or only warnings, 2 something that training needs is mis
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -15,13 +14,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.runner.doctor import FAULT, Finding, examine  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     parser.add_argument(
         "--folder", action="append", default=[], metavar="DIR", help="another folder that must be writable"

@@ -24,14 +24,12 @@ from modules.util.config.foreign.importing import (  # noqa: E402
     import_file,
     report,
 )
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("source", help="a config, concept list or sample list, or a folder with such files")
     parser.add_argument("target", nargs="?", help="the file (or folder) to write")
     parser.add_argument(

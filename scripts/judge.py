@@ -9,7 +9,6 @@ downloaded.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -29,7 +28,7 @@ from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noq
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
@@ -146,10 +145,11 @@ def judge(told: Told, place: torch.device) -> dict[str, Any]:
     return made
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def answer_request(
+    argv: list[str] | None, about: str | None, answer: Callable[[Told, torch.device], dict[str, Any]]
+) -> int:
+    """Print the answer to the request on stdin as JSON, and return the exit status."""
+    parser = command_parser(about)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
 
@@ -157,10 +157,13 @@ def main(argv: list[str] | None = None) -> int:
         told = parse_json(sys.stdin.buffer.read(), "request")
         if not isinstance(told, dict):
             raise DataError("the request is not an object", "stdin")
-        said = where_there_is_room(options.device, lambda place: judge(told, place), tell)
-        print(json.dumps(said))
+        print(json.dumps(where_there_is_room(options.device, lambda place: answer(told, place), tell)))
 
     return exit_status(work)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return answer_request(argv, __doc__, judge)
 
 
 if __name__ == "__main__":

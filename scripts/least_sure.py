@@ -7,10 +7,7 @@ those that are already shown). Prints one JSON object: `chosen`, a list of place
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +19,9 @@ import torch  # noqa: E402
 
 from modules.reward.asking import least_sure  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
-from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
-from modules.util.jsonio import parse_json  # noqa: E402
-from scripts.curate import exit_status, tell  # noqa: E402
-from scripts.judge import over_all  # noqa: E402
-
-Told = Mapping[str, Any]
+from scripts.judge import Told, answer_request, over_all  # noqa: E402
 
 
 def choose(told: Told, place: torch.device) -> dict[str, Any]:
@@ -51,20 +43,7 @@ def choose(told: Told, place: torch.device) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    options = parser.parse_args(argv)
-
-    def work() -> None:
-        told = parse_json(sys.stdin.buffer.read(), "request")
-        if not isinstance(told, dict):
-            raise DataError("the request is not an object", "stdin")
-        said = where_there_is_room(options.device, lambda place: choose(told, place), tell)
-        print(json.dumps(said))
-
-    return exit_status(work)
+    return answer_request(argv, __doc__, choose)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,10 @@ from modules.tools.dataset.masking import (  # noqa: E402
     plan_masks,
     write_masks,
 )
-from modules.tools.Journal import Journal  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
-from scripts.curate import ProgressLine, exit_status  # noqa: E402
-from scripts.dataset import run_undo, stoppable, teller  # noqa: E402
+from scripts.curate import ProgressLine  # noqa: E402
+from scripts.dataset import add_undo, put_in_order, run_stoppable, teller  # noqa: E402
 
 Options = argparse.Namespace
 
@@ -84,8 +83,7 @@ def run_masks(options: Options, progress: ProgressLine) -> None:
     wanted = Wanted(mode, options.invert, options.smooth, options.expand, options.blur, options.alpha)
     wanted.check()
     CHECKS[options.verb](options)
-    if not options.dry_run:
-        Journal(options.folder).put_in_order()
+    put_in_order(options)
     images = find_images(options.folder, options.subfolders)
     if not images:
         hint = "check the path" if options.subfolders else "add --subfolders if they are in subfolders"
@@ -107,34 +105,19 @@ def run_masks(options: Options, progress: ProgressLine) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for spec in MASK_TOOLS:
         command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
         command.set_defaults(run=run_masks)
         spec.add_to(command)
-    undo = verbs.add_parser("undo", help="undo the last change of a folder")
-    undo.set_defaults(run=run_undo)
-    undo.add_argument(
-        "--dry-run", action="store_true", help="list the changes that can be undone, oldest first"
-    )
-    undo.add_argument("folder", type=Path, help="the folder with the images")
+    add_undo(verbs)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status; see ``--help``."""
-    options = make_parser().parse_args(arguments)
-    progress = ProgressLine()
-
-    def work() -> None:
-        with stoppable():
-            options.run(options, progress)
-        progress.end()
-
-    return exit_status(work, progress)
+    return run_stoppable(make_parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import MERGE_TOOLS  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from modules.util.files.adapter_list import named_adapters  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
@@ -111,9 +111,7 @@ def finish(options: Options, made: object, dtype: object) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     runs = {"model": run_model, "adapters": run_adapters, "extract": run_extract}
     for spec in MERGE_TOOLS:

@@ -39,7 +39,7 @@ from modules.reward.base import (  # noqa: E402
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
 from modules.trainer.distributed import choose_only_device  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 
@@ -327,9 +327,7 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     usual = Limits()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--reward", required=True, help="the reward's name")
     parser.add_argument("--params", default="{}", help="its parameters as JSON")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")

@@ -32,7 +32,7 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
@@ -42,9 +42,7 @@ ANSWERS = ("done", "failed")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="runctl.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__, "runctl.py")
     parser.add_argument("run", help="folder of the run (its workspace_dir)")
     parser.add_argument(
         "action", choices=["status", "follow", "tensorboard", "votes", *COMMANDS], help="what to do"

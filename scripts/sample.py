@@ -481,11 +481,6 @@ class Ready(NamedTuple):
     filled: list[FilledSample]
 
 
-def teller_of(options: argparse.Namespace) -> Callable[[str], None]:
-    """Prints what is good to know where a person looks: with --requests the output is a program's."""
-    return partial(print, file=sys.stderr if options.requests is not None else sys.stdout, flush=True)
-
-
 def place_of(options: argparse.Namespace) -> tuple[torch.device, str]:
     """The device, and the number format there."""
     from modules.trainer.distributed import choose_only_device
@@ -513,7 +508,8 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.trainer.evaluate.sample_painting import check_painting
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
-    say = teller_of(options)
+    # with --requests the output is a program's
+    say = partial(print, file=sys.stderr if options.requests is not None else sys.stdout, flush=True)
 
     def note(text: str) -> None:
         say(f"note: {text}")

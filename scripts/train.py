@@ -30,7 +30,7 @@ from modules.trainer.control.PeerWatch import PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.device_names import listed  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ RESUME = ("--set", "continue_last_backup=true")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--config-path", metavar="FILE", help="the run's config (JSON)")
     parser.add_argument(
         "--preset-path", metavar="FILE", help="preset that the config overrides, e.g. training_presets/..."

@@ -42,9 +42,10 @@ from modules.util.config.load import load_layered  # noqa: E402
 from modules.util.config.remote.RemoteConfig import RemoteConfig  # noqa: E402
 from modules.util.config.settings import iter_settings  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.display import counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import UserError, list_offenders  # noqa: E402
 from scripts.runctl import event_line  # noqa: E402
+from scripts.update import say  # noqa: E402
 
 INTERRUPTED = 130
 WATCH_SECONDS = 15.0
@@ -53,9 +54,7 @@ T = TypeVar("T")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="train_remote.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__, "train_remote.py")
     verbs = parser.add_subparsers(dest="verb", required=True)
     begin = verbs.add_parser("start", help="copy missing files there and start a run")
     _add_config(begin)
@@ -115,11 +114,6 @@ def load(options: argparse.Namespace) -> TrainConfig:
         options.preset_path, options.config_path, [*options.overrides, *overrides]
     )
     return made
-
-
-def say(text: str) -> None:
-    """Print text without terminal control characters, because much of it comes from another computer."""
-    print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 
 def ask(question: str) -> str | None:

@@ -27,7 +27,7 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from PIL import Image, ImageOps  # noqa: E402
+from PIL import Image  # noqa: E402
 
 from modules.curation.intake.edit_sources import NO_EDITS, SourceFinder  # noqa: E402
 from modules.curation.marking.Marks import Marks  # noqa: E402
@@ -48,8 +48,9 @@ from modules.reward.preference_head import (  # noqa: E402
     UsualFit,
     save_head,
 )
+from modules.tools.dataset.captioning import opened_rgb  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
@@ -281,11 +282,7 @@ def load_image(path: Path) -> torch.Tensor:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"{path} has more than {MAX_PIXELS} pixels")
-            turned = ImageOps.exif_transpose(image)
-            if turned.has_transparency_data:
-                turned = turned.convert("RGBA")
-                turned = Image.alpha_composite(Image.new("RGBA", turned.size, "white"), turned)
-            array = np.array(turned.convert("RGB"))
+        array = np.array(opened_rgb(path))
     except DataError:
         raise
     except IMAGE_ERRORS as error:
@@ -393,9 +390,7 @@ def gather(options: argparse.Namespace) -> list[Comparison]:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     usual, usual_features = HeadOptions(), FeatureOptions("denoiser", "")
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument(
         "--pairs", type=Path, action="append", default=[], help="output folder of the pair tool"
     )

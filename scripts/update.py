@@ -12,7 +12,6 @@ Exit status: 0 up to date, 2 something to do first, 130 stopped.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from scripts import bootstrap  # noqa: E402
 from scripts.bootstrap import SetupError  # noqa: E402
 
@@ -51,6 +50,7 @@ class Update(NamedTuple):
 
 
 def say(text: str) -> None:
+    """Print text without terminal control characters, because much of it comes from elsewhere."""
     print("".join(c if c.isprintable() or c == "\n" else "?" for c in text), flush=True)
 
 
@@ -249,9 +249,7 @@ def update_program(root: Path, dry_run: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--dry-run", action="store_true", help="show what is new and change nothing")
     options = parser.parse_args(arguments)
     try:

@@ -32,7 +32,6 @@ class Params:
     """Reads the parameters of one accelerator. Unknown or invalid ones raise ``ConfigError``.
 
     Args:
-        values: the mapping from the config.
         field: its location in the config (``acceleration.shared[0].params``).
     """
 

@@ -19,7 +19,6 @@ class AdapterFile:
     Args:
         kind: LORA, LOHA, LOKR or OFT_2.
         layers: (part, path) -> its tensors by canonical name, alpha (the rank if the file has none) and rank.
-        metadata: metadata of the file.
         notes: what was ignored in the file, one sentence each.
         embeddings: placeholder -> vectors (tokens, E) by the text encoders' names in files.
         decompose_outputs: whether its magnitudes (DoRA) are those of outputs, or else of inputs.

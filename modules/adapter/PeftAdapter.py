@@ -312,11 +312,7 @@ def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str,
 def _size(
     options: AdapterOptions, name: str, ranks: Mapping[str, int], alphas: Mapping[str, float], base: Any
 ) -> dict[str, float]:
-    """The arguments of peft's layers that may differ between layers.
-
-    Args:
-        base: the layer that is adapted.
-    """
+    """The arguments of peft's layers that may differ between layers."""
     if options.kind == "OFT_2":
         # a new adapter has the size of its blocks in the settings, which does not fit every layer; in a file, each
         # layer has its own

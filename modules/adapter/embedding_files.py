@@ -85,11 +85,7 @@ def _written(vectors: torch.Tensor, dtype: torch.dtype | None, name: str) -> tor
 def save_embedding(
     word: LearnedWord, model: Model, path: str | Path, dtype: torch.dtype | None, facts: Mapping[str, str]
 ) -> Path:
-    """Write the file of one embedding, atomically.
-
-    Args:
-        facts: additional metadata.
-    """
+    """Write the file of one embedding, atomically."""
     target, spec = Path(path), model.spec
     tensors = file_tensors(word, spec, dtype)
     metadata = {

@@ -31,10 +31,6 @@ class Reference:
     unaffected. Embeddings have their initial values in both. Contexts must not be nested, and must end before
     a backward pass that recomputes.
 
-    Args:
-        handle: the adapters being trained.
-        mode: NEW_ADAPTER or EXISTING_ADAPTER.
-
     Raises:
         ValueError: the mode is unknown.
     """

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from modules.arena.Contestant import Contestant
 from modules.util.display import counted
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 from modules.util.pairs.decoding import IMAGE_ERRORS
@@ -87,10 +87,8 @@ def _agree(entry: dict[str, Any], images: dict[str, str], paths: dict[str, Path]
 
 
 def _digest(path: Path) -> str:
-    try:
+    with refused_as(f"{shown(path)} cannot be read", "--between", kind=DataError):
         return file_sha256(path)[:32]
-    except OSError as error:
-        raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "--between") from error
 
 
 def _digest_of_pixels(path: Path) -> str:
@@ -111,7 +109,9 @@ def _read(votes: Path) -> dict[str, list[dict[str, Any]]]:
         return {}
     data = read_json(path, "list of contestants")
     good = isinstance(data, dict) and all(
-        isinstance(one, dict) and isinstance(one.get("key"), str) and isinstance(one.get("images"), dict)
+        isinstance(one, dict)
+        and isinstance(one.get("key"), str)
+        and isinstance(one.get("images"), dict)
         and isinstance(one.get("shown", {}), dict)
         for entries in data.values()
         for one in (entries if isinstance(entries, list) else [None])

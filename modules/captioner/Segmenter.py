@@ -13,7 +13,7 @@ from PIL import Image
 from modules.captioner.failing import failing_as
 from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError, first_line
-from modules.util.files.hub_names import UNREADABLE, fetched
+from modules.util.files.hub_names import fetched
 
 PARTS = "a folder of CLIPSeg with config.json, the weights, preprocessor_config.json and the tokenizer"
 HUB = "the name of a repository of the hub, such as"
@@ -64,11 +64,7 @@ def cannot_look(fault: Callable[[str, Exception], DataError], error: Exception) 
 
 
 def model_fault(source: str, what: str, error: Exception, wanted: str) -> DataError:
-    """The fault of a model, in one line.
-
-    Args:
-        wanted: what to give instead.
-    """
+    """The fault of a model, in one line."""
     said = first_line(error)
     return DataError(f"the model {source!r} {what}: {said}", field="--model", hint=f"give {wanted}")
 
@@ -80,7 +76,6 @@ class Segmenter:
         source: a folder, or a hub repository.
         prompt: what to look for.
         threshold: minimum probability of a pixel, 0 to 1.
-        device: device of the model.
 
     Raises:
         ConfigError: the threshold is out of range, or there are no words or too many.
@@ -93,7 +88,7 @@ class Segmenter:
 
         check_words(prompt, threshold)
         self._source, self._threshold, self._device = source, threshold, device
-        try:
+        with failing_as(partial(self._fault, "cannot be loaded"), ImportError, SafetensorError):
             # code that comes with a model is not executed
             self._processor = fetched(AutoImageProcessor, source, trust_remote_code=False)
             tokenizer = fetched(AutoTokenizer, source, trust_remote_code=False)
@@ -102,8 +97,6 @@ class Segmenter:
             model, read = fetched(CLIPSegForImageSegmentation, source, output_loading_info=True)
             check_weights(read)
             self._words = tokenizer([prompt], return_tensors="pt").to(device)
-        except (*UNREADABLE, ImportError, SafetensorError) as error:
-            raise self._fault("cannot be loaded", error) from error
         most = model.config.text_config.max_position_embeddings
         if (tokens := self._words["input_ids"].shape[1]) > most:
             raise ConfigError(

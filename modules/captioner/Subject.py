@@ -21,7 +21,7 @@ from modules.captioner.Segmenter import (
     pixels_above,
 )
 from modules.util.errors import DataError
-from modules.util.files.hub_names import UNREADABLE, fetched
+from modules.util.files.hub_names import fetched
 
 PARTS = "a folder of a semantic segmentation model with config.json, the weights and preprocessor_config.json"
 BACKGROUND = "background"
@@ -47,7 +47,7 @@ class Subject:
 
         check_threshold(threshold)
         self._source, self._threshold, self._device = source, threshold, device
-        try:
+        with failing_as(partial(self._fault, "cannot be loaded"), ImportError, SafetensorError):
             # code that comes with a model is not run
             self._processor = fetched(AutoImageProcessor, source, trust_remote_code=False)
             model, read = fetched(
@@ -55,8 +55,6 @@ class Subject:
             )
             check_weights(read)
             self._background = _background_of(model.config.id2label)
-        except (*UNREADABLE, ImportError, SafetensorError) as error:
-            raise self._fault("cannot be loaded", error) from error
         self._model = model.requires_grad_(False).eval().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:

@@ -25,7 +25,6 @@ class TransformersCaptioner:
         source: a folder, or a hub repository.
         prompt: the question, or the beginning of the text; empty if the model needs none.
         dtype: number format of its weights, by its name in torch.
-        device: device of the model.
         most_tokens: maximum length of a text.
 
     Raises:

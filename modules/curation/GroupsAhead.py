@@ -70,7 +70,6 @@ class GroupsAhead:
     A group may be found again with more images. It then replaces the smaller one, or is returned again.
 
     Args:
-        scan: the scan to run.
         finished: tells which groups are done; they are remembered, but not returned.
         changed: called from the scanning thread with the progress when there is something new.
         ready: maximum number of waiting groups; beyond it, the scan and the decoding for duplicates pause.

@@ -26,7 +26,6 @@ class PairServer(LineServer):
     """Answers requests one by one until ``quit`` or the end of the input.
 
     Args:
-        walk: the walk through the groups.
         requests: lines of UTF-8 bytes.
         replies: lines of text; flushed after each.
         faults: returns the files that the scan has left out so far.

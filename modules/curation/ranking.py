@@ -145,28 +145,23 @@ class Posterior:
         return [int(i) for i in np.argsort(-self.mean, kind="stable")]
 
 
-def bradley_terry(
-    count: int, comparisons: Sequence[Comparison], prior_std: float = PRIOR_STD, start: Floats | None = None
-) -> Posterior:
+def bradley_terry(count: int, comparisons: Sequence[Comparison]) -> Posterior:
     """Maximum a posteriori Bradley-Terry fit by Newton's method, with the Laplace covariance.
 
     Args:
         count: number of images N in the group, at least 1.
-        comparisons: answers so far.
-        prior_std: standard deviation of the Gaussian prior, in logits.
-        start: where to start Newton's method (the fit before the last answer), shape (N,).
     """
     fitted = list(range(count)) if count <= WHOLE_FIT else sorted(images_of(comparisons))
     rows = {image: row for row, image in enumerate(fitted)}
-    precision = np.eye(len(fitted)) / prior_std**2
-    quality = np.zeros(len(fitted)) if start is None or not comparisons else start[fitted]
+    precision = np.eye(len(fitted)) / PRIOR_STD**2
+    quality = np.zeros(len(fitted))
     first = np.array([rows[c.first] for c in comparisons], dtype=np.intp)
     second = np.array([rows[c.second] for c in comparisons], dtype=np.intp)
     outcome = np.array([c.outcome for c in comparisons])
     hessian: Floats = precision
     for _ in range(50 if comparisons else 0):
         probability = 1.0 / (1.0 + np.exp(-(quality[first] - quality[second])))
-        gradient = quality / prior_std**2
+        gradient = quality / PRIOR_STD**2
         np.add.at(gradient, first, probability - outcome)
         np.subtract.at(gradient, second, probability - outcome)
         weight = probability * (1.0 - probability)
@@ -182,4 +177,4 @@ def bradley_terry(
     mean = np.zeros(count)
     mean[fitted] = quality
     covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
-    return Posterior(mean, covariance, rows, 1.0 / (1.0 / prior_std**2))
+    return Posterior(mean, covariance, rows, 1.0 / (1.0 / PRIOR_STD**2))

@@ -20,6 +20,8 @@ from modules.curation.ranking import Floats
 from modules.curation.standing import Answer, Situation, ranked_pairs
 from modules.util.rng import python_random
 
+MOST_CLICKS = 400
+
 
 @dataclass(frozen=True)
 class Annotator:
@@ -117,12 +119,11 @@ def clicks_to_reach(
     images: int,
     limit: int,
     seeds: Iterable[int],
-    annotator: Annotator | None = None,
     pairs: int = 1,
     choose: Chooser | None = None,
 ) -> int | None:
     """Clicks until the mean share over many groups reaches ``share``; ``None`` if ``limit`` is too low."""
-    person = annotator or Annotator()
+    person = Annotator()
     mean = np.mean([gap_curve(mode, images, limit, seed, person, pairs, choose) for seed in seeds], axis=0)
     reached = np.flatnonzero(mean >= share)
     return int(reached[0]) + 1 if len(reached) else None
@@ -141,14 +142,7 @@ class Stopped:
     ordered: float
 
 
-def stop_by_itself(
-    mode: CurationMode,
-    images: int,
-    seeds: Iterable[int],
-    annotator: Annotator | None = None,
-    threshold: float = DEFAULT_THRESHOLD,
-    limit: int = 400,
-) -> Stopped:
+def stop_by_itself(mode: CurationMode, images: int, seeds: Iterable[int]) -> Stopped:
     """Run a way that saves automatically until it stops, with one pair per group: the pair it would save.
 
     Raises:
@@ -156,15 +150,12 @@ def stop_by_itself(
     """
     if not mode.way.stops_when_certain:
         raise ValueError(f"{mode} does not stop by itself")
-    person = annotator or Annotator()
-    ends = [_stop(mode, images, seed, person, threshold, limit) for seed in seeds]
+    ends = [_stop(mode, images, seed, Annotator()) for seed in seeds]
     clicks, share, ordered = np.mean(ends, axis=0)
     return Stopped(float(clicks), float(share), float(ordered))
 
 
-def _stop(
-    mode: CurationMode, images: int, seed: int, person: Annotator, threshold: float, limit: int
-) -> tuple[float, float, float]:
+def _stop(mode: CurationMode, images: int, seed: int, person: Annotator) -> tuple[float, float, float]:
     """Clicks, share of the gap, and whether the order is correct, for one group."""
     way, alive = mode.way, tuple(range(images))
     rng = np.random.default_rng(seed)
@@ -172,7 +163,7 @@ def _stop(
     answers: list[Answer] = []
     situation = Situation(way.standing(images, answers), alive, answers)
     clicks = 0
-    while clicks < limit and way.settle(situation, threshold, lambda a, b: 0.0) is None:
+    while clicks < MOST_CLICKS and way.settle(situation, DEFAULT_THRESHOLD, lambda a, b: 0.0) is None:
         places = way.question(situation, python_random("simulation", seed, len(answers)))
         answers.append(person.answer(quality, places, rng.random(2 + len(places)).tolist()))
         clicks += len(places) // 2

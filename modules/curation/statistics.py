@@ -98,7 +98,6 @@ def score_agreement(events: Iterable[Event], scores: Mapping[str, float]) -> Sco
     """Compare every preference between two images with their scores.
 
     Args:
-        events: events of a session.
         scores: scores by file name in the session, relative to the source folder; higher is better.
     """
     compared = agreeing = 0

@@ -66,7 +66,6 @@ class BaseDataLoader(ABC):
     """Delivers a run's batches deterministically, from any position on.
 
     Args:
-        config: config of the run.
         model, setup: encode images and prompts during ``prepare``.
         units: the units of ``source`` to deliver.
         source: the run's data; shared by the loaders of training and validation.

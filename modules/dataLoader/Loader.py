@@ -42,11 +42,7 @@ class Loader(Protocol):
         """Findings since the last call."""
 
     def ready(self, weights: Weights) -> None:
-        """Called once before the first step, when the weights are final.
-
-        Args:
-            weights: the weights for images made during training.
-        """
+        """Called once before the first step, when the weights are final."""
 
     def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
         """Return the state that a backup must hold besides the position. Every process must call this.

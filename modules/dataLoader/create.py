@@ -45,7 +45,6 @@ def create_data_loader(
 
     Args:
         validation: deliver the held-back data instead of the training data.
-        device: device of the batches.
         progress: called with the progress; may cancel.
         rank, world_size: index of this process, and number of processes.
         barrier: waits for all processes; needed with more than one.

@@ -455,11 +455,7 @@ def _readable_units(units: UnitSet, bad: dict[str, DataError]) -> UnitSet:
         items = entry.items if isinstance(entry, Pair) else (entry,)
         return not any(path in bad for item in items for path in item.paths)
 
-    made, start = UnitSet(dpo=units.dpo), 0
-    for rules, count in units.groups:
-        made.add(rules, [entry for entry in units.entries[start : start + count] if fine(entry)])
-        start += count
-    return made
+    return units.only(fine)
 
 
 def _check_disk(

@@ -55,7 +55,6 @@ class Step:
         epoch, step: its position; ``step`` counts within the epoch.
         micro_batches: the micro-batches; the same number in every process.
         total: items of the step over all processes.
-        last: whether it is the last of the epoch.
     """
 
     epoch: int
@@ -85,7 +84,6 @@ class BucketBatchSampler:
         batch_size: items of a micro-batch in one process. With W processes the plan has global micro-batches
             of ``batch_size * W`` items, so W processes do what one does with W times the batch size.
         accumulation: micro-batches of an optimizer step; the last step of an epoch may have fewer.
-        seed: seed of the run.
         rank, world_size: index of this process, and number of processes.
         shuffle: ``False`` keeps the order of the units, for validation.
     """

@@ -64,12 +64,17 @@ class UnitSet:
         self.entries.extend(entries)
         self.groups.append((rules, len(entries)))
 
-    def keep(self, wanted: Callable[[Any], bool]) -> None:
-        """Remove the entries that are not ``wanted``."""
+    def only(self, wanted: Callable[[Any], bool]) -> UnitSet:
+        """The entries that are ``wanted``, in their groups."""
         made, start = UnitSet(dpo=self.dpo), 0
         for rules, count in self.groups:
             made.add(rules, [entry for entry in self.entries[start : start + count] if wanted(entry)])
             start += count
+        return made
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Remove the entries that are not ``wanted``."""
+        made = self.only(wanted)
         self.entries, self.groups = made.entries, made.groups
 
     def __len__(self) -> int:

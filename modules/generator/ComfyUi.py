@@ -18,7 +18,7 @@ from modules.generator.ComfySocket import ComfySocket
 from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
 from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.display import counted
-from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.errors import ConfigError, DataError, UserError, refused_as
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable
 from modules.util.owned_files import shown
@@ -151,12 +151,8 @@ class ComfyUi(Remote):
     def _upload(self, path: Path) -> str:
         """Hand a source image over, once, under a name that follows from its content. Returns its name there."""
         if path not in self._uploaded:
-            try:
+            with refused_as(f"the source image {shown(path)} cannot be read", "source", kind=DataError):
                 data = path.read_bytes()
-            except OSError as error:
-                raise DataError(
-                    f"the source image {shown(path)} cannot be read: {error.strerror}", "source"
-                ) from error
             name = f"{hashlib.sha256(data).hexdigest()[:32]}{path.suffix.lower()}"
             fields = {"type": "input", "subfolder": SOURCES_FOLDER, "overwrite": "false"}
             answer = self.client.upload("upload/image", name, data, fields)

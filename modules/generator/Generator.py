@@ -19,7 +19,6 @@ class ImageRequest:
     Args:
         width, height, steps, cfg, sampler: ``None`` means the model's usual value.
         adapter: an adapter file; ``None`` for the base model.
-        strength: strength of the adapter.
         sources: the images that the prompt edits, in order; the further ones are next to the first, as ``NAME.2.png``.
         source_resolution: side in pixels of a square of the area to which they are scaled; ``None`` for the size of the
             image.
@@ -57,7 +56,6 @@ class Description:
     """A program and what it offers. An empty list of names means that it is unknown.
 
     Args:
-        name: name of the program.
         version: its version; empty if unknown.
     """
 
@@ -73,7 +71,6 @@ class MakingNews:
     """The progress of an image that is being made.
 
     Args:
-        number: index of its request.
         step, steps: progress of the sampler; ``None`` if unknown.
         preview: an image file; empty for none.
     """

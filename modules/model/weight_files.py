@@ -229,9 +229,6 @@ class _Gguf(WeightFile):
 def open_weights(path: Path, field: str) -> WeightFile:
     """Open a file of weights.
 
-    Args:
-        field: the config field that names it, for errors.
-
     Raises:
         UserError: the file is damaged, or a checkpoint contains anything but tensors.
     """

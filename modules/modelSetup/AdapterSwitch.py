@@ -23,7 +23,6 @@ class AdapterSwitch:
     """Attaches adapters to a model and removes them again.
 
     Args:
-        model: a model without an adapter.
         device: compute device; the denoiser stays there.
         tell: called with notes on an adapter, each only once.
         words: placeholders and files of embeddings that are used with and without adapters.

@@ -291,7 +291,7 @@ class BaseModelSetup(ModelFamily):
                 different shapes.
         """
         chosen, rejected = pair.both_sides()
-        options = _without_dropout(options)
+        options = replace(options, caption_dropout=0.0)
         names = (pair.pair_ids, chosen.visits, options, seed)
         shape, other = chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
         shift = self.level_shift(model, shape, options)
@@ -448,7 +448,3 @@ class BaseModelSetup(ModelFamily):
                 f"{size[1]}x{size[0]} is not possible: width and height must be multiples of {step}",
                 field="resolution",
             )
-
-
-def _without_dropout(options: NoiseOptions) -> NoiseOptions:
-    return replace(options, caption_dropout=0.0) if options.caption_dropout else options

@@ -50,7 +50,6 @@ class PairMetrics:
         """Add a micro-batch.
 
         Args:
-            out: result of the step.
             timestep_B: timesteps of its pairs in [0, 1000), (B,), if margins by timestep are wanted.
 
         Raises:

@@ -10,7 +10,6 @@ class Item:
     """One image of one concept.
 
     Args:
-        path: path of the file.
         id: stable id, unique in a run and free of machine paths: ``concept/sub/name.png``. It keys everything
             random about the image.
         key: path below the concept's folder without extension; matches chosen to rejected.

@@ -21,7 +21,7 @@ from modules.project.ProjectFile import NAME, ModelPart, ProjectFile
 from modules.project.prompts import Given, Prompts, Task, check_tasks, hold_out, read_rows, read_tasks
 from modules.project.Round import Round
 from modules.spec.registry import FAMILIES
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.files.locking import try_lock
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import TEMPORARY, Owned, shown
@@ -390,10 +390,8 @@ def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | Non
 
 def _copy(owned: Owned, source: Path, name: str) -> None:
     """Copy a file into the project. A second name of the same file would change with it when it is written again."""
-    try:
+    with refused_as(f"{shown(source)} cannot be copied", "--adapter", kind=DataError):
         owned.copy(source, name)
-    except OSError as error:
-        raise DataError(f"{shown(source)} cannot be copied: {error.strerror}", "--adapter") from error
 
 
 def _save(owned: Owned, file: ProjectFile) -> None:

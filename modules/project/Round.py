@@ -94,12 +94,7 @@ class Candidate:
 
 
 class Round:
-    """A round of a project. It may still be empty.
-
-    Args:
-        owned: the project folder.
-        number: number of the round, from 1.
-    """
+    """A round of a project. It may still be empty."""
 
     def __init__(self, owned: Owned, number: int) -> None:
         self.number = number

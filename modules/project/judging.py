@@ -37,7 +37,6 @@ def judge(
 
     Args:
         adapters: the contestants; missing images are made.
-        count: number of questions.
         models: locations of ``clip`` and ``pickscore``, if not in the hub cache.
 
     Raises:

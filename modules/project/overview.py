@@ -51,7 +51,6 @@ class Overview:
     """State of a project at one moment.
 
     Args:
-        number: number of the current round.
         steps: steps by key.
         next: key of the next step.
         live: whether a trainer is running for the round.

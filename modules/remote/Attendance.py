@@ -32,7 +32,6 @@ class Attendance:
     """Accompanies one run until it has ended. Everything but ``send`` happens in the loop of ``work``.
 
     Args:
-        record: the run.
         fetching: held while files are fetched, so that nobody else fetches the same ones.
         online: told whether there is a connection, and what happened to it.
         answered: told the outcome of a command: its kind, whether it was accepted, and a text.

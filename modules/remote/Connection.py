@@ -248,12 +248,7 @@ async def host_key(remote: RemoteConfig, ask: Ask) -> SSHKey:
 
 
 class Connection:
-    """An open connection.
-
-    Args:
-        remote: the other computer.
-        ssh: the connection.
-    """
+    """An open connection."""
 
     def __init__(self, remote: RemoteConfig, ssh: SSHClientConnection) -> None:
         self.remote, self._ssh = remote, ssh
@@ -321,12 +316,7 @@ class Connection:
 
 
 class Command:
-    """A command running on the other computer.
-
-    Args:
-        remote: the computer, for messages.
-        process: the command.
-    """
+    """A command running on the other computer."""
 
     def __init__(self, remote: RemoteConfig, process: SSHClientProcess[bytes]) -> None:
         self.remote, self._process = remote, process

@@ -29,7 +29,6 @@ class Following:
     """Follows one run.
 
     Args:
-        record: the run.
         show: called with every event.
         tell: shows a line about the connection.
         earlier: whether to show events that were fetched before, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules.util.config.remote.RemoteConfig import RemoteConfig
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, refused_as
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import read_json, write_json
 
@@ -55,12 +55,9 @@ def _without(remote: RemoteConfig) -> list[RemoteConfig]:
 def _write(listed: Sequence[RemoteConfig]) -> list[RemoteConfig]:
     made = list(listed[:MAX_COMPUTERS])
     path = settings_folder() / NAME
-    try:
+    with refused_as(
+        f"{path} cannot be written", hint="free some space, or change the permissions of its folder"
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"version": VERSION, "computers": [one.to_dict() for one in made]})
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="free some space, or change the permissions of its folder",
-        ) from error
     return made

@@ -56,8 +56,6 @@ class Fetch:
     """Fetches the files of one run. ``work`` may be called again after a connection ended.
 
     Args:
-        record: the run.
-        backups: whether to fetch backups too.
         tell: shows a line.
         overwrite: whether to replace files that have other content here.
         only: names at the top of the run's folder, if only these are fetched.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from modules.runner.RunDirectory import MIRROR
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.files.locking import try_lock
 from modules.util.owned_files import Owned, shown
 
@@ -47,11 +47,7 @@ def append_at(owned: Owned, name: str, offset: int, data: bytes) -> int:
         if size < offset:
             raise UserError(f"{shown(path)} became shorter", hint="start again")
         new = data[size - offset :]
-        try:
+        with refused_as(f"{shown(path)} cannot be written", hint="free some space, then start again"):
             if new or not path.exists():
                 owned.append(name, new)
-        except OSError as error:
-            raise UserError(
-                f"{shown(path)} cannot be written: {error.strerror}", hint="free some space, then start again"
-            ) from error
         return size + len(new)

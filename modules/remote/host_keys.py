@@ -23,7 +23,6 @@ class UnknownHost(UserError):
 
     Args:
         remote: the computer; the jump host, if that one is unknown.
-        key: the key it presents.
         message, field, hint: as for every ``UserError``.
     """
 

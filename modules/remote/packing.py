@@ -14,7 +14,7 @@ from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
 from modules.util.enum.choices import MaskSource, PairMasks, PromptSource
-from modules.util.errors import UserError, UserErrors, list_offenders
+from modules.util.errors import UserError, UserErrors, list_offenders, refused_as
 from modules.util.files.caption_list import is_absolute, names_below, read_entries
 from modules.util.files.hub_names import HUB_NAME, file_on_hub
 from modules.util.files.user_path import user_path
@@ -60,7 +60,6 @@ class Place:
         path: the setting, for messages.
         owner: the object or table that contains it.
         name: its name in the owner.
-        value: its value.
         widget: its widget, which tells the kind of file.
         used: whether the run uses it: not if it belongs to a concept or a sample that is switched off.
     """
@@ -121,7 +120,6 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
     Args:
         config: the local settings.
         directory: the program's folder on the other computer.
-        run: the name of the run.
         there: settings whose files already exist on the other computer, with their remote paths.
 
     Raises:
@@ -266,10 +264,8 @@ def files_below(folder: Path, deep: bool) -> Iterator[tuple[str, Path]]:
         if real in seen:
             continue
         seen.add(real)
-        try:
+        with refused_as(f"{shown(place)} cannot be read"):
             entries = sorted(os.scandir(place), key=lambda one: one.name)
-        except OSError as error:
-            raise UserError(f"{shown(place)} cannot be read: {error.strerror}") from error
         for entry in entries:
             if entry.name.startswith("."):
                 continue

@@ -50,11 +50,7 @@ def _below(root: Path) -> Iterator[str]:
 
 
 def packages_needed(root: Path = ROOT, file: str = REQUIREMENTS[0]) -> dict[str, str]:
-    """Packages that training needs, with their versions.
-
-    Args:
-        file: the list of packages.
-    """
+    """Packages that training needs, with their versions."""
     lines = (root / file).read_text(encoding="utf-8").splitlines()
     pairs = (line.partition("==") for line in lines if line and not line.startswith("#"))
     return {name: version for name, _, version in pairs if name not in WINDOW_ONLY}

@@ -30,7 +30,6 @@ class Record:
 
     Args:
         run: its name there.
-        remote: the computer.
         folder: the local folder for its events and files.
         started: seconds since 1970.
     """

@@ -25,7 +25,7 @@ from modules.remote.there.limits import MAX_FILES, MAX_PIECE
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
-from modules.util.errors import UserError, list_offenders
+from modules.util.errors import UserError, list_offenders, refused_as
 from modules.util.owned_files import shown
 
 SPARE_BYTES, ENVIRONMENT_BYTES = 1 << 30, 10 << 30
@@ -42,7 +42,6 @@ class Wanted:
     """A run to start.
 
     Args:
-        remote: the computer.
         config: the local settings.
         run: the name of the run there.
         there: settings whose files already exist there, with their remote paths.
@@ -86,12 +85,7 @@ def environment_for(remote: RemoteConfig, requirements: Sequence[str] = REQUIREM
 
 
 class Start:
-    """One start. ``work`` may be called again after a connection ended.
-
-    Args:
-        wanted: the run to start.
-        tell: shows a line.
-    """
+    """One start. ``work`` may be called again after a connection ended."""
 
     def __init__(self, wanted: Wanted, tell: Tell) -> None:
         self.wanted, self.tell = wanted, tell
@@ -171,13 +165,11 @@ class Start:
             raise UserError(f"a run can have up to {MAX_FILES} files, but this one has {len(files)}")
         made = {}
         for name, path in files.items():
-            try:
+            with refused_as(f"{path} cannot be read"):
                 found = path.stat()
                 key = (str(path), found.st_size, found.st_mtime_ns)
                 if key not in self._hashes:
                     self._hashes[key] = digest_of(path, stop=stop)
-            except OSError as error:
-                raise UserError(f"{path} cannot be read: {error.strerror}") from error
             made[name] = (self._hashes[key], found.st_size)
         return made
 

@@ -37,7 +37,6 @@ class DenoiserFeatures:
     """Features (B, D) float32 on the CPU of images and their prompts.
 
     Args:
-        source: source of the model.
         family: its model type.
         block: name of the block in the denoiser; a list of blocks means its last one.
         timestep: noise level of the pass, 0 to 1000.

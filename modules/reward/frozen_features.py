@@ -28,7 +28,6 @@ class FeatureOptions:
     Args:
         kind: ``clip`` (a CLIP folder or repository name), ``vae`` (a diffusers folder, or one of a VAE),
             ``denoiser`` (a model that can be trained) or ``picture`` (no model).
-        source: location of the model.
         size: all but ``clip``: images are first scaled to this square; 0 means the model's native size.
         grid: ``vae``: cells per side; every cell gives the mean and the standard deviation of each latent
             channel.

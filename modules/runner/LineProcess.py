@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from modules.runner.ProcessId import ProcessId
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import parse_json
 
 KEPT_LINES = 20
@@ -23,8 +23,6 @@ class LineProcess:
     The process ends with this object (``end``), or when nobody reads its output any more.
 
     Args:
-        command: program and arguments.
-        data: its complete input.
         what: its name in messages ("the sampler").
         heard: called with every line on stderr, in a thread.
     """
@@ -34,7 +32,7 @@ class LineProcess:
     ) -> None:
         self._what, self._heard = what, heard
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
-        try:
+        with refused_as(f"{command[0]} cannot be started"):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -44,8 +42,6 @@ class LineProcess:
                 # Ctrl+C is for the reader of the lines, who then ends this process
                 start_new_session=True,
             )
-        except OSError as error:
-            raise UserError(f"{command[0]} cannot be started: {error.strerror}") from error
         self._id = ProcessId.of(self._process.pid)
         self._threads = [
             threading.Thread(target=target, args=arguments, daemon=True)

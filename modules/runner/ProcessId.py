@@ -16,7 +16,6 @@ class ProcessId:
     """A current or former process of this machine.
 
     Args:
-        pid: its number.
         started: its start time, as text that is unique within the current boot of this machine.
     """
 

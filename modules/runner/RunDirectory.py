@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +15,7 @@ from modules.runner.commands import Command, post_command, take_commands
 from modules.runner.events import EventReader, EventWriter, last_sequence
 from modules.runner.known_runs import note_run
 from modules.runner.ProcessId import ProcessId
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import Owned
@@ -60,15 +60,13 @@ class RunDirectory:
         """Create the folder. Raises ``UserError`` if that is impossible."""
         # settings in a folder that was none of a run so far are a person's
         new = not self.commands_dir.is_dir() and not self.events_path.exists()
-        try:
+        with self._writing():
             if new and self.config_path.is_file():
                 self._owned().append(BROUGHT_ALONG, b"")
             self.commands_dir.mkdir(parents=True, exist_ok=True)
             owned, probe = self._owned(), f".tastemaker-{secrets.token_hex(8)}.tmp"
             owned.append(probe, b"")
             owned.remove(probe)
-        except OSError as error:
-            raise self._not_writable(error) from error
         return self
 
     def write_config(self, config: dict[str, Any]) -> None:
@@ -77,7 +75,7 @@ class RunDirectory:
         Raises:
             UserError: the folder cannot be written.
         """
-        try:
+        with self._writing():
             if (self.path / BROUGHT_ALONG).is_file():
                 if self.config_path.is_file() and self._read(self.config_path, CONFIG_BYTES) != config:
                     aside = self._owned().put_aside(self.config_path.name)
@@ -85,15 +83,13 @@ class RunDirectory:
                     log.warning(said, self.config_path, aside)
                 self._owned().remove(BROUGHT_ALONG)
             write_json(self.config_path, config)
-        except OSError as error:
-            raise self._not_writable(error) from error
 
     def _owned(self) -> Owned:
         return Owned(self.path, local=True)
 
-    def _not_writable(self, error: OSError) -> UserError:
-        return UserError(
-            f"the folder {self.path} cannot be written: {error.strerror}",
+    def _writing(self) -> AbstractContextManager[None]:
+        return refused_as(
+            f"the folder {self.path} cannot be written",
             field="workspace_dir",
             hint="choose another folder, free some space, or change its permissions",
         )
@@ -131,13 +127,14 @@ class RunDirectory:
             # A helper that outlives this process would keep the lock.
             os.register_at_fork(after_in_child=handle.close)
         try:
-            self._take_over()
-            # before recording the process, so that whoever sees it training also finds it in the list
-            note_run(self.path)
-            self.compute_on(device)
-        except OSError as error:
+            with self._writing():
+                self._take_over()
+                # before recording the process, so that whoever sees it training also finds it in the list
+                note_run(self.path)
+                self.compute_on(device)
+        except UserError:
             self.unlock()
-            raise self._not_writable(error) from error
+            raise
 
     def compute_on(self, device: str) -> None:
         """Record which device this process uses, so that other runs can wait for it."""

@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,7 @@ from modules.runner.known_runs import one_start_at_a_time
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
 
@@ -184,21 +184,17 @@ class RunQueue:
             yield entries
             after = [asdict(entry) for entry in entries]
             if after != before:
-                try:
+                with self._writing():
                     write_json(self.path, {"version": VERSION, "entries": after})
-                except OSError as error:
-                    raise self._not_writable(error) from error
 
     def _lock_file(self) -> IO[bytes]:
-        try:
+        with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return self.path.with_name(f"{self.path.name}.lock").open("a+b")
-        except OSError as error:
-            raise self._not_writable(error) from error
 
-    def _not_writable(self, error: OSError) -> UserError:
-        return UserError(
-            f"the queue {self.path} cannot be written: {error.strerror}",
+    def _writing(self) -> AbstractContextManager[None]:
+        return refused_as(
+            f"the queue {self.path} cannot be written",
             hint="free some space, or change the permissions of its folder",
         )
 
@@ -214,10 +210,6 @@ class QueueRunner:
     """Works through a queue, one run at a time. Call ``tick`` about every second.
 
     A run waits while another trainer on this computer uses its device.
-
-    Args:
-        queue: the queue.
-        start: starts a run (``launcher.launch``).
     """
 
     def __init__(self, queue: RunQueue, start: Callable[[RunDirectory], TrainerProcess] = launch) -> None:

@@ -44,7 +44,6 @@ class Finding:
     Args:
         what: name of the check.
         state: ``good``, ``warning`` (something is missing or slow) or ``fault`` (training cannot work).
-        found: what was found.
         cure: what to do; empty if nothing.
     """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.runner.commands import Command
-from modules.util.errors import UserError
+from modules.util.errors import refused_as
 
 KINDS = (
     "memory_plan", "run_started", "phase", "step", "validation", "sample", "backup", "save", "command",
@@ -107,14 +107,12 @@ class EventWriter:
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
         self._torn = True
-        try:
+        with refused_as(
+            f"the event file {self.path} cannot be written",
+            hint="free some space on the disk, then resume from the last backup",
+        ):
             while rest:
                 rest = rest[self._stream.write(rest) :]
-        except OSError as error:
-            raise UserError(
-                f"the event file {self.path} cannot be written: {error.strerror}",
-                hint="free some space on the disk, then resume from the last backup",
-            ) from error
         self._torn = False
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import StatusFollower
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import write_json
 from modules.util.program_files import ROOT
 
@@ -36,8 +36,6 @@ class TrainerProcess:
     """A trainer that this process started or found running.
 
     Args:
-        run: its run.
-        process: its process.
         popen: the handle, if this process started it; only then is its exit status known.
     """
 
@@ -87,7 +85,6 @@ def launch(
     """Start a trainer in its own session, with output to ``log.txt``. It survives this process.
 
     Args:
-        run: the run to train.
         config: written to the run's ``config.json`` first; ``None`` keeps the existing file.
         command: default ``train_command(run)``.
 
@@ -131,7 +128,7 @@ def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[byt
         "PYTHONFAULTHANDLER": "1",
         "PYTHONIOENCODING": "utf-8",
     }
-    try:
+    with refused_as(f"{line[0]} cannot be started", hint="run the setup again"):
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -141,10 +138,6 @@ def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[byt
             start_new_session=True,
             creationflags=flags,
         )
-    except OSError as error:
-        raise UserError(
-            f"{line[0]} cannot be started: {error.strerror}", hint="run the setup again"
-        ) from error
 
 
 def attach(run: RunDirectory) -> TrainerProcess | None:
@@ -155,10 +148,6 @@ def attach(run: RunDirectory) -> TrainerProcess | None:
 
 def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
     """Find out how the last trainer of a run ended, and add events for it if it could not do so itself.
-
-    Args:
-        run: the run.
-        returncode: the exit status, if known.
 
     Returns:
         ``None`` if a trainer is running there again, or none ever was.

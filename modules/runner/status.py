@@ -17,7 +17,6 @@ class RunStatus:
     """The status of a run, as shown in a window.
 
     Args:
-        path: the run's folder.
         state: one of ``STATES``; ``died`` means that it ended without reporting it, ``remote`` that it is on
             another computer and had not ended when its events were last copied.
         pid: process number of the trainer, if there is one.

@@ -128,7 +128,6 @@ def restore_run(trashed: Path, folder: Path) -> None:
 
     Args:
         trashed: the location returned by ``delete_run``.
-        folder: its original folder.
 
     Raises:
         UserError: the original name is taken, or the run is gone.

@@ -16,10 +16,6 @@ T = TypeVar("T")
 
 def found_in(package: str, kind: type[T]) -> Iterator[tuple[str, T]]:
     """(name, value) of every public constant of a type in the modules of a package, files by name, each in its order.
-
-    Args:
-        package: dotted name of the package.
-        kind: the type of the constants.
     """
     path = importlib.import_module(package).__path__
     for module in sorted(each.name for each in pkgutil.iter_modules(path)):

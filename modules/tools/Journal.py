@@ -170,9 +170,6 @@ class Job:
 class Journal:
     """The journals of a folder.
 
-    Args:
-        root: the folder.
-
     Attributes:
         lost: files that the last ``undo`` could not restore, because a person has moved or deleted them since.
 
@@ -200,9 +197,6 @@ class Journal:
     def job(self, what: str) -> Iterator[Job]:
         """Run a command that changes the folder. After a fault or a kill, only what it marked complete
         remains.
-
-        Args:
-            what: its name.
 
         Raises:
             UserError: another tool is working in the folder, or a killed one cannot be cleaned up.

@@ -42,7 +42,7 @@ from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
 from modules.util.enum.choices import TimeUnit
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.files.output_place import output_fault
 from modules.util.TrainProgress import TrainProgress
 
@@ -620,7 +620,11 @@ class GenericTrainer:
             return path
         facts = parts.facts(self.progress.global_step)
         dtype = torch_dtype(config.output_dtype, "output_dtype")
-        try:
+        with refused_as(
+            f"the model cannot be saved to {path}",
+            field="output_model_destination",
+            hint="free some space or choose another place, then resume with continue_last_backup",
+        ):
             made = training.save(
                 parts.model,
                 path,
@@ -629,12 +633,6 @@ class GenericTrainer:
                 facts,
                 training.place_of_words(config),
             )
-        except OSError as error:
-            raise UserError(
-                f"the model cannot be saved to {path}: {error.strerror or error}",
-                field="output_model_destination",
-                hint="free some space or choose another place, then resume with continue_last_backup",
-            ) from error
         self.callback.saved(self.progress, made)
         return made
 

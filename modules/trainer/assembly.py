@@ -339,7 +339,6 @@ class _Basis:
     """The components from which the others are built.
 
     Args:
-        folder: folder of the run.
         handle: the adapters of a LORA run.
     """
 
@@ -381,7 +380,6 @@ def assemble(
     """Load the model, encode the data and build the run. Return ``None`` if only the cache was to be filled.
 
     Args:
-        folder: folder of the run.
         samples: folder of sample images.
         asking: how to ask a person, if one is the reward.
         before: the files of weights that a resumed run read when it began, see ``part_dtypes``.

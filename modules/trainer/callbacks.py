@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -96,75 +96,18 @@ class Callbacks(Callback):
     def __init__(self, members: Sequence[Callback]) -> None:
         self.members = list(members)
 
-    def started(self, facts: Mapping[str, Any]) -> None:
-        for member in self.members:
-            member.started(facts)
 
-    def memory_plan(self, plan: Mapping[str, Any]) -> None:
+def _calling_all(name: str) -> Callable[..., None]:
+    def call(self: Callbacks, *args: Any, **named: Any) -> None:
         for member in self.members:
-            member.memory_plan(plan)
+            getattr(member, name)(*args, **named)
 
-    def phase(self, name: str, done: int, total: int) -> None:
-        for member in self.members:
-            member.phase(name, done, total)
+    return call
 
-    def step(
-        self, progress: TrainProgress, metrics: Mapping[str, float], total: int, eta: float | None
-    ) -> None:
-        for member in self.members:
-            member.step(progress, metrics, total, eta)
 
-    def validation(self, progress: TrainProgress, metrics: Mapping[str, float]) -> None:
-        for member in self.members:
-            member.validation(progress, metrics)
-
-    def sample(self, progress: TrainProgress, path: Path, prompt: str, number: int) -> None:
-        for member in self.members:
-            member.sample(progress, path, prompt, number)
-
-    def backup(self, progress: TrainProgress, path: Path) -> None:
-        for member in self.members:
-            member.backup(progress, path)
-
-    def saved(self, progress: TrainProgress, path: Path) -> None:
-        for member in self.members:
-            member.saved(progress, path)
-
-    def command(self, command: Command, state: str, message: str = "") -> None:
-        for member in self.members:
-            member.command(command, state, message)
-
-    def votes_wanted(
-        self,
-        question: str,
-        prompt: str,
-        folder: Path,
-        images: int,
-        open_questions: int,
-        sources: Sequence[tuple[str, Path]] = (),
-    ) -> None:
-        for member in self.members:
-            member.votes_wanted(question, prompt, folder, images, open_questions, sources)
-
-    def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
-        for member in self.members:
-            member.votes_counted(group, by, levels, teaches)
-
-    def warning(self, message: str) -> None:
-        for member in self.members:
-            member.warning(message)
-
-    def error(self, message: str, category: str, hint: str = "", traceback: str = "") -> None:
-        for member in self.members:
-            member.error(message, category, hint, traceback)
-
-    def finished(self, status: str, progress: TrainProgress) -> None:
-        for member in self.members:
-            member.finished(status, progress)
-
-    def close(self) -> None:
-        for member in self.members:
-            member.close()
+for _name in vars(Callback):
+    if not _name.startswith("_"):
+        setattr(Callbacks, _name, _calling_all(_name))
 
 
 class EventLog(Callback):
@@ -264,11 +207,7 @@ class EventLog(Callback):
 
 
 class TensorBoardLog(Callback):
-    """Curves and samples for TensorBoard, through its own writer.
-
-    Args:
-        folder: folder of the event file.
-    """
+    """Curves and samples for TensorBoard, through its own writer."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -319,11 +258,7 @@ class TensorBoardLog(Callback):
 
 
 class Console(Callback):
-    """Prints progress: one overwritten line on a terminal, occasional lines in a file.
-
-    Args:
-        stream: the output stream.
-    """
+    """Prints progress: one overwritten line on a terminal, occasional lines in a file."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = stream or sys.stdout

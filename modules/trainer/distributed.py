@@ -216,7 +216,6 @@ class Processes:
 
     Args:
         rank, world_size, local_rank: its index, the number of processes, and its index on its machine.
-        device: its device.
     """
 
     rank: int

@@ -71,16 +71,20 @@ class TrainStep(Protocol):
         """The numbers of the last step on its device, instead of ``metrics``; ``None`` if they must be read before
         the next step.
         """
+        return None
 
     def warnings(self) -> list[str]:
         """Findings since the last call."""
+        return []
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
 
 
-class SupervisedStep:
+class SupervisedStep(TrainStep):
     """The model family's ordinary training loss.
 
     Items marked as prior preservation get the untouched model's prediction as their target.
@@ -169,15 +173,6 @@ class SupervisedStep:
         total, count = self._processes.sum(sums).tolist()
         return {"loss/train_step": total / count if count else math.nan}
 
-    def warnings(self) -> list[str]:
-        return []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        return
-
 
 @dataclass(frozen=True)
 class PairFacts:
@@ -192,14 +187,12 @@ class PairFacts:
     class_weights: tuple[float, float] = (0.5, 0.5)
 
 
-class PreferenceStep:
+class PreferenceStep(TrainStep):
     """Diffusion-DPO and its relatives on pairs (Wallace et al. 2023, arXiv 2311.12908).
 
     Args:
         reference: the frozen policy that scores are compared with; ``None`` if the objective has no reference.
-        parameters: the trained parameters.
         reference_scores: computed before training; ``None`` computes them in every step.
-        facts: facts about all pairs of the run.
 
     Single-image objectives compare rewards with a reference point: the mean reward of all images of the
     optimizer step, over all micro-batches and processes. It is measured first, in passes without gradients,

@@ -14,7 +14,6 @@ class Actions:
 
     Args:
         zoom: scale up one level (1), down one level (-1), or back to 100 % (0).
-        start: start training.
         order: send the run a command by name.
         pause_or_resume: pause or resume, depending on the state of the run.
         toggle_problems: open or close the list of problems.

@@ -33,7 +33,6 @@ class ImageWindow(tk.Toplevel):
     """Show one of several images. It and its neighbours are decoded in a thread.
 
     Args:
-        ui: shared objects of the window.
         images: at least one.
         index: the image to show first.
         parent: the window it belongs to.

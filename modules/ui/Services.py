@@ -102,7 +102,6 @@ class Services:
         files: opens and imports configs.
         check: problems of the settings.
         run_actions: watches another run.
-        queue: the queued runs.
         tensorboard: all curves in the browser.
         home: the open taste project.
         remote: what is done on another computer.

@@ -10,8 +10,9 @@ from tkinter import ttk
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import chosen_line, make_modal, place_over
+from modules.ui.widgets.tk_support import chosen_line, make_modal, pack_with_bar, place_over
 
+MASK = "\u2022"
 FRAME = 60
 """Height of the title bar of the desktop, at 100 %."""
 
@@ -21,7 +22,6 @@ class Dialog(tk.Toplevel):
 
     Args:
         ui: shared objects of the window.
-        title: title of the window.
         width, height: size at 100 %; 0 fits the content.
         scrolls: the body scrolls if it is higher than the screen.
     """
@@ -82,12 +82,24 @@ class Dialog(tk.Toplevel):
         (focus or self).focus_set()
 
 
+def secret_entry(body: ttk.Frame, ui: Ui, show: str) -> ttk.Entry:
+    """Add an entry that hides what is typed, and a switch called ``show``."""
+    entry = ttk.Entry(body, show=MASK, font=ui.theme.fonts["text"])
+    entry.pack(fill="x", pady=ui.theme.px(6))
+    visible = tk.BooleanVar(body, False)
+
+    def follow() -> None:
+        entry.configure(show="" if visible.get() else MASK)
+
+    ttk.Checkbutton(body, text=show, variable=visible, command=follow).pack(anchor="w")
+    return entry
+
+
 class Question(Dialog):
     """A question that does not block the caller. Each button runs its action; Escape presses the last one.
 
     Args:
         ui: shared objects of the window.
-        title: title of the window.
         question: text above the buttons.
     """
 
@@ -195,10 +207,7 @@ def show_notes(ui: Ui, title: str, head: str, lines: Sequence[str]) -> Dialog:
     style_text(ui.theme, box)
     box.insert("1.0", "\n".join(lines))
     box.configure(state="disabled")
-    bar = ttk.Scrollbar(dialog.body, command=box.yview)
-    box.configure(yscrollcommand=bar.set)
-    bar.pack(side="right", fill="y")
-    box.pack(side="left", fill="both", expand=True)
+    pack_with_bar(box)
 
     def copy() -> None:
         dialog.clipboard_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import io
 import os
@@ -23,6 +24,11 @@ def print_any_text() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.excepthook = _end
     atexit.register(_drop_unread)
+
+
+def command_parser(about: str | None, name: str | None = None) -> argparse.ArgumentParser:
+    """The parser of a command whose help shows the text ``about`` as it is; ``name`` is by default that of the file."""
+    return argparse.ArgumentParser(name, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from modules.util.display import counted
 from modules.util.enum.ConceptType import ConceptType
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
 from modules.util.jsonio import parse_json, read_bytes, write_json
 from modules.util.owned_files import Owned, fault_of_path, shown
@@ -404,12 +404,8 @@ def export_curated_pairs(
 
 
 def _hash_of(image: str | os.PathLike[str]) -> str:
-    try:
+    with refused_as(f"cannot read {shown(image)}", hint="nothing was changed"):
         return file_sha256(image)
-    except OSError as error:
-        raise UserError(
-            f"cannot read {shown(image)}: {error.strerror}", hint="nothing was changed"
-        ) from error
 
 
 def _preferences(pairs: Iterable[Pair]) -> Preferences:

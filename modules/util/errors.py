@@ -6,7 +6,8 @@ with status 2; the window marks the field. Every other exception is a bug and ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from modules.util.display import counted, harmless
 
@@ -64,6 +65,21 @@ class UserErrors(UserError):
         self.errors = tuple(errors)
         heading = title or f"{counted(len(errors), 'problem')} found"
         super().__init__("\n".join([heading, *(f"- {error}" for error in errors)]))
+
+
+@contextmanager
+def refused_as(
+    message: str, field: str | None = None, hint: str | None = None, kind: type[UserError] = UserError
+) -> Iterator[None]:
+    """Raise an ``OSError`` of the block as an error that a user can fix. The system's reason follows the message.
+
+    Raises:
+        UserError: the system refuses what the block does; of this ``kind``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{message}: {error.strerror or error}", field, hint) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -55,7 +55,6 @@ def read_json(path: str | os.PathLike[str], what: str = "file", max_bytes: int =
     """Read an untrusted JSON file.
 
     Args:
-        path: the file.
         what: what errors call it ("config", "concept list").
         max_bytes: larger files are refused unread.
 

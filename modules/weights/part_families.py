@@ -38,8 +38,8 @@ def denoisers_like(tensors: PartTensors) -> list[str]:
     )
     scores: dict[str, float] = {}
     # by key, so that families with equal scores are named in the same order
-    for _, other in sorted(FAMILIES.items()):
-        scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
+    for key, other in sorted(FAMILIES.items()):
+        scores[other.label] = max((_agreement(found, marks) for marks in _marks(key)), default=0.0)
     best = max(scores.values())
     return [label for label, score in scores.items() if score == best] if best >= ENOUGH else []
 
@@ -54,6 +54,7 @@ def _agreement(found: frozenset[Mark], expected: tuple[frozenset[Mark], ...]) ->
 
 @lru_cache
 def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
+    """For each bundled config and layout of a family's denoiser, the marks of its tensors, each with alternatives."""
     spec = FAMILIES[key]
     part = spec.part(spec.denoiser)
     made: list[tuple[frozenset[Mark], ...]] = []
@@ -69,8 +70,3 @@ def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
             }
             made.append(tuple(kinds))
     return tuple(made)
-
-
-def family_marks(spec: FamilySpec) -> tuple[tuple[frozenset[Mark], ...], ...]:
-    """For each bundled config and layout of a family's denoiser, the marks of its tensors, each with alternatives."""
-    return _marks(spec.key)

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 Work = Callable[[], object]
+
+
+def run_child(
+    script: str, *given: str, env: Mapping[str, str] | None = None, seconds: float | None = 600.0
+) -> dict[str, Any]:
+    """Run a script next to this one in a separate process, and return the object that it prints in its last line.
+
+    Raises:
+        RuntimeError: it failed, or it says that it imported ``heavy`` packages, which a window must not.
+    """
+    command = [sys.executable, str(Path(__file__).with_name(script)), *given]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if found.get("heavy"):
+        raise RuntimeError(f"{script} imported {', '.join(found['heavy'])}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,6 @@ class Result:
     """One line of a benchmark.
 
     Args:
-        model: the model that was measured.
         case: what was done.
         ratio: its cost as a multiple of the benchmark's baseline (1.0 for the baseline itself).
         limit: highest allowed ``ratio``; ``None`` without a goal.

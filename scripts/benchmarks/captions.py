@@ -9,20 +9,15 @@ JSON file has both for the rest too.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from scripts.benchmarks._measure import Quartiles, Result
+from scripts.benchmarks._measure import Quartiles, Result, run_child
 from scripts.benchmarks.startup import screen
 
-CHILD = Path(__file__).with_name("_captions_child.py")
 OPEN_SECONDS = 2.0
 KEY_SECONDS = 0.05
 BRUSH_SECONDS = 0.016
@@ -66,13 +61,7 @@ def run(arguments: argparse.Namespace) -> list[Result]:
         source = Path(name) / "images"
         source.mkdir()
         make_images(source, arguments.images, arguments.size)
-        command = [sys.executable, str(CHILD), str(source), str(arguments.keys)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if found["heavy"]:
-        raise RuntimeError(f"the caption editor imported {', '.join(found['heavy'])}")
+        found = run_child("_captions_child.py", str(source), str(arguments.keys), env=env)
     model = f"{arguments.images} images"
     wall, cpu = Quartiles.of(found["keys"]), Quartiles.of(found["keys_cpu"])
     key = {

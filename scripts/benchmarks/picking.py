@@ -8,20 +8,15 @@ it less.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from scripts.benchmarks._measure import Quartiles, Result
+from scripts.benchmarks._measure import Quartiles, Result, run_child
 from scripts.benchmarks.startup import screen
 
-CHILD = Path(__file__).with_name("_picking_child.py")
 KEY_SECONDS = 0.05
 FIRST_SECONDS = 1.0
 WINDOW_SECONDS = 1.0
@@ -54,13 +49,7 @@ def run(arguments: argparse.Namespace) -> list[Result]:
         source = Path(name) / "images"
         source.mkdir()
         make_images(source, arguments.images, arguments.size)
-        command = [sys.executable, str(CHILD), str(source), name, str(arguments.keys)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if found["heavy"]:
-        raise RuntimeError(f"the pair tool imported {', '.join(found['heavy'])}")
+        found = run_child("_picking_child.py", str(source), name, str(arguments.keys), env=env)
     model = f"{arguments.images} x {arguments.size}^2"
     wall, cpu = Quartiles.of(found["wall"]), Quartiles.of(found["cpu"])
     key = {

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import struct
-import subprocess
-import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -24,10 +21,9 @@ from PIL import Image
 
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
-from scripts.benchmarks._measure import Result
+from scripts.benchmarks._measure import Result, run_child
 
 ROOT = Path(__file__).resolve().parents[2]
-CHILD = Path(__file__).with_name("_scale_child.py")
 START_SECONDS, PLAN_SECONDS, CHECK_SECONDS = 5.0, 1.0, 5.0
 START_BYTES = 300 * 10**6
 GROWTH = 1.01
@@ -101,12 +97,7 @@ def config_of(folder: Path, folders: list[Path], pairs: bool) -> dict[str, Any]:
 
 def child(config: Path, what: str, *options: str) -> dict[str, Any]:
     """Run the data side in one process, and return its output."""
-    command = [sys.executable, str(CHILD), what, str(config), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return run_child("_scale_child.py", what, str(config), *options, seconds=None)
 
 
 def run(options: argparse.Namespace) -> list[Result]:

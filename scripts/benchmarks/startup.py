@@ -8,7 +8,6 @@ because other work on the machine disturbs it less.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -20,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
-from scripts.benchmarks._measure import Quartiles, Result
+from scripts.benchmarks._measure import Quartiles, Result, run_child
 
 ROOT = Path(__file__).resolve().parents[2]
-CHILD = Path(__file__).with_name("_startup_child.py")
 WINDOW_SECONDS = 1.0
 PAGE_SECONDS = 0.15
 KEY_SECONDS = 0.016
@@ -64,14 +62,7 @@ def screen() -> Iterator[dict[str, str]]:
 
 def start_once(env: dict[str, str]) -> dict[str, Any]:
     """Start the window once."""
-    command = [sys.executable, str(CHILD), repr(time.time())]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if found["heavy"]:
-        raise RuntimeError(f"the window imported {', '.join(found['heavy'])}")
-    return found
+    return run_child("_startup_child.py", repr(time.time()), env=env)
 
 
 def help_seconds(script: str) -> float:

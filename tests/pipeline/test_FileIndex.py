@@ -7,7 +7,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from modules.pipeline.cache import FileIndex as module
 from modules.pipeline.cache.FileIndex import FileIndex
@@ -167,3 +169,19 @@ def test_equal_content(tmp_path: Path, reads: list[str]) -> None:
     assert index.same_content(str(a), str(b)) and not index.same_content(str(a), str(c))
     reads.clear()
     assert not index.same_content(str(a), str(tmp_path / "d.png")) and reads == []
+
+
+def test_the_second_start_opens_no_tiff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep, shallow = tmp_path / "deep.TIF", tmp_path / "shallow.tiff"
+    Image.fromarray(np.full((16, 16), 40_000, np.int32)).save(deep, "TIFF")
+    Image.new("RGB", (16, 16)).save(shallow)
+    file, paths = tmp_path / "files.sqlite", [str(old(path)) for path in (deep, shallow)]
+    index = FileIndex(file)
+    before = [index.content(path) for path in paths]
+    index.flush()
+    assert before[0] != index.digest(paths[0]) and before[1] == index.digest(paths[1])
+    with monkeypatch.context() as patched:
+        patched.delattr(Image, "open")
+        assert [FileIndex(file).content(path) for path in paths] == before
+    Image.fromarray(np.full((16, 16), 4_000, np.uint16)).save(deep, "TIFF")
+    assert FileIndex(file).content(paths[0]) == FileIndex().content(paths[0]) == FileIndex().digest(paths[0])

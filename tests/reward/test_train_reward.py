@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +14,7 @@ from modules.curation.group_state import SessionSettings
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
+from modules.pipeline.nodes.images import load_rgb
 from modules.reward.base import create_reward
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
 from modules.reward.preference_head import FEWEST_FITS, load_head
@@ -264,6 +266,13 @@ def test_images_are_turned_and_laid_on_white(tmp_path):
     for broken in (tmp_path / "broken.png", damaged_avif(tmp_path / "broken.avif")):
         with pytest.raises(DataError, match=broken.name):
             load_image(broken)
+
+
+def test_grey_levels_of_16_bits_are_read_as_training_reads_them(tmp_path):
+    levels = (np.arange(64, dtype=np.uint16) * 1040).reshape(8, 8)
+    Image.fromarray(levels).save(tmp_path / "deep.png")
+    trained = np.asarray(load_rgb(tmp_path / "deep.png")).transpose(2, 0, 1) / 255
+    assert np.allclose(load_image(tmp_path / "deep.png"), trained) and 0.4 < trained.mean() < 0.6
 
 
 def test_an_image_with_too_many_pixels_is_told_as_such(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.pipeline.loss_masks.reading import load_mask
+from modules.pipeline.nodes.images import load_rgb
 from modules.tools.dataset.masking import opened_image, opened_mask
 from modules.util.errors import DataError
 from modules.util.program_files import ROOT
@@ -257,6 +258,17 @@ def test_masks_are_read_as_training_reads_them(tmp_path: Path, kind: str) -> Non
     # nothing has the colour, so the old mask stays as it is
     assert call("color", "--color", "#ff00ff", "--tolerance", 0, "--mode", "ADD", tmp_path) == 0
     assert (pixels(mask) == trained).all()
+
+
+@pytest.mark.parametrize(("kind", "top"), [(numpy.float32, 1.0), (numpy.int32, 255), (numpy.uint16, 65535)])
+def test_images_of_more_than_eight_bits_are_read_as_training_reads_them(
+    tmp_path: Path, kind: Any, top: float
+) -> None:
+    """A captioner and a colour would otherwise see black where training sees a gradient."""
+    path = tmp_path / "a.tif"
+    Image.fromarray((numpy.arange(16 * 12).reshape(12, 16) / 191 * top).astype(kind)).save(path)
+    seen, trained = numpy.asarray(opened_image(path)), numpy.asarray(load_rgb(path))
+    assert (seen == trained).all() and trained.min() == 0 and trained.max() == 255
 
 
 def test_a_model_of_another_kind_or_without_all_weights_is_refused(tmp_path: Path, capsys: Any) -> None:

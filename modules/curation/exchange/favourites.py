@@ -55,7 +55,6 @@ class Favourites:
     """The pairs implied by marks on the images of a folder. Can be iterated repeatedly.
 
     Args:
-        source: folder with images.
         output: output folder of the pairs; excluded from the scan.
         favourites: folder with copies of liked images.
 

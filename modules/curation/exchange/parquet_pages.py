@@ -20,7 +20,6 @@ def unpacked_bytes(stream: BinaryIO, column: Any) -> int:
     """Sum the unpacked sizes of the pages of a column chunk.
 
     Args:
-        stream: the file.
         column: its ``pyarrow.parquet.ColumnChunkMetaData``.
 
     Raises:

@@ -101,7 +101,6 @@ class PublicFile:
     """The pairs of a file. Can be iterated repeatedly. Ties and rows without a winner are skipped.
 
     Args:
-        path: the file.
         kind: one of ``FORMATS``; detected if not given.
 
     Raises:

@@ -88,11 +88,7 @@ def options_of_form(sources: str, edits: bool) -> EditOptions:
 
 
 class SourceFinder:
-    """Finds the sources of the images of a folder. Lists folders and hashes sources once per scan.
-
-    Args:
-        root: the folder with results.
-    """
+    """Finds the sources of the images of a folder. Lists folders and hashes sources once per scan."""
 
     def __init__(self, root: Path, options: EditOptions) -> None:
         self._root, self._options = root, options

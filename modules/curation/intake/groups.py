@@ -40,7 +40,6 @@ class ScanOptions:
         seed: seed of the order of groups.
         near_duplicates: images whose hashes differ in at most this many of 64 bits count as one; the newest
             stays; ``None`` keeps all and decodes nothing.
-        recursive: include subfolders.
         stealth: look for text hidden in the pixels if there is no other; slow.
         edits: which images are edits, and where their sources are.
     """

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from modules.curation.ImageGroup import Stamp
 from modules.curation.store import STORE_NAME
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, MANIFEST_NAME, SIDES
-from modules.util.errors import UserError
+from modules.util.errors import refused_as
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import ImageMetadata, read_metadata
@@ -130,21 +130,17 @@ def walk_images(
     are skipped, and so are files without an image extension. Unsupported image and video types are faults.
 
     Args:
-        root: the folder.
         exclude: folders to skip.
-        recursive: include subfolders.
         stopped: called regularly; returns whether to end the walk.
 
     Raises:
         UserError: ``root`` is not a readable folder.
     """
-    try:
-        with os.scandir(root):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"the folder {root} cannot be read: {error.strerror}", hint="choose a folder with images"
-        ) from error
+    with (
+        refused_as(f"the folder {root} cannot be read", hint="choose a folder with images"),
+        os.scandir(root),
+    ):
+        pass
     seen = {identity for path in exclude if (identity := _identity(str(path)))}
     seen.discard(_identity(str(root)))
     folders = [("", str(root))]

@@ -32,8 +32,6 @@ def scan_rows(
     (why there is no group; ``None`` if there is one).
 
     Args:
-        root: the folder.
-        recursive: include subfolders.
         stealth: look for text hidden in the pixels if there is no other; slow.
         edits: which images are edits, and where their sources are.
 

@@ -56,11 +56,7 @@ class _Prompt:
 
 
 class Marks:
-    """The marks of all groups, by group and file.
-
-    Args:
-        events: initial events, in order.
-    """
+    """The marks of all groups, by group and file."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._said: dict[str, dict[str, bool | None]] = {}

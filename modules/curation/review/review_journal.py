@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from modules.util.display import counted
 from modules.util.dpo_curation_util import check_manifest_pair
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import fault_of_path, shown
 from modules.util.pairs.confidence import is_certainty
@@ -138,23 +138,17 @@ class ReviewJournal:
         """
         size = self.size()
         self._steps.clear()
-        try:
+        with refused_as(f"cannot empty {self.trash}"):
             self._owned.remove(f"{TRASH_NAME}/{JOURNAL_NAME}")
             self._owned.remove_tree(TRASH_NAME)
-        except OSError as error:
-            raise UserError(f"cannot empty {self.trash}: {error.strerror or error}") from error
         return size
 
     def _append(self, step: Step) -> None:
         line = json.dumps(step, allow_nan=False).encode()
-        try:
+        with refused_as(f"cannot save the step in {self._path}", hint="nothing was changed"):
             # A last line torn by a crash must not swallow this one.
             start = b"\n" if self._path.exists() else b""
             self._owned.append(f"{TRASH_NAME}/{JOURNAL_NAME}", start + line + b"\n")
-        except OSError as error:
-            raise UserError(
-                f"cannot save the step in {self._path}: {error.strerror or error}", hint="nothing was changed"
-            ) from error
 
     def _read(self) -> list[Step]:
         steps: list[Step] = []

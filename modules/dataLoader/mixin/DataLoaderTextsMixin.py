@@ -123,7 +123,9 @@ class DataLoaderTextsMixin:
         Args:
             plans: the images shown to the encoder. Their contents, transforms and order are part of the key.
         """
-        chunks = self.prompts.chunks(prompt, self._chunks_of) if self.setup.spec.chunks_prompts else 0
+        chunks = 0
+        if self.setup.spec.chunks_prompts:
+            chunks = self.prompts.chunks(prompt, partial(self.setup.chunk_count, self.model))
         rules = [f"{chunks} chunks"] if chunks else []
         rules += self._word_rules(prompt)
         rules += [content_key("shown", self.files.content(plan.path), plan.transform.text()) for plan in plans]
@@ -153,9 +155,6 @@ class DataLoaderTextsMixin:
         """Facts about reading the prompts; stored between starts if anything is cached."""
         path = Path(self.config.cache_dir) / PROMPT_INDEX if self.config.latent_caching else None
         return PromptIndex(path, self._reader)
-
-    def _chunks_of(self, prompt: str) -> int:
-        return self.setup.chunk_count(self.model, prompt)
 
     def cut_prompts(self, prompts: Sequence[str]) -> list[str]:
         """The prompts whose end no text encoder reads."""

@@ -14,9 +14,6 @@ class PairByFilename(Node):
     Gives ``chosen_item``, ``rejected_item``, ``name``, the pair's id, and ``there``, which sides have an image. The
     matching and everything that can be wrong with it are in ``modules.dataLoader.pairing``, which also works before
     there is a pipeline.
-
-    Args:
-        pairs: matched pairs.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:

@@ -294,7 +294,7 @@ class ContentCache:
                     if name not in self._shards:
                         # another process has just merged it
                         break
-                    self._forget_key(key)
+                    self._where.pop(key, None)
                     self._flushed_at = time.monotonic()
                     self.put(key, tensors)
             self.flush()
@@ -306,6 +306,3 @@ class ContentCache:
                 except PermissionError:
                     _log.info("%s is in use and stays", self.folder / name)
             self.rescan()
-
-    def _forget_key(self, key: str) -> None:
-        self._where.pop(key, None)

@@ -17,13 +17,14 @@ from pathlib import Path
 from stat import S_ISREG
 
 from modules.pipeline.cache.FactsFile import FactsFile, Row
-from modules.pipeline.nodes.images import load_rgb, read_size, reading_edition
+from modules.pipeline.nodes.images import EDITION_ENDINGS, load_rgb, read_size, reading_edition
 from modules.util.errors import DataError
 
 _COLUMNS = (
     "path TEXT", "length INTEGER", "mtime_ns INTEGER", "ctime_ns INTEGER", "inode INTEGER", "checked_ns INTEGER",
     "width INTEGER", "height INTEGER", "digest TEXT", "decodes INTEGER",
 )  # fmt: skip
+_EDITION_COLUMNS = ("path TEXT", "digest TEXT", "edition TEXT")
 # a file changed twice within the clock resolution of its file system looks unchanged, so only older files
 # are trusted
 _RACY_NS = 2_000_000_000
@@ -53,6 +54,13 @@ def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, _inode(stat)
 
 
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def _inode(stat: os.stat_result) -> int:
     # SQLite's integers are signed
     return stat.st_ino & 0x7FFF_FFFF_FFFF_FFFF
@@ -71,20 +79,32 @@ class FileIndex:
         self._rows: dict[str, _Row] = {}
         self._fresh: set[str] = set()
         self._seen: dict[str, _Row] = {}
-        self._editions: dict[str, str] = {}
+        self._editions_file = FactsFile(path, "file index", "editions", _EDITION_COLUMNS)
+        self._editions: dict[str, tuple[str, str]] = {}
+        """Digest of a file, and the way in which it is read, by path."""
+        self._fresh_editions: set[str] = set()
         self._lock = threading.Lock()
         if not self._file.read(self._keep):
             self._rows.clear()
+        if not self._editions_file.read(self._keep_edition):
+            self._editions.clear()
 
     def _keep(self, row: Row) -> None:
         self._rows[row[0]] = _Row(*row[1:])
+
+    def _keep_edition(self, row: Row) -> None:
+        path, digest, edition = row
+        self._editions[path] = digest, edition
 
     def flush(self) -> None:
         """Write new facts to the file."""
         with self._lock:
             fresh, self._fresh = self._fresh, set()
             rows = [(path, *_values(self._rows[path])) for path in sorted(fresh)]
+            opened, self._fresh_editions = self._fresh_editions, set()
+            editions = [(path, *self._editions[path]) for path in sorted(opened)]
         self._file.write(rows)
+        self._editions_file.write(editions)
 
     def _row(self, path: str) -> _Row:
         """The valid row of a file, or a new empty one. This object checks each file once."""
@@ -92,10 +112,7 @@ class FileIndex:
         known = self._seen.get(path)
         if known is not None:
             return known
-        try:
-            stat = os.stat(path)  # noqa: PTH116
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        stat = _stat(path)
         if not S_ISREG(stat.st_mode):
             raise DataError(f"{path}: is not a file")
         with self._lock:
@@ -113,10 +130,7 @@ class FileIndex:
         change too.
         """
         row = self._row(path)
-        try:
-            stat = Path(path).stat()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        stat = _stat(path)
         if row.identity == _identity(stat):
             return
         if not row.digest or row.length != stat.st_size or file_digest(path) != row.digest:
@@ -159,10 +173,16 @@ class FileIndex:
         Raises:
             DataError: it is unreadable.
         """
-        edition = self._editions.get(path)
-        if edition is None:
-            edition = self._editions[path] = reading_edition(path)
-        return self.digest(path) + edition
+        digest = self.digest(path)
+        if not path.lower().endswith(EDITION_ENDINGS):
+            return digest
+        known, edition = self._editions.get(path, ("", ""))
+        if known != digest:
+            edition = reading_edition(path)
+            with self._lock:
+                self._editions[path] = digest, edition
+                self._fresh_editions.add(path)
+        return digest + edition
 
     def without_digest(self, paths: Iterable[str]) -> list[str]:
         """The paths, without duplicates, whose files must be read to get their digest."""

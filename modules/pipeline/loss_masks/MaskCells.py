@@ -31,7 +31,6 @@ class MaskCells(Node):
         cache: cache of the cells; ``None`` computes them at every visit.
         ignored: probability that a visit treats the mask as white, determined by the seed, the item and the
             visit.
-        seed: seed of the run.
         side: prefix of the names.
     """
 

@@ -10,10 +10,9 @@ from modules.pipeline.Node import Node
 class SourceItems(Node):
     """The first module of a pipeline of single images. Provides ``item`` and its ``name``."""
 
-    def __init__(self, items: Sequence[Item], item_out: str = "item", name_out: str = "name") -> None:
+    def __init__(self, items: Sequence[Item]) -> None:
         super().__init__()
         self._items = items
-        self._item, self._name = item_out, name_out
 
     def length(self) -> int:
         return len(self._items)
@@ -22,8 +21,8 @@ class SourceItems(Node):
         return []
 
     def get_outputs(self) -> list[str]:
-        return [self._item, self._name]
+        return ["item", "name"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item = self._items[index]
-        return {self._item: item, self._name: item.id}
+        return {"item": item, "name": item.id}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -16,6 +16,8 @@ from modules.util.pairs.grey_levels import eight_bits, is_deep
 MAX_SIDE = 65_535
 MIN_SIDE = 8
 MAX_FILE_BYTES = 1 << 30
+EDITION_ENDINGS = (".tif", ".tiff")
+"""Endings of the files that ``reading_edition`` is about."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -36,13 +38,10 @@ def read_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: it is not a readable image, or of a refused size.
     """
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            if _orientation(image) >= 5:
-                width, height = height, width
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
+    with _opened(path) as image:
+        width, height = image.size
+        if _orientation(image) >= 5:
+            width, height = height, width
     _check_size(path, width, height)
     return width, height
 
@@ -64,32 +63,22 @@ def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Imag
     Raises:
         DataError: the file is damaged, truncated, or of a refused size.
     """
-    try:
-        with Image.open(path) as image:
-            _check_size(path, *image.size)
-            turn = _TURNS.get(_orientation(image))
-            image.load()
-            made = read(image)
+    with _opened(path) as image:
+        _check_size(path, *image.size)
+        turn = _TURNS.get(_orientation(image))
+        image.load()
+        made = read(image)
         return made.transpose(turn) if turn is not None else made
-    except DataError:
-        raise
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
 
 
 def reading_edition(path: Path) -> str:
-    """Text that is part of the key of everything made from an image whose reading has changed; empty for others.
+    """Text that is part of the key of everything made from a TIFF image whose reading has changed; empty for others.
 
     Raises:
         DataError: it is not a readable image.
     """
-    if not os.fspath(path).lower().endswith((".tif", ".tiff")):
-        return ""
-    try:
-        with Image.open(path) as image:
-            return " read as 8 bits or 16" if image.mode == "I" else ""
-    except IMAGE_ERRORS as error:
-        raise _fault(path, error) from error
+    with _opened(path) as image:
+        return " read as 8 bits or 16" if image.mode == "I" else ""
 
 
 def has_alpha(path: Path) -> bool:
@@ -98,9 +87,18 @@ def has_alpha(path: Path) -> bool:
     Raises:
         DataError: it is not a readable image.
     """
+    with _opened(path) as image:
+        return bool({"A", "a"} & set(image.getbands())) or "transparency" in image.info
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An image whose decoding in the block may fail. Raises ``DataError`` then."""
     try:
         with Image.open(path) as image:
-            return bool({"A", "a"} & set(image.getbands())) or "transparency" in image.info
+            yield image
+    except DataError:
+        raise
     except IMAGE_ERRORS as error:
         raise _fault(path, error) from error
 

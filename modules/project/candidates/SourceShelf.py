@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from modules.util.errors import DataError
+from modules.util.errors import DataError, refused_as
 from modules.util.image_metadata_util import read_metadata
 from modules.util.owned_files import Owned, shown
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, file_sha256
@@ -24,9 +24,6 @@ class SourceShelf:
 
     What a prompt edits, one image or several in order, has one name, which follows from the contents alone. So images
     of the same name elsewhere are never confused, and a copy elsewhere is the same source.
-
-    Args:
-        owned: the project's folder.
     """
 
     def __init__(self, owned: Owned) -> None:
@@ -97,17 +94,13 @@ def name_of_digests(digests: Sequence[str]) -> str:
 
 
 def _digest_of(path: Path) -> str:
-    try:
+    with refused_as(f"the source image {shown(path)} cannot be read", "source", kind=DataError):
         info = path.stat()
         if info.st_size > MOST_BYTES:
             raise DataError(
                 f"{shown(path)} is larger than {MOST_BYTES >> 20} MiB", "source", "use a smaller image"
             )
         return _digest(path, info.st_size, info.st_mtime_ns)
-    except OSError as error:
-        raise DataError(
-            f"the source image {shown(path)} cannot be read: {error.strerror}", "source"
-        ) from error
 
 
 @lru_cache(maxsize=4096)

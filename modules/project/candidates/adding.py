@@ -17,7 +17,7 @@ from modules.project.Round import Candidate, Round
 from modules.spec.FamilySpec import FamilySpec
 from modules.spec.registry import FAMILIES
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
-from modules.util.errors import DataError
+from modules.util.errors import DataError, refused_as
 from modules.util.files.OpenFolder import read_plain
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable
@@ -172,10 +172,8 @@ def _name_for(path: Path, data: bytes) -> str:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refused_as(f"{shown(path)} cannot be read", "images", kind=DataError):
         data = read_plain(path, MOST_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "images") from error
     if len(data) > MOST_BYTES:
         raise DataError(f"{shown(path)} is larger than {MOST_BYTES >> 20} MiB", "images", "leave it out")
     return data

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from modules.util.errors import DataError
+from modules.util.errors import DataError, refused_as
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import shown
 
@@ -42,15 +42,12 @@ def read_header(path: Path) -> tuple[dict[str, object], int]:
     Raises:
         DataError: it is not a safetensors file.
     """
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(8)
-            (size,) = struct.unpack("<Q", start) if len(start) == 8 else (MOST_HEADER_BYTES + 1,)
-            if size > MOST_HEADER_BYTES:
-                raise DataError(f"{shown(path)} is not a safetensors file", hint="train the round again")
-            header = parse_json(stream.read(size), "header of the adapter")
-    except OSError as error:
-        raise DataError(f"{shown(path)} cannot be read: {error.strerror}") from error
+    with refused_as(f"{shown(path)} cannot be read", kind=DataError), path.open("rb") as stream:
+        start = stream.read(8)
+        (size,) = struct.unpack("<Q", start) if len(start) == 8 else (MOST_HEADER_BYTES + 1,)
+        if size > MOST_HEADER_BYTES:
+            raise DataError(f"{shown(path)} is not a safetensors file", hint="train the round again")
+        header = parse_json(stream.read(size), "header of the adapter")
     if not isinstance(header, dict):
         raise DataError(f"{shown(path)} is not a safetensors file", hint="train the round again")
     return header, 8 + size

@@ -26,7 +26,9 @@ def _cell(path: Path) -> Image.Image:
         with Image.open(path) as image:
             pixels = image.convert("RGB")
     except IMAGE_ERRORS as error:
-        raise DataError(f"{shown(path)} cannot be read: {error}", hint="run compare to make it again") from error
+        raise DataError(
+            f"{shown(path)} cannot be read: {error}", hint="run compare to make it again"
+        ) from error
     enlarged = max(1, CELL // max(pixels.size))
     if enlarged > 1:
         pixels = pixels.resize((pixels.width * enlarged, pixels.height * enlarged), Image.Resampling.NEAREST)
@@ -34,9 +36,7 @@ def _cell(path: Path) -> Image.Image:
     return pixels
 
 
-def before_after(
-    pairs: Sequence[tuple[Path, Path]], titles: tuple[str, str] = ("before", "after")
-) -> Image.Image:
+def before_after(pairs: Sequence[tuple[Path, Path]]) -> Image.Image:
     """Draw columns of two images: the same prompt and seed before and after.
 
     Raises:
@@ -47,7 +47,7 @@ def before_after(
     width = GAP + sum(max(a.width, b.width) + GAP for a, b in columns)
     sheet = Image.new("RGB", (max(width, 160), sum(high) + 2 * LINE + GAP), PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(16)
-    for half, title in enumerate(titles):
+    for half, title in enumerate(("before", "after")):
         top = half * (high[0] + LINE)
         draw.text((GAP, top + 4), title, fill=INK, font=font)
         left = GAP

@@ -6,11 +6,7 @@ from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package,
 
 
 class Trackio(Tracker):
-    """Sends metrics of steps and validations.
-
-    Args:
-        project, name: names shown in trackio.
-    """
+    """Sends metrics of steps and validations."""
 
     def __init__(self, project: str, name: str) -> None:
         self._trackio = package("trackio")

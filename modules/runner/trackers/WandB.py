@@ -6,11 +6,7 @@ from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package,
 
 
 class WandB(Tracker):
-    """Sends metrics of steps and validations.
-
-    Args:
-        project, name: names shown by the service.
-    """
+    """Sends metrics of steps and validations."""
 
     def __init__(self, project: str, name: str) -> None:
         # keep settings and code of this folder private

@@ -20,7 +20,6 @@ class Webhook(Tracker):
     and ``content`` for chats.
 
     Args:
-        url: the address.
         name: name of the run in the message; no local path is sent.
     """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import Owned
 from modules.util.pairs.source_files import MOST_SOURCES
@@ -33,7 +33,6 @@ class Vote:
     Args:
         likes, dislikes: indices of images, from 0.
         best: the image preferred to all others.
-        done: whether the vote is final.
     """
 
     likes: tuple[int, ...] = ()
@@ -90,11 +89,7 @@ class Question:
 
 
 class VoteBook:
-    """The questions and votes of a run.
-
-    Args:
-        run: the run's folder.
-    """
+    """The questions and votes of a run."""
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.folder = Path(run) / FOLDER
@@ -186,13 +181,8 @@ class VoteBook:
     def _append(self, record: Mapping[str, Any]) -> None:
         # a line break first, because a process that died while writing may have left an incomplete line
         line = b"\n" + json.dumps(record, allow_nan=False).encode("ascii") + b"\n"
-        try:
+        with refused_as(f"the votes in {self.folder} cannot be written", hint="free some space on the disk"):
             Owned(self.folder, local=True).append(RECORDS, line)
-        except OSError as error:
-            raise UserError(
-                f"the votes in {self.folder} cannot be written: {error.strerror}",
-                hint="free some space on the disk",
-            ) from error
         self.refresh()
 
     def _take(self, line: bytes) -> None:

@@ -39,12 +39,7 @@ class Caption(NamedTuple):
 
 
 class CaptionChangedError(UserError):
-    """A caption has changed since it was read.
-
-    Args:
-        name: name of its file.
-        now: its current content.
-    """
+    """A caption has changed since it was read."""
 
     def __init__(self, name: str, now: Caption) -> None:
         super().__init__(f"{shown(name)} was changed by another program", hint="read it again")

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy
 from PIL import Image, ImageOps
 
 from modules.tools.dataset.files import MAX_CAPTION, DataImage, caption_text, shared_files, sources_of_edits
@@ -17,6 +16,7 @@ from modules.tools.Journal import Journal
 from modules.util.errors import AnswerError, DataError, UserError, list_offenders
 from modules.util.jsonio import read_bytes
 from modules.util.pairs.decoding import IMAGE_ERRORS
+from modules.util.pairs.grey_levels import eight_bits, is_deep
 
 Describe = Callable[[Sequence[Image.Image]], Sequence[str | UserError]]
 Tell = Callable[[int, str], None]
@@ -48,7 +48,7 @@ class Wanted:
 
 
 class Outcome(NamedTuple):
-    """Names of images: those with a new caption, and those left unchanged with the reason."""
+    """Names of images: those with a new caption or mask, and those left unchanged with the reason."""
 
     written: list[str]
     left: dict[str, str]
@@ -165,11 +165,10 @@ def opened_rgb(path: Path) -> Image.Image:
     """
     with Image.open(path) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I"):  # 16 bits, which ``convert`` would clip at 255
-            image = Image.fromarray(
-                (numpy.asarray(image).astype(numpy.float64) / 257).clip(0, 255).astype("uint8")
-            )
-        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        if is_deep(image):
+            image.format = opened.format  # it determines the scale of the levels
+            image = Image.fromarray(eight_bits(image))
+        if image.has_transparency_data:
             clear = image.convert("RGBA")
             white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
             image = Image.alpha_composite(white, clear)

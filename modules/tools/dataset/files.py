@@ -27,7 +27,6 @@ class DataImage:
     """An image of a folder; names are relative to it, with ``/``.
 
     Args:
-        name: name of the image.
         masks: images of its name with ``-masklabel`` or ``-condlabel``.
         others: captions and other files of its name, also those named after its whole name: ``a.png.xmp``.
     """

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy
 from PIL import Image, ImageColor, ImageFilter, ImageOps
 
-from modules.tools.dataset.captioning import opened_rgb
+from modules.tools.dataset.captioning import Outcome, opened_rgb
 from modules.tools.dataset.files import DataImage, shared_files
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -74,13 +73,6 @@ class Wanted:
         for name, value, least, most in limits:
             if not least <= value <= most:
                 raise ConfigError(f"{value} is not between {least} and {most}", name)
-
-
-class Outcome(NamedTuple):
-    """Names of images: those with a new mask, and those left unchanged with the reason."""
-
-    written: list[str]
-    left: dict[str, str]
 
 
 def colour_range(colour: str, tolerance: int) -> Select:

@@ -25,11 +25,7 @@ INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "="}
 
 
 class LocalMeeting(StaticTCPRendezvous):
-    """The meeting place of the processes of one launcher, for torch's launcher.
-
-    Args:
-        given: what the launcher was started with.
-    """
+    """The meeting place of the processes of one launcher, for torch's launcher."""
 
     def __init__(self, given: RendezvousParameters) -> None:
         store = listening_store(LOOPBACK, 0, timedelta(seconds=WAITING_SECONDS))

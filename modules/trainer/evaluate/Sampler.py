@@ -24,7 +24,7 @@ from modules.trainer.evaluate.sample_painting import check_painting, painting
 from modules.trainer.evaluate.sample_sources import check_sample_sources, sample_sources
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.enum.choices import ImageFormat
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.TrainProgress import TrainProgress
 
 _log = logging.getLogger(__name__)
@@ -127,13 +127,10 @@ class Sampler:
                 continue
             path = sample_folder(self._folder, number, sample.prompt, suffix) / name
             text = parameters_text(sample, seed, self._model.sampled_name)
-            try:
+            with refused_as(
+                f"the sample {path} cannot be written", hint="make room on the disk of the workspace"
+            ):
                 save_image(rgb_BCHW[0], path, text)
-            except OSError as error:
-                raise UserError(
-                    f"the sample {path} cannot be written: {error.strerror or error}",
-                    hint="make room on the disk of the workspace",
-                ) from error
             yield number, sample.prompt, path
         if too_large:
             sizes = sorted({f"{width}x{height}" for height, width in (sample.size for sample in too_large)})

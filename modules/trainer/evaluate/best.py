@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import Owned
 from modules.util.tensors.tensor_files import DIGEST, tensor_hash, write_safetensors
@@ -27,7 +27,6 @@ class BestKeeper:
     resumed from an older backup still has the best weights of that time.
 
     Args:
-        folder: folder of the file.
         parameters: names and trained parameters.
         writes: whether this process writes; the others only track the results.
     """
@@ -109,13 +108,9 @@ class BestKeeper:
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) -> None:
     """Write tensors as safetensors, atomically. Raises ``UserError`` with ``what`` if that fails."""
-    try:
-        with atomic_path(path) as temporary:
-            write_safetensors(tensors, temporary, {DIGEST: tensor_hash(tensors)})
-    except OSError as error:
-        raise UserError(
-            f"{what} cannot be written to {path}: {error.strerror or error}", hint="make room on the disk"
-        ) from error
+    refused = refused_as(f"{what} cannot be written to {path}", hint="make room on the disk")
+    with refused, atomic_path(path) as temporary:
+        write_safetensors(tensors, temporary, {DIGEST: tensor_hash(tensors)})
 
 
 def read_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis: a column or row.
-
-    Args:
-        label: label of the column or row.
-        apply: applies the value to a cell.
-    """
+    """One value of an axis: a column or row."""
 
     label: str
     apply: Callable[[Cell], Cell]
@@ -204,11 +200,7 @@ def _strengths(values: str, field: str) -> list[Value]:
     wrong = next((one for one in found if not abs(one) <= MAX_STRENGTH), None)
     if wrong is not None:
         raise ConfigError(f"{wrong} is not between -10 and 10", field)
-    return [Value(f"strength {one:g}", _strengthened(float(one))) for one in found]
-
-
-def _strengthened(strength: float) -> Callable[[Cell], Cell]:
-    return lambda cell: replace(cell, strength=strength)
+    return [Value(f"strength {one:g}", partial(replace, strength=float(one))) for one in found]
 
 
 def _adapters(values: str, field: str) -> list[Value]:

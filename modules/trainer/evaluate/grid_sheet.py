@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from modules.pipeline.nodes.images import load_rgb
+
 MOST_SIDE, MOST_PIXELS = 16_000, 60_000_000
 LARGEST_CELL, SMALLEST_CELL = 512, 96
 FONT_SIZE, LINE, GAP, ROW_HEAD, MOST_LINES = 14, 18, 4, 150, 4
@@ -120,8 +122,7 @@ def sorted_sheet(found: Sequence[tuple[Path, str]]) -> bytes:
     draw = ImageDraw.Draw(sheet)
     for number, (path, label) in enumerate(found):
         left, top = number % columns * (SORTED_CELL + GAP), number // columns * step
-        with Image.open(path) as image:
-            small = ImageOps.contain(ImageOps.exif_transpose(image).convert("RGB"), (SORTED_CELL, SORTED_CELL))
+        small = ImageOps.contain(load_rgb(path), (SORTED_CELL, SORTED_CELL))
         sheet.paste(small, (left, top))
         draw.text((left, top + SORTED_CELL + GAP), _fitting(label, SORTED_CELL, font.getlength), "black", font)
     stream = io.BytesIO()

@@ -41,7 +41,6 @@ class ImageLoss(NamedTuple):
     """One image.
 
     Args:
-        path: the file.
         loss: mean of ``levels``.
         levels: loss at each noise level, in order of increasing noise.
     """

@@ -26,7 +26,7 @@ from modules.trainer.online.settings import (
 )
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
-from modules.util.errors import ConfigError, DataError, UserError, list_offenders
+from modules.util.errors import ConfigError, DataError, UserError, list_offenders, refused_as
 from modules.util.owned_files import shown
 from modules.util.pairs.dpo_pair_files import file_sha256
 from modules.util.prompts_file import FIELD, read_prompt_rows
@@ -195,10 +195,8 @@ def source_digests(prompts: Sequence[OnlinePrompt]) -> dict[str, str]:
     """
     made: dict[str, str] = {}
     for path in dict.fromkeys(path for one in prompts for path in one.sources):
-        try:
+        with refused_as(f"{shown(path)} cannot be read", FIELD, kind=DataError):
             made[path] = file_sha256(path)
-        except OSError as error:
-            raise DataError(f"{shown(path)} cannot be read: {error.strerror}", FIELD) from error
     return made
 
 
@@ -247,10 +245,8 @@ class EditedImages:
 
     def _pixels(self, path: str) -> torch.Tensor:
         """(3, H, W) uint8."""
-        try:
+        with refused_as(f"{shown(path)} cannot be read", kind=DataError):
             changed = file_sha256(path) != self._digests[path]
-        except OSError as error:
-            raise DataError(f"{shown(path)} cannot be read: {error.strerror}") from error
         if changed:
             raise DataError(
                 f"{shown(path)} has changed since the run began",

@@ -11,7 +11,7 @@ import torch
 from modules.rollout.generate import RolloutSource
 from modules.trainer.evaluate.image_files import save_image
 from modules.trainer.online.batch import OnlineBatch
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import write_json
 from modules.util.owned_files import Owned, shown
 from modules.util.pairs.source_files import source_stem
@@ -79,7 +79,11 @@ def keep_images(
     target, rollouts = folder / f"{EPOCH}{epoch}", batch.rollouts
     settings = rollouts.settings
     entries = []
-    try:
+    with refused_as(
+        f"the images of epoch {epoch} cannot be kept in {target}",
+        field="rlhf_keep_images",
+        hint="make room on the disk of the workspace, or keep none",
+    ):
         # an epoch that is repeated after a resume
         _remove(folder, target.name)
         for number, source in enumerate(edited):
@@ -108,12 +112,6 @@ def keep_images(
                 facts["sources"] = _keep_sources(target, f"{number:04d}", source)
             entries.append(facts)
         write_json(target / INDEX, {"epoch": epoch, "images": entries})
-    except OSError as error:
-        raise UserError(
-            f"the images of epoch {epoch} cannot be kept in {target}: {error.strerror or error}",
-            field="rlhf_keep_images",
-            hint="make room on the disk of the workspace, or keep none",
-        ) from error
     return target
 
 

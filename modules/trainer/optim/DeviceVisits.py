@@ -15,7 +15,6 @@ class DeviceVisits:
     Args:
         optimizer: the optimizer whose steps are taken there.
         parameters: the parameters in main memory.
-        device: the device for the steps.
     """
 
     def __init__(

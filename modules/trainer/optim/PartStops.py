@@ -27,10 +27,8 @@ class PartStops:
     Everything depends only on the position, so that a resumed run equals an uninterrupted one.
 
     Args:
-        config, setup, model: config, setup and model of the run.
         named: names and trained parameters; a name begins with its part, or with its embedding.
         images: delivers images on disk, if the run has any.
-        optimizer: optimizer of the run.
     """
 
     def __init__(

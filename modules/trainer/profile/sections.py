@@ -38,9 +38,6 @@ class SectionTimes:
 
     On a GPU, the marks are events in its stream, so that nothing waits for it and a section lasts as long as
     the GPU works on it. Elsewhere it is wall time.
-
-    Args:
-        device: device of the model.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from modules.model.batch import ImageBatch, PairBatch
 from modules.objective.draw_pool import draw_indices
 from modules.objective.scores import ReferenceOut
-from modules.util.errors import DataError
+from modules.util.errors import DataError, refused_as
 from modules.util.jsonio import atomic_path
 from modules.util.tensors.tensor_files import DIGEST, tensor_hash, write_safetensors
 
@@ -148,15 +148,14 @@ class ReferenceCache:
             "names": torch.frombuffer(bytearray(b"".join(names)), dtype=torch.uint8).view(-1, _KEY_BYTES),
             "scores": torch.from_numpy(np.stack([self._rows[name] for name in names])),
         }
-        try:
-            with atomic_path(self._own) as temporary:
-                write_safetensors(tensors, temporary, {"format": str(FORMAT), DIGEST: tensor_hash(tensors)})
-        except OSError as error:
-            raise DataError(
-                f"the reference scores cannot be written to {self._own}: {error.strerror or error}",
-                field="cache_dir",
-                hint="make room or choose another folder; what was written before is kept",
-            ) from error
+        refused = refused_as(
+            f"the reference scores cannot be written to {self._own}",
+            field="cache_dir",
+            hint="make room or choose another folder; what was written before is kept",
+            kind=DataError,
+        )
+        with refused, atomic_path(self._own) as temporary:
+            write_safetensors(tensors, temporary, {"format": str(FORMAT), DIGEST: tensor_hash(tensors)})
 
     def _name(self, pair: PairBatch, index: int) -> bytes:
         """The key of pair ``index`` of the batch; its content is hashed once per run."""

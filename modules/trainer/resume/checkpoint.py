@@ -21,7 +21,7 @@ import torch
 
 from modules.trainer.evaluate.best import read_tensors
 from modules.trainer.resume.backup_contents import problem_of_facts, problem_of_weights
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import TEMPORARY, Owned, fault_of_path, fsync_path
 from modules.util.tensors.tensor_files import write_safetensors, write_torch
@@ -42,12 +42,10 @@ class Snapshot:
     """The contents of a backup.
 
     Args:
-        progress: position of the run.
         tensors: sets of tensors by name (``weights``, ``ema``, ``reference``), one file each.
         files: finished files to include, by name, as hard links if possible.
         optimizer: state of the optimizer: tensors and plain values.
         state: small JSON values (patience, adaptive beta, loss scale, ...).
-        config: the run's config.
     """
 
     progress: TrainProgress
@@ -69,7 +67,10 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
     """
     name = f"{_stamp(folder)}-backup-{snapshot.progress.label()}"
     target, owned = folder / name, Owned(folder, local=True)
-    try:
+    with refused_as(
+        f"the backup {target} cannot be written",
+        hint="make room on the disk; the backups before it are intact",
+    ):
         remove_unfinished(folder)
         if target.exists():
             if backup_problem(target) is None:
@@ -80,11 +81,6 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
             _write_files(temporary, snapshot)
             owned.move(temporary.name, name)
             fsync_path(folder)
-    except OSError as error:
-        raise UserError(
-            f"the backup {target} cannot be written: {error.strerror or error}",
-            hint="make room on the disk; the backups before it are intact",
-        ) from error
     # a damaged one of a later step may count as newer where the clock went back
     others = [path for path in list_backups(folder) if path != target]
     for old in others[keep - 1 :] if keep else []:

@@ -82,7 +82,6 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
     """Refuse to resume with settings that would train other weights than the interrupted run.
 
     Args:
-        config: the current config.
         saved: the config in the backup.
 
     Raises:
@@ -221,7 +220,6 @@ def check_same_start(
 
     Args:
         saved: the config in the backup.
-        state: state of the backup.
 
     Raises:
         ConfigError: one of them has changed.

@@ -14,7 +14,7 @@ from modules.trainer.optim.optimizers import load_optimizer_state, optimizer_sta
 from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import Snapshot
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.errors import ConfigError, DataError, refused_as
 from modules.util.owned_files import Owned
 from modules.util.TrainProgress import TrainProgress
 
@@ -170,10 +170,5 @@ def _copy_weights(named: list[tuple[str, torch.nn.Parameter]], saved: Mapping[st
 
 def _bring_back(source: Path, target: Path) -> None:
     """Restore the file of the best weights from a backup."""
-    try:
+    with refused_as(f"the best weights cannot be restored to {target}", hint="make room on the disk"):
         Owned(target.parent, local=True).take(source, target.name)
-    except OSError as error:
-        raise UserError(
-            f"the best weights cannot be restored to {target}: {error.strerror or error}",
-            hint="make room on the disk",
-        ) from error

@@ -54,7 +54,6 @@ class ArenaController:
     """Controls an arena. Everything that touches the votes runs on ``worker``.
 
     Args:
-        folder: the project folder.
         between, count: as for ``taste.py compare``.
         changed: called on the Tk thread with every new snapshot.
     """

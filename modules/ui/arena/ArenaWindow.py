@@ -20,7 +20,6 @@ class ArenaWindow(ToolHost):
     """Shows the pages of the arena.
 
     Args:
-        folder: the project folder.
         between, count: as for ``taste.py compare``.
         next_round: begins the next round; called once everything is closed.
     """

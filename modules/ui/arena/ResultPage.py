@@ -27,7 +27,6 @@ class ResultActions:
 
     Args:
         more: back to voting; ``None`` when there is no further question.
-        close: closes the arena.
         next_round: begins the next round of the project.
     """
 

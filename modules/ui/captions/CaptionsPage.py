@@ -51,7 +51,6 @@ class CaptionsPage(ttk.Frame):
 
     Args:
         root: the folder with the images.
-        close: closes the window.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Action:
     Args:
         label: text of the button.
         keys: Tk key names; the first is shown on the button.
-        run: performs the action.
         main: it is the most frequent action here.
         judges: it rates the images, so they must be on the screen.
         queues: it does not wait until earlier answers are saved.

@@ -50,7 +50,6 @@ class ExportPage(ttk.Frame):
 
     Args:
         chooser: asks for folders.
-        actions: callbacks of the page.
     """
 
     def __init__(

@@ -55,11 +55,7 @@ _DONE = re.compile(r"(\d+)/(\d+) images")
 
 @dataclass(frozen=True)
 class DemoProject:
-    """Paths and state of a demo project.
-
-    Args:
-        folder: the project folder.
-    """
+    """Paths and state of a demo project."""
 
     folder: Path
 
@@ -198,9 +194,6 @@ class DemoProject:
 
 class MakerProcess:
     """A running ``scripts/make_demo.py``. Its output is read in a thread.
-
-    Args:
-        arguments: arguments of the script.
 
     Raises:
         UserError: it cannot be started.

@@ -31,7 +31,6 @@ class FieldRow:
     Args:
         card: the frame to grid it into, columns 0 to 2.
         row: first of its two rows; the second is for the fault.
-        setting: the setting to edit.
         source: source of values and target of edits.
         theme, tooltips: appearance.
         chooser: asks for folders and files.

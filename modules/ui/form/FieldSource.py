@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from modules.ui.state.ConfigState import plain_value, value_text
+from modules.ui.state.ConfigState import EditedValues
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting
+from modules.util.config.settings import Setting, read_setting
 from modules.util.errors import UserError
 
 
@@ -27,7 +27,7 @@ class FieldSource(Protocol):
     def seal(self) -> None: ...
 
 
-class ObjectSource:
+class ObjectSource(EditedValues):
     """A single config object (a concept, a sample) as a source.
 
     Args:
@@ -36,35 +36,12 @@ class ObjectSource:
     """
 
     def __init__(self, config: BaseConfig, changed: Callable[[str], None] = lambda path: None) -> None:
-        self.config = config
-        self.settings: dict[str, Setting] = {s.path: s for s in iter_settings(type(config))}
+        super().__init__(config)
         self._changed = changed
-        self._texts: dict[str, str] = {}
-        self._faults: dict[str, UserError] = {}
-
-    def value(self, path: str) -> Any:
-        found: Any = self.config
-        for part in path.split("."):
-            found = getattr(found, part)
-        return found
-
-    def text(self, path: str) -> str:
-        typed = self._texts.get(path)
-        return typed if typed is not None else value_text(self.value(path))
-
-    def fault(self, path: str) -> UserError | None:
-        return self._faults.get(path)
 
     def faults(self) -> list[tuple[Setting, UserError]]:
         """All texts that are not valid values."""
         return [(self.settings[path], fault) for path, fault in self._faults.items()]
-
-    def is_default(self, path: str) -> bool:
-        return path not in self._texts and plain_value(self.value(path)) == self.settings[path].default
-
-    def is_visible(self, path: str) -> bool:
-        setting = self.settings[path]
-        return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
 
     def set_text(self, path: str, text: str) -> UserError | None:
         try:

@@ -13,11 +13,7 @@ WIDTH = 380
 
 
 class Tooltips:
-    """One small window for all tooltips of a program.
-
-    Args:
-        theme: colours and fonts.
-    """
+    """One small window for all tooltips of a program."""
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme

@@ -21,7 +21,6 @@ class ProjectJob:
 
     Args:
         verb: command of ``taste.py``.
-        folder: the project folder.
         what: its name in messages.
 
     Raises:

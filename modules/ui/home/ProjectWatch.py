@@ -25,7 +25,6 @@ class ProjectWatch:
     """Watches the project. It outlives its page, which is rebuilt when the scale changes.
 
     Args:
-        root: the window.
         pump: calls from worker threads.
         memory: stores the list of projects.
         remember: schedules saving ``memory``.

@@ -27,7 +27,6 @@ class StepCard(ttk.Frame):
     """A card that shows the state of a step.
 
     Args:
-        key: key of the step.
         press: action of the button.
         prefetcher: decodes the images.
         look: shows images enlarged, starting at the clicked one, or at the first after Return or space.

@@ -27,10 +27,6 @@ _OF_PROMPTS = ("text.prompt", "text.caption", "text.missing_caption", "text.trig
 _PAIR_OFF = ("image_variations", "text_variations")
 
 
-def _general(setting: Setting) -> bool:
-    return "." not in setting.path
-
-
 class ConceptWindow(ItemDialog):
     """Edits a concept."""
 
@@ -53,7 +49,7 @@ class ConceptWindow(ItemDialog):
         return cast(ConceptConfig, self.source.config)
 
     def build(self) -> None:
-        self.add_form_tab(words.GENERAL_TAB, _general)
+        self.add_form_tab(words.GENERAL_TAB, lambda setting: "." not in setting.path)
         self._notes: list[ttk.Label] = []
         self._augmenting: list[SettingsForm] = []
         for title, prefix in ((words.IMAGES_TAB, "image."), (words.PROMPTS_TAB, "text.")):
@@ -73,7 +69,7 @@ class ConceptWindow(ItemDialog):
         )
         self.grid_view = ThumbGrid(frame, self._prefetcher, on_best=self._enlarge, cell=px(150))
         self.grid_view.pack(fill="both", expand=True)
-        self.tabs.bind("<<NotebookTabChanged>>", self._tab_changed)
+        self.tabs.bind("<<NotebookTabChanged>>", lambda _event: later(self, 50, self._want))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -122,9 +118,6 @@ class ConceptWindow(ItemDialog):
             self.grid_view.show([])
 
     # -- preview ---------------------------------------------------------------------------------------------
-
-    def _tab_changed(self, _event: object) -> None:
-        later(self, 50, self._want)
 
     def _want(self) -> None:
         if self._prefetcher is not None and self.grid_view.winfo_ismapped():

@@ -20,8 +20,6 @@ class ItemDialog(Dialog):
 
     Args:
         ui: shared objects of the window.
-        title: title of the window.
-        item: the item to edit.
         done: called with the edited copy.
     """
 

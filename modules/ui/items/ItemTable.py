@@ -15,7 +15,7 @@ from modules.ui.texts import lists as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import IDLE, bind_row_keys, fit_middle, later, on_event
+from modules.ui.widgets.tk_support import IDLE, bind_row_keys, fit_middle, later, on_event, pack_with_bar
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -71,10 +71,7 @@ class ItemTable(ttk.Frame):
         for name, column in zip(names, columns, strict=True):
             self.tree.heading(name, text=column.title, anchor="w")
             self.tree.column(name, width=px(column.width), stretch=column.stretch, minwidth=px(30))
-        scroll = ttk.Scrollbar(holder, command=self.tree.yview)
-        self.tree.configure(yscrollcommand=scroll.set)
-        scroll.pack(side="right", fill="y")
-        self.tree.pack(side="left", fill="both", expand=True)
+        pack_with_bar(self.tree)
         self._width = 0
         self.tree.bind("<Configure>", self._resized)
         self.tree.bind("<Double-Button-1>", self._double)

@@ -106,7 +106,6 @@ class OptimizerWindow(Dialog):
     """Edits a copy; ``done`` gets what is not at its default on OK, when nothing in it is wrong.
 
     Args:
-        ui: what parts share.
         kind: whose parameters.
         given: what is set, and what is there that the optimizer does not have.
         done: called with the values by name.

@@ -74,7 +74,6 @@ class ParametersWindow(Dialog):
     """Edits a copy. OK passes it to ``done`` if it is valid.
 
     Args:
-        ui: shared objects of the window.
         title, about: title of the window; purpose of the parameters.
         values: initial values.
         taken: names that cannot be used, with the reason.

@@ -28,7 +28,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later, on_event
+from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later, on_event, pack_with_bar
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -142,10 +142,7 @@ class RunPage(Page):
         frame = ttk.Frame(self.tabs, padding=self.ui.theme.px(8))
         box = tk.Text(frame, wrap="word", state="disabled", height=5, width=30, undo=False)
         style_text(self.ui.theme, box, mono=True)
-        bar = ttk.Scrollbar(frame, command=box.yview)
-        box.configure(yscrollcommand=bar.set)
-        bar.pack(side="right", fill="y")
-        box.pack(side="left", fill="both", expand=True)
+        pack_with_bar(box)
         box.bind("<Tab>", lambda _event: self._leave(box))
         return box
 

@@ -32,7 +32,7 @@ from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
-from modules.ui.widgets.tk_support import bind_row_keys
+from modules.ui.widgets.tk_support import bind_row_keys, pack_with_bar
 from modules.util.config.load import load_layered
 from modules.util.display import counted
 from modules.util.errors import UserError, UserErrors
@@ -92,10 +92,7 @@ class RunsPage(Page):
         for name, (title, width) in columns.items():
             tree.heading(name, text=title, anchor="w")
             tree.column(name, width=px(width), minwidth=px(60), stretch=True)
-        bar = ttk.Scrollbar(frame, command=tree.yview)
-        tree.configure(yscrollcommand=bar.set)
-        bar.pack(side="right", fill="y")
-        tree.pack(side="left", fill="both", expand=True)
+        pack_with_bar(tree)
         tree.bind("<<TreeviewSelect>>", lambda _event: self._selected())
         bind_row_keys(tree)
         tree.bind("<Delete>", lambda _event: self.delete())
@@ -153,10 +150,7 @@ class RunsPage(Page):
         self.said = ttk.Label(frame, style="Muted.TLabel", text=words.SELECT_TWO)
         self.said.pack(anchor="w")
         table = ttk.Treeview(frame, show="headings", height=4, selectmode="browse")
-        bar = ttk.Scrollbar(frame, command=table.yview)
-        table.configure(yscrollcommand=bar.set)
-        bar.pack(side="right", fill="y")
-        table.pack(side="left", fill="both", expand=True)
+        pack_with_bar(table)
         self.tabs.add(frame, text=words.SETTINGS_TAB)
         return table
 

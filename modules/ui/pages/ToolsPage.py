@@ -35,10 +35,10 @@ class ToolsPage(Page):
         self.add_head(scroll.inside)
         board = CardBoard(scroll.inside, ui.theme)
         board.pack(fill="x")
-        files = ui.services.files
+        files, settings = ui.services.files, ui.services.store.folder
         self._card(board, words.PAIRS, (
-            (words.DEMO, words.DEMO_ABOUT, self._demo),
-            (words.PAIR_TOOL, words.PAIR_TOOL_ABOUT, self._pair_tool),
+            (words.DEMO, words.DEMO_ABOUT, lambda: open_demo(ui)),
+            (words.PAIR_TOOL, words.PAIR_TOOL_ABOUT, lambda: open_pair_tool_here(ui)),
         ))  # fmt: skip
         self._card(board, words.IMAGES, tuple(self._tool(spec) for spec in DATASET_TOOLS))
         captions = tuple(self._tool(spec) for spec in (*CAPTION_TOOLS, *CAPTION_EDITS))
@@ -53,7 +53,7 @@ class ToolsPage(Page):
         ))  # fmt: skip
         self._card(board, words.HELP, (
             (words.ALL_SETTINGS, words.ALL_SETTINGS_ABOUT, lambda: self._open(DOCS / "config.md")),
-            (words.SETTINGS_FOLDER, words.SETTINGS_FOLDER_ABOUT, self._settings_folder),
+            (words.SETTINGS_FOLDER, words.SETTINGS_FOLDER_ABOUT, lambda: self._open(settings)),
             self._tool(UPDATE),
         ))  # fmt: skip
         self._keys(board)
@@ -87,12 +87,6 @@ class ToolsPage(Page):
         inputs = list(window.inputs.values())
         window.present(inputs[0] if inputs else window.buttons[-1])
 
-    def _demo(self) -> None:
-        open_demo(self.ui)
-
-    def _pair_tool(self) -> None:
-        open_pair_tool_here(self.ui)
-
     def _captions(self) -> None:
         from modules.ui.captions.windows import open_captions
 
@@ -105,9 +99,6 @@ class ToolsPage(Page):
 
         dialog = AccountDialog(self.ui, self.ui.services.store.folder / SECRETS_NAME)
         dialog.present(dialog.entry)
-
-    def _settings_folder(self) -> None:
-        self._open(self.ui.services.store.folder)
 
     def _open(self, path: Path) -> None:
         self.ui.status(f"{path}")

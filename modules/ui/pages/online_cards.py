@@ -118,7 +118,6 @@ class OnlineCards:
     """The number of prompts, lists of rewards and accelerators, and the images made.
 
     Args:
-        ui: what parts share.
         form: form of the page, whose cards are extended.
     """
 

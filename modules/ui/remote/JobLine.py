@@ -11,18 +11,14 @@ from modules.ui.widgets.tk_support import fit_middle
 
 
 class JobLine(ttk.Frame):
-    """The line. It is empty while nothing is done and nothing was.
+    """The line. It is empty while nothing is done and nothing was."""
 
-    Args:
-        style: the style of frame and label, without their class: ``Back.`` or nothing.
-    """
-
-    def __init__(self, parent: tk.Misc, ui: Ui, style: str = "") -> None:
+    def __init__(self, parent: tk.Misc, ui: Ui) -> None:
         px = ui.theme.px
-        super().__init__(parent, style=f"{style}TFrame")
+        super().__init__(parent)
         self._ui, self._text = ui, ""
         self.columnconfigure(0, weight=1)
-        self.label = ttk.Label(self, style=f"{style}TLabel", anchor="w", width=10)
+        self.label = ttk.Label(self, anchor="w", width=10)
         self.label.grid(row=0, column=0, sticky="ew")
         self.bar = ttk.Progressbar(self, maximum=1.0, length=px(160))
         self.button = ttk.Button(self, text=words.CANCEL, command=lambda: ui.services.remote.cancel())

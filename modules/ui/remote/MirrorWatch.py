@@ -33,7 +33,6 @@ class MirrorWatch:
 
     Args:
         ui: shared objects of the window.
-        control: the watched run.
         answers: answers questions for passwords.
         changed: called when ``line`` or the state of the run changes.
         fault: shows an error; the second argument tries again.

@@ -40,7 +40,6 @@ class RemoteRuns:
 
     Args:
         ui: shared objects of the window.
-        control: the watched run.
         refused: called when the settings have errors.
         heard: called when the state of the watched run changes.
     """

@@ -16,7 +16,6 @@ class RemoteStrip(ttk.Frame):
     """Shown by ``look`` only for such a run, with ``grid``.
 
     Args:
-        control: the watched run.
         row: its row in the grid of its parent.
     """
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
 
 from modules.remote.host_keys import UnknownHost, place_of
-from modules.ui.dialogs import Dialog
+from modules.ui.dialogs import Dialog, secret_entry
 from modules.ui.texts import remote as words
 from modules.ui.Ui import Ui
-
-MASK = "\u2022"
 
 
 class PasswordDialog(Dialog):
@@ -29,21 +26,13 @@ class PasswordDialog(Dialog):
         self._answer: Callable[[str | None], None] | None = answer
         label = ttk.Label(self.body, text=question.strip(), wraplength=px(420), justify="left")
         label.pack(anchor="w")
-        self.entry = ttk.Entry(self.body, show=MASK, font=ui.theme.fonts["text"])
-        self.entry.pack(fill="x", pady=px(6))
+        self.entry = secret_entry(self.body, ui, words.SHOW)
         self.entry.bind("<Return>", lambda _event: self.accept())
-        self._visible = tk.BooleanVar(self, False)
-        ttk.Checkbutton(self.body, text=words.SHOW, variable=self._visible, command=self._show).pack(
-            anchor="w"
-        )
         note = ttk.Label(self.body, text=words.PASSWORD_NOTE, style="Small.TLabel", wraplength=px(420))
         note.pack(anchor="w", pady=(px(4), 0))
         self.add_button(words.OK, self.accept, accent=True)
         self.add_button(words.CANCEL, self.cancel)
         self.present(self.entry)
-
-    def _show(self) -> None:
-        self.entry.configure(show="" if self._visible.get() else MASK)
 
     def _give(self, text: str | None) -> None:
         answer, self._answer = self._answer, None

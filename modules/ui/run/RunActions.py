@@ -31,7 +31,6 @@ class RunActions:
 
     Args:
         ui: shared objects of the window.
-        control: the run.
         check: checks the settings and their files.
         refused: called when there are errors.
         heard: called when polling the run brought news.

@@ -61,7 +61,6 @@ class TrainingCurves:
     """Both drawings; while one is shown, a change of the settings draws it again.
 
     Args:
-        ui: what parts share.
         form: whose cards they are put into.
         page: they end with it.
     """

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import tkinter as tk
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.dialogs import Dialog
+from modules.ui.dialogs import Dialog, secret_entry
 from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import UserError
 
-MASK = "\u2022"
 TOKEN = re.compile(r"[A-Za-z0-9_.-]{8,}")
 
 
@@ -40,13 +38,8 @@ class AccountDialog(Dialog):
         about = words.TOKEN_STORED if stored else words.NO_TOKEN
         self.about = ttk.Label(self.body, text=about, style="Bold.TLabel")
         self.about.pack(anchor="w", pady=(px(10), px(4)))
-        self.entry = ttk.Entry(self.body, show=MASK, font=ui.theme.fonts["text"])
-        self.entry.pack(fill="x")
+        self.entry = secret_entry(self.body, ui, words.SHOW)
         self.entry.bind("<Return>", lambda _event: self.accept())
-        self._visible = tk.BooleanVar(self, False)
-        ttk.Checkbutton(self.body, text=words.SHOW, variable=self._visible, command=self._show).pack(
-            anchor="w"
-        )
         ttk.Label(self.body, text=elide_middle(str(path), 70), style="Small.TLabel").pack(anchor="w")
         self.fault.pack(anchor="w", pady=(px(4), 0))
         self.add_button(words.SAVE, self.accept, accent=True)
@@ -54,9 +47,6 @@ class AccountDialog(Dialog):
         self.remove_button = ttk.Button(self.foot, text=words.REMOVE, command=lambda: self._store(""))
         self.remove_button.pack(side="left")
         self.remove_button.state([("!" if stored else "") + "disabled"])
-
-    def _show(self) -> None:
-        self.entry.configure(show="" if self._visible.get() else MASK)
 
     def accept(self) -> None:
         """Store the typed token."""

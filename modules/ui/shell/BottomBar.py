@@ -16,11 +16,7 @@ from modules.ui.widgets.tk_support import fit_middle
 
 
 class BottomBar(ttk.Frame):
-    """Buttons, progress bars and status line.
-
-    Args:
-        actions: actions of its buttons.
-    """
+    """Buttons, progress bars and status line."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, actions: Actions) -> None:
         px = ui.theme.px
@@ -103,7 +99,6 @@ class BottomBar(ttk.Frame):
         """Show the state of the run.
 
         Args:
-            control: the run.
             waiting: what the start of a run is waiting for.
         """
         live = control.state in LIVE

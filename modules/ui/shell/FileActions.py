@@ -28,7 +28,6 @@ class FileActions:
     Args:
         ui: shared objects of the window.
         memory: stores the recent files.
-        presets: folder of the presets.
         changed: called when the path or the saved state changed.
     """
 

@@ -25,7 +25,6 @@ class PresetMenu(ttk.Menubutton):
     Args:
         parent: the bar that contains it.
         ui: shared objects of the window.
-        presets: the available presets.
         pick: called with the chosen preset, returns whether it is used.
         keep, remove: called for the last entries.
     """

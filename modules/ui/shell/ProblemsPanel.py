@@ -14,11 +14,7 @@ MAX_ROWS = 6
 
 
 class ProblemsPanel(ttk.Frame):
-    """A panel above the bottom bar.
-
-    Args:
-        close: called to close the panel.
-    """
+    """A panel above the bottom bar."""
 
     def __init__(self, parent: tk.Misc, ui: Ui, close: Callable[[], None]) -> None:
         px = ui.theme.px

@@ -17,7 +17,6 @@ class SideBar(ttk.Frame):
     """A button for each page, with settings pages under a heading. Up and Down move between them.
 
     Args:
-        pages: the pages, in order.
         show: called with the key of the selected page.
     """
 

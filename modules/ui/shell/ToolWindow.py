@@ -25,12 +25,7 @@ LINES_AT_ONCE = 400
 
 
 class ToolWindow(Dialog):
-    """The window of a tool. Closing it stops the tool, which first cleans up its folder.
-
-    Args:
-        ui: shared objects of the window.
-        spec: the tool.
-    """
+    """The window of a tool. Closing it stops the tool, which first cleans up its folder."""
 
     def __init__(self, ui: Ui, spec: ToolSpec) -> None:
         super().__init__(ui, spec.title, width=760, height=620)

@@ -24,7 +24,6 @@ class TopBar(ttk.Frame):
         parent: the window.
         ui: shared objects of the window.
         actions: actions of its buttons and menu.
-        presets: presets of the picker.
         pick: called with the chosen preset, returns whether it is used.
         keep, remove: called for the picker's last entries.
         recent: the config files opened last; open_recent: called with one of them.

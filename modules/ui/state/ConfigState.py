@@ -52,27 +52,14 @@ class Problem:
 Listener = Callable[[frozenset[str]], None]
 
 
-class ConfigState:
-    """A config being edited. Listeners are called with the paths of changed cells.
+class EditedValues:
+    """The values of a config that is edited field by field, and typed texts that are not valid values."""
 
-    Args:
-        config: initial config; also determines the class.
-    """
-
-    def __init__(self, config: TrainConfig | None = None) -> None:
-        self.config = config if config is not None else TrainConfig()
-        self.model = type(self.config)
-        self.settings: dict[str, Setting] = {s.path: s for s in iter_settings(self.model)}
+    def __init__(self, config: BaseConfig) -> None:
+        self.config = config
+        self.settings: dict[str, Setting] = {s.path: s for s in iter_settings(type(config))}
         self._texts: dict[str, str] = {}
         self._faults: dict[str, UserError] = {}
-        self._undo: list[Edit] = []
-        self._redo: list[Edit] = []
-        self._listeners: list[Listener] = []
-        self.path = ""
-        """The file of the settings; empty if they have none."""
-        self._saved = {"": self.config.to_dict()}
-
-    # -- reading ---------------------------------------------------------------------------------------------
 
     def value(self, path: str) -> Any:
         """The last valid value of a field."""
@@ -81,17 +68,10 @@ class ConfigState:
             found = getattr(found, part)
         return found
 
-    def cell(self, path: str) -> Cell:
-        return Cell(self.value(path), self._texts.get(path))
-
     def text(self, path: str) -> str:
         """The text to show in an entry: what was typed, or else the value."""
         typed = self._texts.get(path)
         return typed if typed is not None else value_text(self.value(path))
-
-    def typed(self) -> dict[str, str]:
-        """The texts that are not valid values, by field."""
-        return dict(self._texts)
 
     def fault(self, path: str) -> UserError | None:
         """Return the fault of the text of a field."""
@@ -105,6 +85,35 @@ class ConfigState:
         """Return whether the field's row is shown at the current values of the others."""
         setting = self.settings[path]
         return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
+
+
+class ConfigState(EditedValues):
+    """A config being edited. Listeners are called with the paths of changed cells.
+
+    Args:
+        config: initial config; also determines the class.
+    """
+
+    config: TrainConfig
+
+    def __init__(self, config: TrainConfig | None = None) -> None:
+        super().__init__(config if config is not None else TrainConfig())
+        self.model = type(self.config)
+        self._undo: list[Edit] = []
+        self._redo: list[Edit] = []
+        self._listeners: list[Listener] = []
+        self.path = ""
+        """The file of the settings; empty if they have none."""
+        self._saved = {"": self.config.to_dict()}
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def cell(self, path: str) -> Cell:
+        return Cell(self.value(path), self._texts.get(path))
+
+    def typed(self) -> dict[str, str]:
+        """The texts that are not valid values, by field."""
+        return dict(self._texts)
 
     def shown_when(self, path: str) -> str:
         """The condition for the field's row, in words."""

@@ -33,7 +33,6 @@ class Chooser:
     """Asks for paths. It starts at the field's path, else in the last chosen folder, else in the home folder.
 
     Args:
-        root: the window of the program.
         memory: stores the last folder.
     """
 

@@ -22,10 +22,11 @@ class FlowFrame(ttk.Frame):
         self._waiting = False
         self.bind("<Configure>", lambda _event: self._soon())
 
-    def add(self, widget: tk.Widget) -> None:
-        """Append a widget."""
-        self._members.append(widget)
-        widget.bind("<Configure>", lambda _event: self._soon(), add="+")
+    def add(self, *widgets: tk.Widget) -> None:
+        """Append widgets."""
+        for widget in widgets:
+            self._members.append(widget)
+            widget.bind("<Configure>", lambda _event: self._soon(), add="+")
         self._soon()
 
     def _soon(self) -> None:

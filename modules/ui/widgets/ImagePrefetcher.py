@@ -22,7 +22,6 @@ class Compared:
     """An image compared with its source.
 
     Args:
-        path: the image.
         source: the image it was made from.
         difference: show the absolute difference of their pixels; otherwise the source at the image's size.
     """
@@ -42,7 +41,6 @@ class Masked:
     """An image overlaid with its mask: black areas of the mask are covered in red, white ones stay visible.
 
     Args:
-        path: the image.
         mask: the mask, of any size.
     """
 

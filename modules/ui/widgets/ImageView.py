@@ -57,7 +57,6 @@ class ImageView(tk.Canvas):
     Args:
         zoom: shared with the views that should move together.
         on_click: called on a click without dragging.
-        font: font of the caption.
     """
 
     def __init__(

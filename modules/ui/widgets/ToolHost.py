@@ -44,7 +44,6 @@ class ToolHost(ttk.Frame):
 
     Args:
         window: the window whose title and keys are set.
-        theme: appearance and scale.
         closed: called when everything is on disk and the window may be destroyed.
     """
 
@@ -56,7 +55,7 @@ class ToolHost(ttk.Frame):
         self.theme = theme
         self.pump = Pump(window)
         self.worker = SerialWorker(window, self.failed)
-        self.prefetcher = ImagePrefetcher(self._image_ready)
+        self.prefetcher = ImagePrefetcher(lambda key: self.pump.post(lambda: self._arrived(key)))
         self.page: ttk.Frame | None = None
         self._when_closed = closed
         self._closing = False
@@ -83,9 +82,6 @@ class ToolHost(ttk.Frame):
         """Show an error. If closing failed because of it, the window can be closed again."""
         self.stay()
         show_error(self.window, error)
-
-    def _image_ready(self, key: Key) -> None:
-        self.pump.post(lambda: self._arrived(key))
 
     def _arrived(self, key: Key) -> None:
         if hasattr(self.page, "arrived"):

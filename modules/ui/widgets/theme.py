@@ -86,11 +86,7 @@ def is_dark(appearance: str) -> bool:
 
 
 class Theme:
-    """The appearance of a window. Change it with ``apply``.
-
-    Args:
-        root: the window.
-    """
+    """The appearance of a window. Change it with ``apply``."""
 
     def __init__(self, root: tk.Tk) -> None:
         self.root = root

@@ -186,6 +186,14 @@ def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callabl
     return lambda _event: call(*given, **named)
 
 
+def pack_with_bar(view: tk.Text | ttk.Treeview) -> None:
+    """Let a view fill its parent, with a scrollbar to its right."""
+    bar = ttk.Scrollbar(view.master, command=view.yview)
+    view.configure(yscrollcommand=bar.set)
+    bar.pack(side="right", fill="y")
+    view.pack(side="left", fill="both", expand=True)
+
+
 def bind_row_keys(table: ttk.Treeview) -> None:
     """Let Up and Down move the selection of a list, and with Shift extend it if several rows can be selected.
 

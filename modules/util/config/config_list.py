@@ -28,7 +28,6 @@ def load_list(
     """Read a list of configs from a JSON file or plain data. Every fault of every item is reported.
 
     Args:
-        kind: the class of the items.
         source: path of the file, or the list.
         base_dir: folder that paths are relative to.
         field: name of the list in errors.

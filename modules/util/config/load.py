@@ -87,7 +87,6 @@ def load_layered(
 
     Args:
         check: whether the values must also be consistent.
-        model: the config class.
         notes: receives a line for each name that is still read but has no effect.
 
     Raises:

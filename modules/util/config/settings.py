@@ -294,7 +294,6 @@ def read_setting(model: type[BaseConfig], path: str, text: str) -> Any:
     """Parse and check a value that a person typed for a field.
 
     Args:
-        model: the config class.
         path: path of the field (``unet.learning_rate``), not inside lists.
         text: as typed; empty means null if that is allowed.
 

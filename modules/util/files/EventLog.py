@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from modules.util.errors import UserError
+from modules.util.errors import UserError, refused_as
 from modules.util.files.Database import Database
 from modules.util.files.locking import try_lock
 from modules.util.files.OpenFolder import announced
@@ -82,10 +82,8 @@ class EventLog:
     def __init__(self, owned: Owned, folder: Path) -> None:
         self._owned = owned
         self.output_dir = folder
-        try:
+        with refused_as(f"cannot create the output folder {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the output folder {folder}: {error.strerror}") from error
         for name in (self.FILE, f"{self.FILE}-wal", f"{self.FILE}-shm", *self.ALSO_PLAIN):
             owned.plain_file(name)
         self._lock = _take_lock(owned.plain_file(self.LOCK))

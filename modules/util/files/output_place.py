@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from modules.spec.registry import FAMILIES
 from modules.util.enum.choices import ModelFormat, TrainingMethod
-from modules.util.errors import DataError, UserError
+from modules.util.errors import DataError, UserError, refused_as
 from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import Owned, shown
 
@@ -96,12 +96,10 @@ def _check_weights(path: Path) -> None:
     """Refuse to replace a file that holds no weights: a caption, an image, a config. Links are replaced as links."""
     if path.is_symlink() or not path.is_file() or not (size := path.stat().st_size):
         return
-    try:
+    with refused_as(
+        f"{shown(path)} already exists and cannot be read", FIELD, "choose another name", kind=DataError
+    ):
         head = read_plain(path, 9)
-    except OSError as error:
-        raise DataError(
-            f"{shown(path)} already exists and cannot be read: {error.strerror}", FIELD, "choose another name"
-        ) from error
     if head[8:] != b"{" or int.from_bytes(head[:8], "little") > size - 8:
         raise DataError(
             f"{shown(path)} already exists and is not a safetensors file: it is left as it is",

@@ -77,7 +77,6 @@ class ImageMetadata(NamedTuple):
         prompt, negative_prompt: as written by the generator; ``None`` if there is no prompt.
         width, height: stored size in pixels, from the header; 0 if unknown.
         generator: the program that wrote the prompt.
-        seed: the seed of the image, if known.
         error: why there is no prompt, ``None`` if there is one.
         orientation: EXIF orientation, 1 to 8.
         kind: PNG, JPEG, WebP, AVIF, TIFF or BMP, whatever its file extension; empty if it is none of these.

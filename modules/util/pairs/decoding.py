@@ -38,7 +38,6 @@ class UndecodableImage(DataError):
     """An image that cannot be decoded completely.
 
     Args:
-        path: the image.
         reason: the message of the decoder.
     """
 
@@ -54,7 +53,6 @@ def check_decodes(image: Path, source: Path | None = None) -> None:
     """Check that an image can be decoded completely.
 
     Args:
-        image: the file.
         source: its name in the error, if the file is a copy.
 
     Raises:

@@ -5,7 +5,6 @@ loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
 from modules.trainer.online.steps.modes import STEPS
-from modules.trainer.steps import Backward
+from modules.trainer.steps import Backward, TrainStep
 from modules.util.enum.choices import GroupStrategy, KlType, OldLogProbSource, RatioCheck
 
 QUARTER = 0.25
@@ -53,7 +52,7 @@ class TrainedStep:
 
 
 @STEPS.register("coupled")
-class CoupledStep:
+class CoupledStep(TrainStep):
     """Coupled modes (GRPO, GSPO) on the trained steps of the images.
 
     The loss of an optimizer step is the sum of its micro-batches' shares, whose denominators are counted over
@@ -61,7 +60,6 @@ class CoupledStep:
 
     Args:
         reference: the initial weights of the run, if a KL to them is part of the loss.
-        parameters: the trained parameters.
         old_policy: not used.
         lossless: whether rollouts and training compute exactly the same.
     """
@@ -100,21 +98,12 @@ class CoupledStep:
         if group.fresh:
             self._check_first_ratio(group)
 
-    def numbers(self) -> None:
-        """They are read before the next step."""
-
     def metrics(self) -> dict[str, float]:
         return self._metrics.tags()
 
     def warnings(self) -> list[str]:
         found, self._findings = self._findings, []
         return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        return
 
     # -- counts -----------------------------------------------------------------------------------------------
 

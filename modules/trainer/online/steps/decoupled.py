@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from modules.trainer.online.batch import OnlineBatch, OnlineGroup
 from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
-from modules.trainer.steps import Backward
+from modules.trainer.steps import Backward, TrainStep
 
 
 class NoisedBatch:
@@ -110,14 +109,13 @@ class NoisedBatch:
         return (self._batch.rollouts.group_N - self._step.group.first_group).to(self._latents_BChw.device)
 
 
-class DecoupledStep:
+class DecoupledStep(TrainStep):
     """The base of the decoupled modes. Subclasses implement ``_run``.
 
     The loss is the mean over the images and over the timesteps of the pass.
 
     Args:
         reference: the initial weights of the run, if the mode compares with them.
-        parameters: the trained parameters.
         old_policy: the slowly following weights, if the mode has them.
         lossless: not used, because rollouts and training never compute the same here.
     """
@@ -154,20 +152,8 @@ class DecoupledStep:
         """Add the gradients of the step."""
         raise NotImplementedError
 
-    def numbers(self) -> None:
-        """They are read before the next step."""
-
     def metrics(self) -> dict[str, float]:
         return self._results.tags()
-
-    def warnings(self) -> list[str]:
-        return []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        return
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, on the tensor's device."""

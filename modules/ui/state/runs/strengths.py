@@ -131,7 +131,6 @@ class StrengthJob:
     """Makes the images. Call ``run`` in a thread, ``stop`` from anywhere.
 
     Args:
-        wanted: the images to make.
         made: called in that thread after each image with the number made so far.
     """
 

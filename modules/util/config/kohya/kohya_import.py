@@ -93,7 +93,6 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
     """Read a training file as a config with concepts, or a dataset file as a list of concepts.
 
     Args:
-        path: the file.
         family: the model family, if the file does not tell it.
 
     Raises:

@@ -109,7 +109,6 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     folder or to that of the config. They are stored in the config itself, in our format.
 
     Args:
-        path: the file.
         lenient: replace unsupported values by the nearest supported ones.
 
     Returns:

@@ -40,9 +40,7 @@ def import_part(
 
     Args:
         part: its name, the same in both programs.
-        family: the family of the model.
         full: the config with its defaults.
-        defaults: the defaults of the part.
     """
     given = full[part]
     if not isinstance(given, Mapping):

@@ -35,7 +35,6 @@ class Source:
     """An open regular file.
 
     Args:
-        path: the file.
         known_regular: it was just checked to be regular (saves a system call; a device is never opened to
             find out).
 

@@ -177,14 +177,6 @@ class StringWalk:
             raise UnknownText
         return text
 
-    def text_from(self, link: list[Any], role: str) -> str:
-        """The text output of a node.
-
-        Raises:
-            UnknownText: it is made while the graph runs, or is a file name or the like.
-        """
-        return self.checked(link, role)
-
     def _value(self, value: Any, role: str, seen: frozenset[str], depth: int) -> str:
         if isinstance(value, str):
             return value

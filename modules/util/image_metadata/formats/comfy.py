@@ -233,7 +233,7 @@ class _Walk:
         text = self.strings.encoder_text(inputs, role)
         if text or self.strings.has_text(inputs):
             return [text]
-        text = self.strings.text_from(link, role)
+        text = self.strings.checked(link, role)
         return [text] if text else []
 
     def _onward(self, inputs: dict[str, Any], role: str) -> list[list[Any]]:

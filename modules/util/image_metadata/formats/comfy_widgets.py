@@ -55,7 +55,6 @@ def named_values(node: dict[str, Any], slots: list[str], makes_pictures: bool) -
     """The values of a node by input name, as far as known.
 
     Args:
-        node: the saved node.
         slots: input names that the file lists for its values, in order.
         makes_pictures: whether it outputs a picture without a text encoder, like a partner's node.
     """

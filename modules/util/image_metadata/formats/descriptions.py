@@ -24,7 +24,6 @@ def describes_a_prompt(text: str, known_maker: bool) -> bool:
     """Return whether a description may be a prompt, rather than text that devices and editors insert.
 
     Args:
-        text: the description.
         known_maker: whether the file names a known image generator. A single word is enough then.
     """
     text = text.strip()
