@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from modules.arena.davidson import NORMAL_95
-from modules.arena.sequential import interval
 from modules.util.display import counted
+from modules.util.statistics.clustered import mean_interval, share_interval
 
 LEAST_VARIETY = 0.8
 """Variety is lost below this share of the other contestant's distance between two seeds of a prompt."""
@@ -25,7 +23,9 @@ class Judged:
 
     Args:
         first, second: names of the contestants.
-        scores: by judge, for each contestant one number for each image, in the same order.
+        themes: the prompt (of edits, with what is edited) of each image of a contestant. The intervals are about
+            others like these.
+        scores: by judge, for each contestant one number for each image, in the order of ``themes``.
         spread: for each contestant, by prompt, the distance of two of its images.
         measure: the distance measure, a key of ``MEASURES``; empty if there is none.
         missing: judges that are unavailable, with the reason.
@@ -34,6 +34,7 @@ class Judged:
 
     first: str
     second: str
+    themes: Sequence[str]
     scores: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     spread: tuple[Mapping[str, float], Mapping[str, float]]
     measure: str
@@ -60,9 +61,9 @@ class Judged:
 
     def _win_rate(self, judge: str) -> dict[str, Any]:
         first, second = (np.asarray(one, dtype=np.float64) for one in self.scores[judge])
-        wins, ties = int((first > second).sum()), int((first == second).sum())
-        low, high = interval(wins, len(first) - wins - ties, ties)
-        share = (wins + ties / 2) / len(first)
+        won = (first > second) + (first == second) / 2
+        low, high = share_interval(won.tolist(), self.themes) or (0.0, 1.0)
+        share = float(won.mean())
         about = f" ({self.about_taste})" if judge == "taste" and self.about_taste else ""
         said = (
             f"According to {NAMES[judge]}{about}, {self.first} is better than {self.second} in {share:.0%} of "
@@ -85,19 +86,23 @@ class Judged:
         first, second = (np.asarray(one, dtype=np.float64) for one in self.scores["clip"])
         change = first - second
         mean = float(change.mean())
-        half = NORMAL_95 * float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else math.inf
-        loss = mean + half < 0.0
+        bounds = mean_interval(change.tolist(), self.themes)
         figures = f"CLIP score {first.mean():.1f} instead of {second.mean():.1f}"
-        between = f"a change of {mean - half:+.1f} to {mean + half:+.1f} (95 % interval)"
+        if bounds is None:
+            said = f"One prompt is too few to say how well images of {self.first} follow prompts: {figures}."
+            return {"change": mean, "interval": None, "loss": False, "sentence": said}
+        low, high = bounds
+        loss = high < 0.0
+        between = f"a change of {low:+.1f} to {high:+.1f} (95 % interval)"
         said = (
             f"Loss: images of {self.first} follow their prompts less well than those of {self.second}: "
             f"{figures}, {between}."
             if loss
             else f"Images of {self.first} follow their prompts no less well than those of {self.second}, "
-            f"as far as {counted(len(change), 'image')} can show: {figures}, {between}."
+            f"as far as {counted(len(change), 'image')} of {counted(len(set(self.themes)), 'prompt')} can show: "
+            f"{figures}, {between}."
         )
-        between_ = [mean - half, mean + half] if math.isfinite(half) else None
-        return {"change": mean, "interval": between_, "loss": loss, "sentence": said}
+        return {"change": mean, "interval": [low, high], "loss": loss, "sentence": said}
 
     def _diversity(self) -> dict[str, Any]:
         """The distance of two seeds of a prompt, relative to that of the other contestant."""

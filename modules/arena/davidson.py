@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import NormalDist
 
 import numpy as np
 
 from modules.curation.ranking import PRIOR_STD, Floats
+from modules.util.statistics.clustered import NORMAL_95
 
-NORMAL_95 = NormalDist().inv_cdf(0.975)
 TIE_PRIOR_STD = 3.0
 Counts = Mapping[tuple[int, int], tuple[int, int, int]]
 """For each pair (first, second) of contestants: wins of the first, wins of the second, ties."""

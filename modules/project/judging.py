@@ -131,8 +131,8 @@ def _judged(
 
     scores = {name: (part(said, 0), part(said, other)) for name, said in answer["scores"].items()}
     return Judged(
-        made[0].name, made[other].name, scores, (spread(0), spread(other)), answer["measure"], answer["missing"],
-        _about_taste(project),
+        made[0].name, made[other].name, [made[0].theme(one) for one in common], scores,
+        (spread(0), spread(other)), answer["measure"], answer["missing"], _about_taste(project),
     ).to_dict()  # fmt: skip
 
 

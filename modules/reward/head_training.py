@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from modules.reward.preference_head import HeadReport, PreferenceHead
 from modules.reward.taste_head import Answers, TasteHead, fit_taste
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import digest64, generator
+from modules.util.statistics.clustered import share_interval
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FOLDS = 5
@@ -101,24 +101,32 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
     head = PreferenceHead({"mean_D": mean_D, "scale_D": scale_D, **found})
     score_N = head(data.features_ND)
     right_P = _right(score_N[data.better_P] - score_N[data.worse_P])
-    trained, measured = (_Share.of(right_P[rows], weight_P[rows]) for rows in (~held_P, held_P))
+    trained, measured = (
+        _Share(right_P[index], weight_P[index], [data.groups[i] for i in index.tolist()])
+        for index in (train, torch.nonzero(held_P).flatten())
+    )
     return head, _report(weight_P[train], trained, measured, strength)
 
 
 @dataclass(frozen=True)
 class _Share:
-    """Weighted share of correct comparisons."""
+    """Weighted share of correct comparisons: whether each is right, its weight and its group."""
 
-    right: float
-    count: float
+    right_P: Tensor
+    weight_P: Tensor
+    groups: Sequence[str]
 
-    @classmethod
-    def of(cls, right_P: Tensor, weight_P: Tensor) -> _Share:
-        return cls(float((right_P * weight_P).sum()), float(weight_P.sum()))
+    @property
+    def count(self) -> float:
+        return float(self.weight_P.sum())
 
     @property
     def share(self) -> float:
-        return self.right / self.count
+        return float((self.right_P * self.weight_P).sum()) / self.count
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return share_interval(self.right_P.tolist(), self.groups, self.weight_P.tolist())
 
 
 def _report(weight_T: Tensor, trained: _Share, measured: _Share, strength: float | None) -> HeadReport:
@@ -128,18 +136,8 @@ def _report(weight_T: Tensor, trained: _Share, measured: _Share, strength: float
         trained.share,
         measured.share if measured.count else None,
         strength,
-        wilson(measured.right, measured.count),
+        measured.interval,
     )
-
-
-def wilson(right: float, count: float) -> tuple[float, float] | None:
-    """The 95 % interval of a share by Wilson (1927); ``None`` without comparisons."""
-    if not count:
-        return None
-    z2, share = NormalDist().inv_cdf(0.975) ** 2, right / count
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def train_taste(
@@ -173,7 +171,7 @@ def train_taste(
         index = index[~tied_P[index]]
         score_N = head(data.features_ND)
         right_P = _right(score_N[data.better_P[index]] - score_N[data.worse_P[index]])
-        return _Share.of(right_P, weight_P[index])
+        return _Share(right_P, weight_P[index], [data.groups[i] for i in index.tolist()])
 
     train = torch.nonzero(~held_P).flatten()
     if not len(train) or tied_P[train].all():
@@ -184,15 +182,20 @@ def train_taste(
             "--features",
             "use the features 'vae' or 'clip'",
         )
-    head, measured = fit(train), _Share(0.0, 0.0)
+    head, found = fit(train), list[_Share]()
     if held_P.any():
-        measured = right(head, torch.nonzero(held_P).flatten())
+        found = [right(head, torch.nonzero(held_P).flatten())]
     elif options.holdout:
         fold_P = torch.tensor([digest64("preference-fold", options.seed, one) % FOLDS for one in data.groups])
         rows = [(train[fold_P[train] != fold], train[fold_P[train] == fold]) for fold in range(FOLDS)]
         # a fold of ties alone leaves nothing to learn a direction from
         found = [right(fit(a), b) for a, b in rows if len(b) and not tied_P[a].all()]
-        measured = _Share(sum(one.right for one in found), sum(one.count for one in found))
+    nothing = weight_P[:0]
+    measured = _Share(
+        torch.cat([nothing, *(one.right_P for one in found)]),
+        torch.cat([nothing, *(one.weight_P for one in found)]),
+        [group for one in found for group in one.groups],
+    )
     return head, _report(weight_P[train], right(head, train), measured, None)
 
 

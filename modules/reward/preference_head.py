@@ -36,8 +36,8 @@ class HeadReport:
     """Result of a training: weighted number of comparisons, and the share that the head gets right (ties
     count half).
 
-    ``held_out_interval`` holds 95 % of the posterior of that share by Wilson's formula. ``strength`` is that
-    of the pull towards 0, if any.
+    ``held_out_interval`` is the 95 % interval of that share for other prompts (``share_interval``). ``strength`` is
+    that of the pull towards 0, if any.
     """
 
     train_pairs: int

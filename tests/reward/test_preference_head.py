@@ -66,6 +66,16 @@ def test_comparisons_that_share_one_answer_count_as_one(options):
     assert first.held_out_interval == pytest.approx(second.held_out_interval)
 
 
+def test_answers_that_are_right_or_wrong_together_tell_less_about_other_prompts():
+    data, _ = picks(noise=2.0)
+    part = Comparisons(data.features_ND, data.better_P[:60], data.worse_P[:60], data.groups[:60])
+    sides = (part.better_P.repeat(20), part.worse_P.repeat(20))
+    often = Comparisons(data.features_ND, *sides, list(part.groups) * 20)
+    first, second = (train_head(one, HeadOptions(strength=0.1))[1] for one in (part, often))
+    assert 0.5 < first.held_out_accuracy < 1 and second.held_out_accuracy == first.held_out_accuracy
+    assert second.held_out_interval == pytest.approx(first.held_out_interval, abs=0.05)
+
+
 def test_a_hidden_layer_finds_what_a_sum_cannot():
     data, _ = picks(curve=True, noise=0.2)
     flat = train_head(data, HeadOptions(strength=0.003))[1].held_out_accuracy
