@@ -1,0 +1,84 @@
+"""Runs that an older version began are resumed, and trained anew, to the weights that the older version trained.
+
+``older`` holds what the versions of November 22 (``kto``: 23) 2026 left: a tiny base model, pairs, and for each run its
+config, a backup in the middle (step 4) and the adapter at the end (``whole.safetensors``). They were trained on another
+processor perhaps, whose sums differ in the last bits: a weight may differ by a fiftieth of a step.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from modules.trainer.callbacks import Callback
+from modules.util.TrainProgress import TrainProgress
+from tests.trainer.builders import run_here
+
+OLDER = Path(__file__).parent / "older"
+RUNS = ("dpo", "kto", "plain", "grpo", "nft")
+FIFTIETH_OF_A_STEP = 1e-3 / 50
+
+
+class Steps(Callback):
+    """Keeps the numbers of the steps that were taken."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def step(
+        self, progress: TrainProgress, metrics: Mapping[str, float], total: int, eta: float | None
+    ) -> None:
+        self.steps.append(progress.global_step)
+
+
+def brought(tmp_path: Path, run: str) -> Path:
+    """A copy of the older run on this computer, where the folders have other names; returns its config."""
+    for name in ("base", "data", run):
+        shutil.copytree(OLDER / name, tmp_path / name)
+    config = tmp_path / run / "config.json"
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("/data/ada", tmp_path.as_posix()), encoding="utf-8"
+    )
+    return config
+
+
+def farthest(found: Path, wanted: Path) -> float:
+    """The largest mean difference of a tensor."""
+    one, other = load_file(found), load_file(wanted)
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().mean().item() for name in one)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_is_resumed(tmp_path: Path, run: str) -> None:
+    config = brought(tmp_path, run)
+    seen = Steps()
+    run_here(
+        config,
+        "continue_last_backup=true",
+        f"output_model_destination={tmp_path / 'now.safetensors'}",
+        callback=seen,
+    )
+    assert seen.steps[0] == 5
+    whole = config.parent / "whole.safetensors"
+    assert farthest(tmp_path / "now.safetensors", whole) < FIFTIETH_OF_A_STEP
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_its_config_trains_the_same_weights(tmp_path: Path, run: str) -> None:
+    config = brought(tmp_path, run)
+    run_here(config, f"output_model_destination={tmp_path / 'now.safetensors'}")
+    whole = config.parent / "whole.safetensors"
+    assert farthest(tmp_path / "now.safetensors", whole) < FIFTIETH_OF_A_STEP
+
+
+@pytest.mark.parametrize("change", ["learning_rate_warmup_steps=3", "rlhf_dpo_beta=150", "batch_size=3"])
+def test_another_rule_would_be_noticed(tmp_path: Path, change: str) -> None:
+    config = brought(tmp_path, "dpo")
+    run_here(config, change, f"output_model_destination={tmp_path / 'now.safetensors'}")
+    whole = config.parent / "whole.safetensors"
+    assert farthest(tmp_path / "now.safetensors", whole) > FIFTIETH_OF_A_STEP
