@@ -71,6 +71,8 @@ ICON = RESOURCES / "icons" / "tastemaker.png"
 DEFAULT_SIZE = (1240, 780)
 MIN_SIZE, ENOUGH = (760, 480), (1260, 660)
 """Minimum size at 100 %, and a size that is enough at any scale."""
+FRAME = (4, 30)
+"""Pixels around the inside of a window: both sides, title and lower edge."""
 _GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
 
 
@@ -236,7 +238,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             self.autosave.soon()
 
     def _limit_size(self) -> None:
-        room = (self.winfo_screenwidth() - 20, self.winfo_screenheight() - 60)
+        room = _room(self.winfo_screenwidth(), self.winfo_screenheight())
         sizes = zip(map(self.theme.px, MIN_SIZE), ENOUGH, room, strict=True)
         tk.Tk.wm_minsize(self, *(min(one) for one in sizes))
 
@@ -501,27 +503,33 @@ def _is_maximized(window: tk.Tk) -> bool:
     return window.state() == "zoomed"
 
 
+def _room(width: int, height: int) -> tuple[int, int]:
+    """What a screen of that size has for a window inside its frame, below its title."""
+    return width - 20, height - 60
+
+
 def _first_place(width: int, height: int) -> str:
     """The geometry of a window that was never open, on a screen of that size.
 
     It names a place, because Tk on X11 does not learn where else a window is until it is moved. Of screens side by
     side, it is on the left one.
     """
-    wide, high = min(DEFAULT_SIZE[0], width - 20), min(DEFAULT_SIZE[1], height - 60)
+    wide, high = (min(one) for one in zip(DEFAULT_SIZE, _room(width, height), strict=True))
     return f"{wide}x{high}+{(min(width, 2 * height) - wide) // 2}+{(height - high) // 3}"
 
 
 def _on_screen(geometry: str, width: int, height: int) -> str:
-    """Shrink and move a remembered geometry so that it fits on a screen of that size."""
+    """Shrink and move a remembered geometry so that the window and its title fit on a screen of that size."""
     found = _GEOMETRY.fullmatch(geometry)
+    size = DEFAULT_SIZE if found is None else (int(found[1]), int(found[2]))
+    wide, high = (min(one) for one in zip(size, _room(width, height), strict=True))
     if found is None:
-        return f"{min(DEFAULT_SIZE[0], width)}x{min(DEFAULT_SIZE[1], height)}"
-    wide, high = int(found[1]), int(found[2])
-    wide, high = min(wide, width), min(high, height)
+        return f"{wide}x{high}"
     if found[3] is None:
         return f"{wide}x{high}"
     left, top = int(found[3]), int(found[4])
-    return f"{wide}x{high}+{max(0, min(left, width - wide))}+{max(0, min(top, height - high))}"
+    farthest = (width - wide - FRAME[0], height - high - FRAME[1])
+    return f"{wide}x{high}+{max(0, min(left, farthest[0]))}+{max(0, min(top, farthest[1]))}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -213,11 +213,11 @@ def test_the_place_of_the_window_survives_a_crash(open_window: OpenWindow) -> No
     ("geometry", "wanted"),
     [
         ("900x600+60+40", "900x600+60+40"),
-        ("3000x2000+0+0", "1280x720+0+0"),
-        ("900x600+5000+4000", "900x600+380+120"),
+        ("3000x2000+0+0", "1260x660+0+0"),
+        ("900x600+5000+4000", "900x600+376+90"),
         ("900x600+-50+10", "900x600+0+10"),
         ("900x600", "900x600"),
-        ("nonsense", "1240x720"),
+        ("nonsense", "1240x660"),
     ],
 )
 def test_a_window_is_never_off_the_screen(geometry: str, wanted: str) -> None:
