@@ -312,7 +312,7 @@ def test_numbers_that_a_format_cannot_hold_are_refused(
     error = capsys.readouterr().err
     saved_as = key if command == "adapter" else "model.diffusion_model.input_blocks.0.0.weight"
     assert (saved_as in error or key in error) and "-> save in BFLOAT_16" in error
-    assert "1 number of" in error and "the largest is 70000" in error
+    assert "1 number of" in error and "the largest here is 70000" in error
     assert target.read_bytes() == b"precious"
     assert convert(*words, *more, "--dtype", "BFLOAT_16") == 0
 
