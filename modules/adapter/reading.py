@@ -351,9 +351,13 @@ def _alpha(
         config = parse_json(written, "adapter metadata")
         part, path = place
         if isinstance(config, dict) and f"{part}.lora_alpha" in config:
-            pattern = config.get(f"{part}.alpha_pattern")
-            usual = config[f"{part}.lora_alpha"]
-            said = _by_ending(pattern, path, usual) if isinstance(pattern, dict) else usual
+            pattern, usual = config.get(f"{part}.alpha_pattern"), config[f"{part}.lora_alpha"]
+            said = usual
+            if isinstance(pattern, dict):
+                ranks = config.get(f"{part}.rank_pattern")
+                told = _by_ending(ranks, path, rank) if isinstance(ranks, dict) else rank
+                # earlier versions of this program wrote full names, some of which are also the end of another
+                said = _by_ending(pattern, path, usual) if told == rank else pattern.get(path, usual)
             if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",

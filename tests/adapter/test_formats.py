@@ -284,6 +284,18 @@ def test_alpha_of_layers_by_the_end_of_their_names_in_the_metadata_of_diffusers(
         assert again.scaling(path) == (0.5 if path.endswith("attn1.to_q") else 3.0), path
 
 
+def test_full_names_in_metadata_of_earlier_versions_do_not_scale_layers_that_end_alike(tmp_path: Path) -> None:
+    model, ranks = tiny_model("FLUX_DEV_1"), {"transformer.proj_out": 3}
+    handle = attach(model, AdapterOptions(rank=4, alpha=4.0, parts=("transformer",), rank_pattern=ranks))
+    path, table = save_adapter(handle, tmp_path / "adapter.safetensors", DIFFUSERS), {"proj_out": 3}
+    facts = {"r": 4, "lora_alpha": 4, "rank_pattern": table, "alpha_pattern": table}
+    written = json.dumps({f"transformer.{name}": fact for name, fact in facts.items()})
+    save_file(load_file(path), path, {"lora_adapter_metadata": written})
+    again = attach(model := tiny_model("FLUX_DEV_1"), AdapterOptions(), read_adapter(path, model))
+    assert "transformer.single_transformer_blocks.0.proj_out" in again.layers
+    assert {again.scaling(name) for name in again.layers} == {1.0}
+
+
 @pytest.mark.parametrize("more", [{}, {"s.0.proj_out": 2}], ids=str)
 def test_diffusers_gives_layers_whose_names_end_alike_their_own_ranks(more: dict[str, int], tmp_path: Path) -> None:
     from peft.utils.other import get_pattern_key

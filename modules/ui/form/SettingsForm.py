@@ -49,6 +49,8 @@ class SettingsForm:
         self.cards: dict[str, ttk.Frame] = {}
         self._members: dict[str, list[FieldRow]] = {}
         self._asides: list[ttk.Frame] = []
+        self._wrong: set[str] = set()
+        """Fields with an error: it cannot be corrected in a row that is hidden."""
         self.has_more = False
         """True if some rows are shown only on demand, see ``show_more``."""
         self.more_shown = True
@@ -103,21 +105,23 @@ class SettingsForm:
     def hides(self, path: str) -> bool:
         """Return whether a row is hidden now but would be shown with all rows."""
         row = self.rows.get(path)
-        return row is not None and not row.shown and self.source.is_visible(path)
+        return row is not None and not row.shown and self._applies(path)
+
+    def _applies(self, path: str) -> bool:
+        return self.source.is_visible(path) or path in self._wrong
 
     def behind_more(self) -> list[str]:
         """Fields whose rows are shown only with "More" under the current settings."""
         if not self.has_more:
             return []
-        visible = self.source.is_visible
-        return [path for path, row in self.rows.items() if not row.setting.first and visible(path)]
+        return [path for path, row in self.rows.items() if not row.setting.first and self._applies(path)]
 
     def refresh(self, paths: Iterable[str] | None = None) -> None:
         """Show new values (``None``: of all rows) and the rows that apply to them."""
         wanted = self.rows.keys() if paths is None else self.rows.keys() & set(paths)
         for row in self.rows.values():
             wanted_now = self.more_shown or row.setting.first
-            row.show(wanted_now and self.source.is_visible(row.setting.path))
+            row.show(wanted_now and self._applies(row.setting.path))
         for path in wanted:
             if self.rows[path].shown:
                 self.rows[path].refresh()
@@ -125,9 +129,15 @@ class SettingsForm:
             self.board.show(self.cards[group], any(row.shown for row in members))
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
-        """Show problems next to their rows. Rows without an entry are fine."""
+        """Show problems next to their rows. Rows without an entry are fine. A row with an error is shown even if its
+        setting does not apply.
+        """
         for path, row in self.rows.items():
             row.show_problem(problems.get(path))
+        wrong = {path for path in self.rows if path in problems and not problems[path].warning}
+        if wrong != self._wrong:
+            self._wrong = wrong
+            self.refresh(())
 
     def focus(self, path: str) -> bool:
         """Give a field the focus. Return ``False`` if it has no visible row."""

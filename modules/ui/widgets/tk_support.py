@@ -19,6 +19,7 @@ from tkinter import font as tkfont
 from tkinter import ttk
 from types import TracebackType
 from typing import Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import customtkinter as ctk
 
@@ -392,16 +393,24 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     window.focus_set()
 
 
+_BELOW: WeakKeyDictionary[tk.Misc, list[tk.Misc]] = WeakKeyDictionary()
+"""For a window that keeps all input, those that kept it before, the last one first."""
+
+
 def _grab(window: tk.Toplevel) -> None:
-    """Keep all input in ``window``. When it closes, the window that kept it before keeps it again."""
+    """Keep all input in ``window``. When it closes, the last window that kept it before and is open keeps it again."""
     holder = grabbing(window)
+    if holder is window:
+        return
+    below = _BELOW[window] = [] if holder is None else [holder, *_BELOW.get(holder, ())]
 
     def give_back(event: tk.Event[tk.Misc]) -> None:
-        if holder is None or event.widget is not window or grabbing(holder) not in (None, window):
+        if event.widget is not window:
             return
-        if holder.winfo_exists() and holder.winfo_viewable():
-            holder.grab_set()
-            (holder.focus_lastfor() or holder).focus_set()
+        last = next((one for one in below if one.winfo_exists()), None)
+        if last is not None and grabbing(last) in (None, window) and last.winfo_viewable():
+            last.grab_set()
+            (last.focus_lastfor() or last).focus_set()
 
     window.bind("<Destroy>", give_back, add="+")
     window.grab_set()

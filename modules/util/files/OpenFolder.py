@@ -206,7 +206,12 @@ class OpenFolder:
         if os.name != "nt" and stat.S_IMODE(self.stat(name).st_mode) != rights:
             place, at = self._at(name)
             with suppress(OSError):
-                os.chmod(place, rights, **at)
+                # ``chmod`` would follow a link that somebody has put there meanwhile
+                handle = os.open(place, os.O_RDONLY | _PLAIN, **at)
+                try:
+                    os.fchmod(handle, rights)
+                finally:
+                    os.close(handle)
 
     def fsync(self, name: str | None = None) -> None:
         """Flush a file, or the names in the folder, to disk."""

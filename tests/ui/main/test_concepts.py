@@ -205,6 +205,30 @@ def test_samples(hands: Hands) -> None:
     assert page.table.tree.item("0", "values")[1] == "a red fox"
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "other", "choice"),
+    [
+        ("rlhf_dpo_reference_cache", True, "rlhf_dpo_objective", "MAPO"),
+        ("rlhf_norm_guard", 0.5, "rlhf_dpo_objective", "MAPO"),
+        ("rlhf_kl_beta", 0.1, "rlhf_mode", "ONLINE_DPO"),
+    ],
+)
+def test_a_setting_that_another_one_refuses_can_be_set_back(
+    path: str, value: object, other: str, choice: str, hands: Hands
+) -> None:
+    state, at_first = hands.window.state_, hands.window.state_.value(path)
+    hands.window.show_page("rlhf")
+    page = hands.window.current_page()
+    assert isinstance(page, RlhfPage)
+    for name, chosen in (("rlhf_enabled", True), (path, value), (other, choice)):
+        state.set_value(name, chosen)
+    hands.wait(lambda: any(one.path == path and not one.warning for one in hands.window.check.problems()))
+    hands.window.jump(path)
+    hands.wait(lambda: page.form.rows[path].shown, "the row with the error is hidden")
+    state.set_value(path, at_first)
+    hands.wait(lambda: not page.form.rows[path].shown, "the row stays although nothing is wrong")
+
+
 def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> None:
     hands.fill("lora_model_name", "")
     hands.window.show_page("rlhf")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import Path
 
 import pytest
 
 from modules.ui.items.NamedItemDialog import NamedItemDialog
 from modules.ui.pages.RlhfPage import RlhfPage
+from modules.ui.widgets.tk_support import make_modal
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.enum.RLHFMode import RLHFMode
 from tests.ui.main.drivers import Hands
@@ -82,6 +84,30 @@ def test_a_window_keeps_the_input_after_a_window_on_top_of_it_is_cancelled(
     hands.wait(lambda: not top.winfo_exists())
     assert window.grab_status() == "local", "the settings behind it can be changed"
     hands.expect_focus(window.more)
+
+
+@pytest.mark.parametrize("first", ["lowest", "middle"])
+def test_the_input_returns_to_a_window_that_is_still_open(first: str, hands: Hands) -> None:
+    window = hands.window
+    hands.wait(window.winfo_viewable)
+
+    def on_top_of(other: tk.Misc) -> tk.Toplevel:
+        made = tk.Toplevel(window)
+        make_modal(made, other)
+        return made
+
+    lowest = on_top_of(window)
+    middle = on_top_of(lowest)
+    top = on_top_of(middle)
+    closed, stays = (lowest, middle) if first == "lowest" else (middle, lowest)
+    closed.destroy()
+    hands.rest(0.2)
+    assert top.grab_status() == "local"
+    top.destroy()
+    hands.rest(0.2)
+    assert stays.grab_status() == "local"
+    stays.destroy()  # asking a window that is gone would be an error, which ``hands`` raises
+    hands.rest(0.2)
 
 
 def test_rewards_are_edited_as_a_list(hands: Hands, page: RlhfPage) -> None:
@@ -192,6 +218,7 @@ def test_no_torch_in_the_window(tmp_path: Path, display: None) -> None:
 
     code = f"""
 import sys
+import tkinter as tk
 from pathlib import Path
 from modules.ui.MainWindow import MainWindow
 from modules.ui.state.SessionStore import SessionStore

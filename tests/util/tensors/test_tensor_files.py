@@ -33,6 +33,17 @@ def test_saved_tensors_may_be_read_by_whom_the_system_allows(tmp_path: Path) -> 
         os.umask(before)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the system has no such rights")
+def test_a_link_in_place_of_a_file_in_work_opens_no_other_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    secret.chmod(0o600)
+    with pytest.raises(OSError), Owned(tmp_path / "shared").write("new") as path:
+        path.unlink()
+        path.symlink_to(secret)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and secret.read_text() == "mine"
+
+
 def test_safetensors_come_back_with_their_metadata(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     parameter = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
