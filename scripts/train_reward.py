@@ -46,6 +46,7 @@ from modules.reward.preference_head import (  # noqa: E402
     FEWEST_FITS,
     Head,
     UsualFit,
+    check_place,
     save_head,
 )
 from modules.tools.dataset.captioning import opened_rgb  # noqa: E402
@@ -498,6 +499,8 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     if options.measure_only == (options.out is not None):
         raise ConfigError("give either --out or --measure-only", "--out")
     described = choose_features(options)
+    if options.out is not None:
+        check_place(options.out)
     comparisons = gather(options)
     untrained = None if options.fit_images is None else listed_images(options.fit_images)
     taste = described.kind in OF_TASTE

@@ -22,6 +22,7 @@ from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
 from modules.reward.taste_head import WHOLE, TasteHead, check_taste
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.jsonio import atomic_path, parse_json
+from modules.util.owned_files import Owned, shown
 from modules.util.tensors.tensor_files import write_safetensors
 
 FORMAT = "preference-head-1"
@@ -127,28 +128,37 @@ class SavedHead(NamedTuple):
     usual_fit: UsualFit | None
 
 
+def check_place(path: str | Path) -> None:
+    """Check that ``save_head`` may write there: the place is free, or holds a head or an empty file.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    file = Path(path)
+    Owned(file.parent, local=True).check_writable(file.name)
+    if file.is_file() and file.stat().st_size:
+        try:
+            _read(file)
+        except DataError as error:
+            raise DataError(
+                f"{shown(file)} already exists and is not a preference head: it is left as it is",
+                "--out",
+                "choose another name, or move the existing file away",
+            ) from error
+
+
 def load_head(path: str | Path) -> SavedHead:
     """Read a head.
 
     Raises:
         DataError: the file is missing, damaged, or not a head.
     """
-    from safetensors import SafetensorError, safe_open
-
     file = Path(path)
     if not file.is_file():
         raise DataError(
             f"the preference head {file} does not exist", "weights", "make one with scripts/train_reward.py"
         )
-    try:
-        with safe_open(file, "pt") as stream:
-            text = (stream.metadata() or {}).get("description", "")
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        description = parse_json(text, f"description in {file}")
-    except (SafetensorError, OSError, UserError) as error:
-        raise DataError(f"{file} is not a preference head: {error}", "weights") from error
-    if not isinstance(description, dict) or description.get("format") not in (FORMAT, TASTE_FORMAT):
-        raise DataError(f"{file} is not a preference head", "weights")
+    description, tensors = _read(file)
     taste = description["format"] == TASTE_FORMAT
     told = description.get("features")
     if taste and isinstance(told, dict):
@@ -164,6 +174,23 @@ def load_head(path: str | Path) -> SavedHead:
     _check_tensors(tensors, probe_D, file)
     plain = PreferenceHead({name: one.double() for name, one in tensors.items()})
     return SavedHead(plain, options, probe_D, fit)
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The description and the tensors of a head file. Raises ``DataError`` if it is not a head."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as stream:
+            text = (stream.metadata() or {}).get("description", "")
+            description = parse_json(text, f"description in {file}")
+            if not isinstance(description, dict) or description.get("format") not in (FORMAT, TASTE_FORMAT):
+                raise DataError(f"{file} is not a preference head", "weights")
+            return description, {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except DataError:
+        raise
+    except (SafetensorError, OSError, UserError) as error:
+        raise DataError(f"{file} is not a preference head: {error}", "weights") from error
 
 
 def _read_fit(data: Any, file: Path) -> UsualFit | None:

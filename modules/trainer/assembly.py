@@ -25,6 +25,7 @@ from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
 from modules.modelSetup.SampleDenoiser import SampleDenoiser
+from modules.objective.preference import get_preference_loss
 from modules.objective.preference.kto import class_weights
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.best import BestKeeper
@@ -72,7 +73,7 @@ from modules.trainer.steps import PairFacts, PreferenceStep, SupervisedStep, Tra
 from modules.util.config.rules.sample_rules import check_reading
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
-from modules.util.enum.choices import DataType, EMAMode, Scaler
+from modules.util.enum.choices import DataType, DPOPatienceMetric, EMAMode, Scaler
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
@@ -669,10 +670,13 @@ def _watchers(
     config = basis.config
     if not config.trains_pairs or validation_loader is None:
         return None, None
-    patience = Patience(
-        config.rlhf_dpo_patience_metrics, config.rlhf_dpo_patience_mode, config.rlhf_dpo_patience_value
-    )
-    best = BestKeeper(basis.folder / BEST_FOLDER, named, basis.processes.first)
+    by_accuracy = get_preference_loss(config.rlhf_dpo_objective).accuracy_tells
+    metrics = config.rlhf_dpo_patience_metrics
+    if not by_accuracy:
+        instead = {DPOPatienceMetric.VAL_ACCURACY: DPOPatienceMetric.VAL_LOSS}
+        metrics = list(dict.fromkeys(instead.get(one, one) for one in metrics))
+    patience = Patience(metrics, config.rlhf_dpo_patience_mode, config.rlhf_dpo_patience_value)
+    best = BestKeeper(basis.folder / BEST_FOLDER, named, basis.processes.first, by_accuracy)
     return (
         patience if config.rlhf_dpo_patience_enabled else None,
         best if config.rlhf_dpo_save_best else None,

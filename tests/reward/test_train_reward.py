@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
@@ -354,6 +355,19 @@ def test_a_head_on_pictures_is_a_reward_that_prefers_what_was_liked(liked, tmp_p
     reward.load()
     scores = reward.score(batch_of(torch.stack([load_image(images / f"p4_{i}.png") for i in (0, 1, 3)])))
     assert scores.tolist() == sorted(scores.tolist())
+
+
+@pytest.mark.parametrize("metadata", [None, {"description": "a model"}, {"description": '{"format": "x"}'}])
+def test_a_file_that_is_not_a_taste_is_not_replaced(metadata, liked, tmp_path, capsys, monkeypatch):
+    output, images = liked
+    out = tmp_path / "model.safetensors"
+    save_file({"weight": torch.ones(4)}, out, metadata)
+    before = out.read_bytes()
+    monkeypatch.setattr(train_reward, "gather", lambda options: pytest.fail("it is refused at once"))
+    call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--out", str(out)]
+    assert train_reward.main(call) == 2
+    assert "model.safetensors already exists and is not a preference head" in capsys.readouterr().err
+    assert out.read_bytes() == before
 
 
 def test_a_list_of_comparisons_teaches_across_prompts(liked, tmp_path, capsys):

@@ -369,6 +369,18 @@ def test_appending_twice_and_captions_that_are_not_utf8(tmp_path: Path, images: 
     assert not (images / "2_source.txt").exists() and not (images / "2_source.2.txt").exists()
 
 
+def test_a_text_is_appended_to_captions_that_end_with_only_its_letters(tmp_path: Path, images: Path) -> None:
+    tagger = onnx_tagger(tmp_path / "tagger")
+    before = ["a hotred background, 1girl", "dark red background, 1girl", "It is here. red background, 1girl"]
+    for number, text in enumerate(before):
+        Image.new("RGB", (8, 8), RED).save(images / f"{number}.png")
+        (images / f"{number}.txt").write_text(text)
+    assert call("tag", "--model", tagger, "--mode", "APPEND", images) == 0
+    made = texts(images)
+    longer = [f"{text}, red background, 1girl" for text in before[:2]]
+    assert [made[name] for name in "012"] == longer + before[2:]
+
+
 def test_a_caption_that_is_only_a_byte_order_mark_is_empty(tmp_path: Path, images: Path) -> None:
     tagger = onnx_tagger(tmp_path / "tagger")
     for number in range(4):

@@ -19,6 +19,7 @@ Inverse = Callable[[torch.Tensor, float, float], torch.Tensor]
 POINTS = 4096
 _LEAST_EXPONENT = 1e-4
 _LEAST_FALL = 0.5
+_LEAST_LOGIT = -600.0
 
 
 def _uniform(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
@@ -37,6 +38,9 @@ def _sigmoid(u: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
     slope, centre = weight, bias + 0.5
     if abs(slope) < 1e-4:
         return u
+    if max(-slope * centre, slope * (1.0 - centre)) < _LEAST_LOGIT:
+        # sigmoid(y) is exp(y) here, which would be 0 at both ends
+        return (torch.logaddexp((1.0 - u).log(), u.log() + slope) / slope).clamp(0.0, 1.0)
     softplus = torch.nn.functional.softplus
     low = softplus(torch.tensor(-slope * centre, dtype=torch.float64))
     high = softplus(torch.tensor(slope * (1.0 - centre), dtype=torch.float64))

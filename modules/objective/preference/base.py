@@ -120,6 +120,7 @@ class PreferenceLoss:
         needs_reference: whether it compares with reference scores.
         label_smoothing: whether label smoothing applies to it.
         single_images: whether it accepts pairs with a missing side, and compares with a reference point.
+        accuracy_tells: whether a higher accuracy on pairs means better weights; otherwise a lower loss does.
     """
 
     key: str
@@ -127,6 +128,7 @@ class PreferenceLoss:
     needs_reference: bool
     label_smoothing: bool
     single_images: bool = False
+    accuracy_tells: bool = True
 
     def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
         if self.needs_reference and scores.reference_chosen is None:
@@ -142,13 +144,17 @@ PREFERENCE_LOSSES: Registry[PreferenceLoss] = Registry("preference loss", "modul
 
 
 def preference_loss(
-    key: str, needs_reference: bool = True, label_smoothing: bool = False, single_images: bool = False
+    key: str,
+    needs_reference: bool = True,
+    label_smoothing: bool = False,
+    single_images: bool = False,
+    accuracy_tells: bool = True,
 ) -> Callable[[LossFunction], LossFunction]:
     """Decorator that registers a pure function of scores under ``key``."""
 
     def decorate(function: LossFunction) -> LossFunction:
         PREFERENCE_LOSSES.register(key)(
-            PreferenceLoss(key, function, needs_reference, label_smoothing, single_images)
+            PreferenceLoss(key, function, needs_reference, label_smoothing, single_images, accuracy_tells)
         )
         return function
 

@@ -7,7 +7,8 @@ from torch.nn.functional import logsigmoid
 from modules.objective.preference.base import LossOut, ObjectiveOptions, PairScores, preference_loss
 
 
-@preference_loss("MAPO", needs_reference=False)
+# without a reference, the accuracy says which image is easier to denoise, whatever was learned
+@preference_loss("MAPO", needs_reference=False, accuracy_tells=False)
 def mapo(scores: PairScores, options: ObjectiveOptions) -> LossOut:
     """``-S_w - c logsigmoid(beta (S_w - S_l))``, (B,), with the policy's scores S (minus the mean squared errors).
 

@@ -40,12 +40,12 @@ class Webhook(Tracker):
         if event["kind"] == "run_finished":
             self._ended = str(event.get("status", "finished"))
 
-    def _send(self, status: str) -> None:
-        why = f" ({self._error})" if status == "failed" and self._error else ""
-        text = f"{self._name}: {status}{why} after {self._step} steps"
+    def _send(self, ended: str) -> None:
+        why = f" ({self._error})" if ended == "failed" and self._error else ""
+        text = f"{self._name}: {ended}{why} after {self._step} steps"
         body = {
             "run": self._name,
-            "status": status,
+            "status": ended,
             "step": self._step,
             "text": text,
             "content": text,
@@ -53,16 +53,18 @@ class Webhook(Tracker):
         data, said = json.dumps(body).encode(), ""
         for _ in range(TRIES):
             try:
-                answer = requests.post(
-                    self._url, data=data, headers=JSON, timeout=SECONDS, allow_redirects=False
-                )
+                # what the server says is not read, however much it is
+                with requests.post(
+                    self._url, data=data, headers=JSON, timeout=SECONDS, allow_redirects=False, stream=True
+                ) as answer:
+                    status = answer.status_code
             except requests.RequestException as error:
                 said = type(error).__name__
                 continue
-            if answer.status_code < 300:
+            if status < 300:
                 return
-            said = f"status {answer.status_code}"
-            if answer.status_code < 500:
+            said = f"status {status}"
+            if status < 500:
                 break
         # an address may contain a secret, so it is not repeated
         raise UserError(f"the webhook was not reached: {said}", "--url", "check the address")

@@ -30,6 +30,10 @@ class Mode(StrEnum):
     APPEND = "APPEND"
 
 
+ENDS = ",;.:!?\n，、；。：！？"
+"""Characters after which a tag or sentence begins."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Options for writing captions.
@@ -152,9 +156,15 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
         return error.message
     if wanted.mode is Mode.BLANK and before:
         return "it has a caption now"
-    if wanted.mode is Mode.APPEND and before.endswith(_made(text, wanted)):
+    if wanted.mode is Mode.APPEND and _ends_with(before, _made(text, wanted)):
         return "its caption already ends with this text"
     return ""
+
+
+def _ends_with(caption: str, text: str) -> bool:
+    """Return whether a caption ends with a text that is not the end of a longer tag or sentence."""
+    start = caption.removesuffix(text).rstrip(" \t")
+    return caption.endswith(text) and (not start or start[-1] in ENDS)
 
 
 def opened_rgb(path: Path) -> Image.Image:

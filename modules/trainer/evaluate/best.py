@@ -29,12 +29,15 @@ class BestKeeper:
     Args:
         parameters: names and trained parameters.
         writes: whether this process writes; the others only track the results.
+        by_accuracy: whether the accuracy counts; otherwise only the loss does.
     """
 
-    def __init__(self, folder: Path, parameters: Named, writes: bool = True) -> None:
+    def __init__(
+        self, folder: Path, parameters: Named, writes: bool = True, by_accuracy: bool = True
+    ) -> None:
         self.folder = folder
         self.parameters = list(parameters)
-        self.writes = writes
+        self.writes, self.by_accuracy = writes, by_accuracy
         self.step: int | None = None
         self.accuracy, self.loss = -math.inf, math.inf
         self._replaced: list[Path] = []
@@ -52,7 +55,7 @@ class BestKeeper:
         """
         if not math.isfinite(accuracy) or not math.isfinite(loss):
             return False
-        accuracy = round(accuracy, DECIMALS)
+        accuracy = round(accuracy, DECIMALS) if self.by_accuracy else 0.0
         if (-accuracy, loss) >= (-self.accuracy, self.loss):
             return False
         former, fresh = self.path, self._file(step)
@@ -97,11 +100,15 @@ class BestKeeper:
         """Plain JSON values."""
         if self.step is None:
             return {}
-        return {"step": self.step, "accuracy": self.accuracy, "loss": self.loss}
+        best = {"step": self.step, "accuracy": self.accuracy, "loss": self.loss}
+        return best | {"by_accuracy": self.by_accuracy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state. The caller must put the file in place."""
-        if state:
+        """Restore the state. The caller must put the file in place.
+
+        Weights that were the best by another measure are not the best of this run.
+        """
+        if state and state.get("by_accuracy", True) == self.by_accuracy:
             self.step = int(state["step"])
             self.accuracy, self.loss = float(state["accuracy"]), float(state["loss"])
 

@@ -73,8 +73,10 @@ class Patience:
         return {"counter": self.counter, "bests": bests}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state. Metrics that were not watched before start from zero."""
-        self.counter = int(state["counter"])
+        """Restore the state. Metrics that were not watched before start from zero, and so does the counter if
+        a metric was watched that is not watched now.
+        """
+        self.counter = int(state["counter"]) if state["bests"].keys() <= self.bests.keys() else 0
         for name in self.bests:
             if name in state["bests"]:
                 self.bests[name] = float(state["bests"][name])

@@ -108,6 +108,18 @@ def test_single_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("weight", "bias"), [(700.0, 1.6), (5000.0, 1.0), (-5000.0, -1.0), (1e300, 1.0), (1.0, 1e5)]
+)
+def test_a_sigmoid_far_from_all_levels_is_an_exponential(weight: float, bias: float) -> None:
+    u = [0.0, 0.1, 0.5, 0.9, 1.0]
+    if weight > 0:
+        expected = [1 + math.log((1 - one) * math.exp(-weight) + one) / weight if one else 0.0 for one in u]
+    else:
+        expected = [math.log(1 - one + one * math.exp(weight)) / weight if one < 1 else 1.0 for one in u]
+    assert levels("SIGMOID", weight, bias, u) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
     ("name", "weight", "bias", "field"),
     [
         ("HEAVY_TAIL", 1.8, 0.0, "noising_weight"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,8 +42,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def receiving(status: int = 200):
-    """A webhook; the bodies it got."""
+def receiving(status: int = 200, long: bool = False):
+    """A webhook; the bodies it got. A long answer is sent slowly, and cut after a while."""
     got: list[dict] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,15 +53,22 @@ def receiving(status: int = 200):
         def do_POST(self):
             got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "1000000" if long else "0")
             self.end_headers()
+            with suppress(OSError):
+                for _ in range(100 if long else 0):
+                    self.wfile.write(b"x")
+                    if ended.wait(0.03):
+                        break
 
+    ended = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/hook-token", got
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -74,6 +81,12 @@ def test_a_webhook_hears_of_the_end(run, capsys):
     text = "my run: finished after 2 steps"
     assert got == [{"run": "my run", "status": "finished", "step": 2, "text": text, "content": text}]
     assert files_of(run) == before and "secret folder" not in json.dumps(got)
+
+
+def test_a_webhook_that_never_finishes_its_answer_is_not_waited_for(run):
+    with receiving(long=True) as (url, got):
+        assert track.main([str(run), "--to", "webhook", "--url", url]) == 0
+    assert [one["status"] for one in got] == ["finished"]
 
 
 def test_a_failed_run_says_why(run):

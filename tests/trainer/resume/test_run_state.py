@@ -229,6 +229,35 @@ def test_a_process_that_does_not_write_leaves_files_alone(tmp_path: Path) -> Non
         assert not parts.best.path.exists()
 
 
+MAPO = {**PREFERENCE, "rlhf_dpo_objective": "MAPO", "rlhf_dpo_adaptive_beta": False}
+
+
+def test_without_a_reference_the_loss_decides_what_is_best_and_when_to_stop(tmp_path: Path) -> None:
+    with closing(together(job(tmp_path, MAPO))) as parts:
+        assert parts.best is not None and parts.patience is not None
+        rows = [(1, 0.9, 0.75), (2, 0.3, 0.5), (3, 1.0, 0.6)]
+        assert [parts.best.offer(*row) for row in rows] == [True, True, False]
+        values = [{"val_accuracy": 0.5, "val_loss": loss} for _, _, loss in rows]
+        assert [parts.patience.update(one).counter for one in values] == [0, 0, 1]
+
+
+def test_what_was_best_by_its_accuracy_is_not_compared_with_a_loss(tmp_path: Path) -> None:
+    config = job(tmp_path, MAPO)
+    with closing(together(config)) as parts:
+        assert parts.best is not None and parts.patience is not None
+        parts.best.offer(2, 0.9, 0.25)
+        saved = everything(parts, config)
+        # as earlier versions wrote it
+        del saved.state["best"]["by_accuracy"]
+        saved.state["patience"] = {"counter": 3, "bests": {"val_accuracy": 0.9, "val_loss": 0.25}}
+        path = write_backup(tmp_path / "backup", saved)
+    with closing(together(config)) as parts:
+        restore(parts, read_backup(path), Counters(), config.base_model_name, writes=True)
+        assert parts.best is not None and parts.patience is not None
+        assert parts.best.step is None and parts.patience.counter == 0
+        assert parts.best.offer(4, 0.3, 0.75)
+
+
 def test_taking_a_snapshot_changes_nothing(
     config: TrainConfig, trained: tuple[Run, TrainProgress, Counters], tmp_path: Path
 ) -> None:

@@ -408,7 +408,8 @@ class RlhfSection(BaseConfig):
         group="Validation",
         tip=(
             "Save the weights with the best validation accuracy instead of the last ones. If accuracies are equal, "
-            "the lower loss decides."
+            "the lower loss decides. With MAPO, whose accuracy does not show what was learned, only the loss "
+            "decides."
         ),
     )
     rlhf_dpo_patience_enabled: bool = setting(
@@ -448,5 +449,5 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Metrics watched",
         group="Validation",
-        tip="The validation metrics that must improve.",
+        tip="The validation metrics that must improve. With MAPO, val_loss takes the place of val_accuracy.",
     )
