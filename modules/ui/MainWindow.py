@@ -504,7 +504,7 @@ def _is_maximized(window: tk.Tk) -> bool:
 
 
 def _room(width: int, height: int) -> tuple[int, int]:
-    """What a screen of that size has for a window inside its frame, below its title."""
+    """Largest size of a window inside its frame, on a screen of that size."""
     return width - 20, height - 60
 
 
