@@ -122,8 +122,8 @@ def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch
     """Refuse tensors of a layer that cannot belong to an adapter, whatever the model.
 
     Raises:
-        DataError: there are too few dimensions, no values, integers, NaN or infinite values, an alpha that is
-            not above 0, or factors of different ranks.
+        DataError: there are too few dimensions, no values, integers, NaN or infinite values, or factors of
+            different ranks.
     """
     for leaf, tensor in tensors.items():
         fault = _value_fault(leaf, tensor)
@@ -154,9 +154,7 @@ def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
     if not tensor.numel() and not (leaf == "oft_R" and tensor.shape[0]):
         return f"is empty: its shape is {tuple(tensor.shape)}"
     if leaf == "alpha":
-        alpha = float(tensor.float())
-        above = f"is {alpha:g}, which is not above 0" if alpha <= 0 else ""
-        return above if math.isfinite(alpha) else "is NaN or infinite"
+        return "" if torch.isfinite(tensor.float()).all() else "is NaN or infinite"
     if not tensor.is_floating_point():
         return f"holds whole numbers ({str(tensor.dtype).removeprefix('torch.')}), not weights"
     if tensor.device.type != "meta" and not torch.isfinite(tensor.float()).all():
@@ -341,7 +339,7 @@ def _alpha(
     rank.
 
     Raises:
-        DataError: the value in the metadata is not a number above 0.
+        DataError: the value in the metadata is not a number.
     """
     rank = _rank(kind, tensors)
     if "alpha" in tensors:
@@ -360,11 +358,11 @@ def _alpha(
                 told = _by_ending(ranks, path, rank) if isinstance(ranks, dict) else rank
                 # earlier versions of this program wrote full names, some of which are also the end of another
                 said = _by_ending(pattern, path, usual) if told == rank else pattern.get(path, usual)
-            if isinstance(said, bool) or not isinstance(said, int | float) or not 0 < said < math.inf:
+            if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
                     field=FIELD,
-                    hint="alpha must be a number above 0; use another saved copy of the adapter",
+                    hint="alpha must be a number; use another saved copy of the adapter",
                 )
             alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha

@@ -57,8 +57,6 @@ def refusal(folder: Path, tensors: Tensors, metadata: dict[str, str] | None = No
         ("alpha", torch.zeros(0), "conv_in.alpha has 0 numbers"),
         ("alpha", torch.ones(5), "conv_in.alpha has 5 numbers"),
         ("alpha", torch.tensor(float("nan")), "conv_in.alpha is NaN"),
-        ("alpha", torch.tensor(0.0), "conv_in.alpha is 0, which is not above 0"),
-        ("alpha", torch.tensor([-2.0]), "conv_in.alpha is -2, which is not above 0"),
         ("lora_down.weight", torch.tensor(1.0), "conv_in.lora_A has 0 dimensions"),
         ("lora_up.weight", torch.tensor(1.0), "conv_in.lora_B has 0 dimensions"),
         ("lora_up.weight", torch.ones(4), "conv_in.lora_B has 1 dimensions"),
@@ -77,8 +75,8 @@ def test_a_tensor_that_is_no_adapter_is_named(
     assert said in str(refusal(tmp_path, tensors | {f"{LAYER}.{leaf}": value}))
 
 
-@pytest.mark.parametrize("alpha", ["x", None, True, float("nan"), [1], {}, 0, -2.0])
-def test_an_alpha_of_the_metadata_that_is_no_number_above_0_is_named(tmp_path: Path, alpha: object) -> None:
+@pytest.mark.parametrize("alpha", ["x", None, True, float("nan"), [1], {}])
+def test_an_alpha_of_the_metadata_that_is_no_number_is_named(tmp_path: Path, alpha: object) -> None:
     model = tiny_model()
     handle = attach(model, AdapterOptions(rank=4))
     tensors = adapter_tensors(handle, "DIFFUSERS_LORA")
