@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageTk
 
 from modules.ui.curation.ChoosingPage import time_left
+from modules.ui.widgets import tk_support
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
 from modules.ui.widgets.SerialWorker import SerialWorker
@@ -140,6 +141,8 @@ def test_images_in_reference_cycles_are_freed_on_the_tk_thread_alone(root, monke
             freed.append(threading.current_thread())
             super().__del__()
 
+    # as in a process of its own: another test may have left a window without closing it
+    monkeypatch.setattr(tk_support, "_garbage", tk_support._TkGarbage())
     pump = Pump(root)
     try:
         assert not gc.isenabled()
