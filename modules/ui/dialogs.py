@@ -77,7 +77,6 @@ class Dialog(tk.Toplevel):
             height = min(self.body.winfo_reqheight(), max(self.ui.theme.px(FRAME), room))
             self._body_scroll.canvas.configure(width=self.body.winfo_reqwidth(), height=height)
         place_over(self, self.ui.root, self._size)
-        self.deiconify()
         make_modal(self, self.ui.root)
         (focus or self).focus_set()
 

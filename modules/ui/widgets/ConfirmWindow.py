@@ -53,7 +53,6 @@ class ConfirmWindow(tk.Toplevel):
     def _place(self, over: tk.Tk | tk.Toplevel) -> None:
         place_over(self, over)
         self.resizable(False, False)
-        self.deiconify()
         make_modal(self, over)
         (self if self._refused else self.no).focus_set()
 

@@ -299,6 +299,7 @@ class ErrorDialog(tk.Toplevel):
         over = parent.winfo_toplevel()
         if not over.winfo_viewable():
             over = parent._root()  # type: ignore[attr-defined]
+        self._had_focus = focused(self) is not None
         place_over(self, over)
         tie(self, over)
         self.deiconify()
@@ -308,7 +309,7 @@ class ErrorDialog(tk.Toplevel):
         self.lift()
         if grabbing(self) is not None and self.winfo_viewable():  # the grab would keep all input from the dialog
             _grab(self)
-        self.close_button.focus_set()
+        (self.close_button.focus_force if self._had_focus else self.close_button.focus_set)()
 
     def copy(self) -> None:
         """Copy message and details to the clipboard."""
@@ -386,11 +387,17 @@ def chosen_line(box: tk.Listbox) -> int | None:
 
 
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
-    """Keep input in ``window`` until it closes. It must be visible first: on Linux, an earlier grab fails."""
-    tie(window, parent)
+    """Show ``window`` in front of the window with all input, or else of ``parent``. It keeps all input until it closes.
+
+    It must be visible first: on Linux, an earlier grab fails. Tk ignores that a window gets the focus while another
+    one keeps all input, so the focus is taken again, unless it was in another program.
+    """
+    had_focus = focused(window) is not None
+    tie(window, grabbing(window) or parent)
+    window.deiconify()
     window.wait_visibility()
     _grab(window)
-    window.focus_set()
+    (window.focus_force if had_focus else window.focus_set)()
 
 
 _BELOW: WeakKeyDictionary[tk.Misc, list[tk.Misc]] = WeakKeyDictionary()

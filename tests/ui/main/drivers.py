@@ -148,10 +148,11 @@ class Hands:
         )
 
     def keys(self, *names: str, to: tk.Misc | None = None) -> None:
-        """Press keys where the focus is."""
+        """Press keys where the focus is. Between two windows nothing has it for a moment."""
         for name in names:
+            self.wait(lambda: to or self.window.focus_get(), "nothing has the focus")
             target = to or self.window.focus_get()
-            assert target is not None, "nothing has the focus"
+            assert target is not None
             target.event_generate(name if name.startswith("<") else f"<{_KEYS.get(name, name)}>")
             self.window.update()
 

@@ -9,9 +9,10 @@ import pytest
 
 from modules.ui.items.NamedItemDialog import NamedItemDialog
 from modules.ui.pages.RlhfPage import RlhfPage
-from modules.ui.widgets.tk_support import make_modal
+from modules.ui.widgets.tk_support import make_modal, show_error
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.errors import UserError
 from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
@@ -80,10 +81,25 @@ def test_a_window_keeps_the_input_after_a_window_on_top_of_it_is_cancelled(
     top = hands.dialog()
     assert top is not window
     hands.wait(lambda: top.grab_status() == "local")
+    hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is top)
     hands.keys("<Escape>")
     hands.wait(lambda: not top.winfo_exists())
     assert window.grab_status() == "local", "the settings behind it can be changed"
     hands.expect_focus(window.more)
+
+
+def test_a_message_over_a_window_that_keeps_the_input_gets_the_keys(hands: Hands, page: RlhfPage) -> None:
+    _mode(hands, "GRPO")
+    page.online.rewards.add()
+    window = _dialog(hands)
+    hands.wait(lambda: window.grab_status() == "local")
+    message = show_error(window, UserError("the disk is full"))
+    assert message is not None
+    hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is message)
+    hands.keys("<Escape>")
+    hands.wait(lambda: not message.winfo_exists())
+    assert window.grab_status() == "local", "the settings behind it can be changed"
+    hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is window)
 
 
 @pytest.mark.parametrize("first", ["lowest", "middle"])
@@ -224,6 +240,7 @@ from modules.ui.MainWindow import MainWindow
 from modules.ui.state.SessionStore import SessionStore
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.errors import UserError
 window = MainWindow(SessionStore(Path({str(tmp_path)!r})))
 for page in window.pages:
     window.show_page(page.key)
