@@ -105,7 +105,7 @@ class Arena:
                 raise DataError(
                     f"{first.name} and {second.name} have no image of the same prompt and seed",
                     "--between",
-                    "make images of the same prompts with the same seeds with both",
+                    "make images with both, for the same prompts and seeds",
                 )
             self._questions[pair] = both
         self._state()

@@ -304,5 +304,5 @@ class ContentCache:
                 try:
                     Owned(self.folder, local=True).remove(name)
                 except PermissionError:
-                    _log.info("%s is in use and stays", self.folder / name)
+                    _log.info("%s is in use and is kept", self.folder / name)
             self.rescan()
