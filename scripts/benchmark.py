@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
+from modules.util.files.result_file import check_result_file, json_with  # noqa: E402
 from modules.util.jsonio import write_json  # noqa: E402
 
 VERSIONS = ("torch", "diffusers", "transformers", "peft", "numpy", "pillow")
@@ -83,11 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own.print_help()
         return 0
     options = own.parse_args(arguments)
+    is_result = json_with("machine")
+    if options.json is not None:
+        check_result_file(options.json, "--json", is_result)
     results = benchmark.run(options)
     from scripts.benchmarks._measure import table
 
     print(getattr(benchmark, "table", table)(results))
     if options.json is not None:
+        check_result_file(options.json, "--json", is_result)
         write_json(options.json, [result.to_dict() | {"machine": machine()} for result in results])
     over = [result for result in results if not result.within]
     # what must never happen is a failure unasked

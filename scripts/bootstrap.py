@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
 STAMP = ".tastemaker-install"
 LOCK_SECONDS = 1800
+PARTS = {"bin", "etc", "include", "lib", "lib64", "man", "share", "Include", "Lib", "Scripts", ".gitignore", STAMP}
+"""Names in an environment, of which a stopped setup may have made only some."""
 
 if TYPE_CHECKING:  # old Pythons, which should get the message that they are too old, cannot evaluate this
     Run = Callable[[Sequence[str]], int]
@@ -144,12 +146,24 @@ def _try_lock(handle: object) -> bool:
     return True
 
 
+def check_place(venv: Path) -> None:
+    """Refuse a place whose files are not those of an environment: making one there deletes everything in it."""
+    if venv.is_symlink() or (venv.exists() and not venv.is_dir()):
+        found = "is a link or a file"
+    elif venv.is_dir() and not (venv / "pyvenv.cfg").is_file() and {one.name for one in venv.iterdir()} - PARTS:
+        found = "holds files that do not belong to an environment"
+    else:
+        return
+    raise SetupError(f"{venv} {found}, and would be deleted. Rename it or move it away, then run this again")
+
+
 def make_venv(venv: Path, runner: Run) -> None:
     """Create the environment; replace one that is incomplete or belongs to another Python."""
     python = venv_python(venv)
     works = f"import pip, sys; sys.exit(sys.version_info < {MINIMUM})"
     if python.is_file() and runner([str(python), "-c", works]) == 0:
         return
+    check_place(venv)
     say(f"making the environment {venv}")
     if runner([sys.executable, "-m", "venv", "--clear", str(venv)]) != 0:
         raise SetupError(f"could not make {venv}; the lines above say why")

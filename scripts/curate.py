@@ -25,6 +25,7 @@ from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
 from modules.util.display import READER_ENDED, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
+from modules.util.files.result_file import check_result_file, json_with, rows_with  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
 FAULTS_FOUND = 1
@@ -32,6 +33,17 @@ USER_ERROR = 2
 INTERRUPTED = 130
 TERMINAL_SECONDS = 0.25
 LOG_SECONDS = 5.0
+RESULTS = {
+    "scan": rows_with("path", "prompt", "group", "error"),
+    "finalize": json_with("train", "val", "concepts", "unconditional"),
+    "check": json_with("ok", "buckets"),
+    "review": json_with("pairs", "faults", "fixed", "undone"),
+    "import": json_with("pairs", "imported", "already_there"),
+    "export": json_with("pairs", "format", "target"),
+    "likes": json_with("likes", "dislikes", "seen", "marks"),
+    "stats": json_with("pairs", "events", "undone", "answers"),
+}
+"""How an earlier result of each command is recognised, which a new one may replace."""
 
 Options = argparse.Namespace
 
@@ -74,7 +86,21 @@ def run_scan(options: Options, progress: ProgressLine) -> None:
     else:
         with atomic_path(options.json) as temporary, temporary.open("w", encoding="utf-8") as stream:
             count = commands.scan(options.folder, stream, *arguments)
+            check_files(options)
     progress.end(str(count))
+
+
+def check_files(options: Options) -> None:
+    """Check that the files that the command writes are free, or hold earlier results.
+
+    Raises:
+        UserError: one holds something else.
+    """
+    if options.json is not None:
+        check_result_file(options.json, "--json", RESULTS[options.verb])
+    likes = getattr(options, "likes", None)
+    if likes is not None:
+        check_result_file(likes, "--likes", json_with("file", "prompt", "mark", "why"))
 
 
 def edit_options(options: Options) -> EditOptions:
@@ -354,12 +380,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = ProgressLine()
 
     def work() -> int:
+        check_files(options)
         result = options.run(options, progress)
         if result is None:
             pass
         elif options.json is None:
             print(json.dumps(result, indent=2))
         else:
+            check_files(options)
             write_json(options.json, result)
         progress.end()
         return FAULTS_FOUND if result is not None and result.get("ok") is False else 0

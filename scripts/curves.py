@@ -22,11 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.trainer.curve_picture import density_picture  # noqa: E402
+from modules.trainer.curve_picture import TEXT, density_picture  # noqa: E402
 from modules.trainer.curves import level_curves, rate_curve  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
+from modules.util.files.result_file import check_result_file, text_with  # noqa: E402
 from modules.util.jsonio import parse_json, write_text  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 
@@ -69,7 +70,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_parser(__doc__)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write an SVG of all distributions")
     options = parser.parse_args(argv)
-    return exit_status(answer_all if options.picture is None else lambda: write_text(options.picture, picture()))
+    return exit_status(answer_all if options.picture is None else lambda: write_picture(options.picture))
+
+
+def write_picture(path: Path) -> None:
+    """Write the picture, unless the file holds something else."""
+    is_picture = text_with(f'font-family="sans-serif" font-size="11" fill="{TEXT}">')
+    check_result_file(path, "--picture", is_picture)
+    made = picture()
+    check_result_file(path, "--picture", is_picture)
+    write_text(path, made)
 
 
 def answer_all() -> None:

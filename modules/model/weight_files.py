@@ -39,6 +39,8 @@ FOUR_BITS = {
 DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _FORMAT, _FORMATS = "comfy_quant", "_quantization_metadata"
 """Names of ComfyUI's notes about formats: a tensor with JSON for each layer, or an entry of the metadata for all."""
+MAX_NOTE = 64 * 2**10
+"""Maximum bytes of such a note; usual ones have fewer than a hundred."""
 _SCALED = ("float8_", "int8_")
 """Beginnings of its formats in which a weight is only divided by its scale."""
 _SILENT = ("scaled_fp8", "scale_input", "input_scale", _FORMAT)
@@ -83,8 +85,15 @@ class WeightFile(ABC):
         """Raise ``UserError`` if weights are stored in a way that a scale alone does not undo.
 
         Args:
-            tensors: those that say it, each for one layer.
+            tensors: those that say it, each for one layer; an empty one says nothing.
         """
+        tensors = [name for name in tensors if math.prod(self._stored[name])]
+        for name in tensors:
+            if math.prod(self._stored[name]) > MAX_NOTE:
+                raise UserError(
+                    f"{self.path}: {name}, the note about a format, is longer than {MAX_NOTE} bytes",
+                    hint="use another version of this model",
+                )
         said = {name: bytes(self._lazy(name).read().to(torch.uint8).flatten().tolist()) for name in tensors}
         found = {
             name.rpartition(".")[0]: parse_json(text, f"description {name} in {self.path}")

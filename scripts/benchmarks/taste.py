@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import ConfigError, UserError
+from modules.util.files.result_file import check_result_file, text_with
 from modules.util.jsonio import read_json, write_text
 from scripts.benchmarks._measure import Quartiles
 from scripts.benchmarks._taste_picture import learning_curve
@@ -143,6 +144,8 @@ def work_folder(options: argparse.Namespace) -> Path:
 
 def run(options: argparse.Namespace) -> list[Row]:
     """Measure what is not on the disk yet; return all requested rows."""
+    if options.svg is not None:
+        check_svg(options.svg)
     cells = cells_of(options)
     work = work_folder(options)
     file = None if options.taste_file is None else str(Path(options.taste_file).resolve())
@@ -163,8 +166,14 @@ def run(options: argparse.Namespace) -> list[Row]:
     _all(told, jobs, lambda one: ", ".join(Cell(**cell).key for cell in one["cells"]))
     found = [Row(read_json(row, "row")) for row in rows]
     if options.svg is not None:
+        check_svg(options.svg)
         write_text(options.svg, learning_curve([row.data for row in found]))
     return found
+
+
+def check_svg(path: Path) -> None:
+    """Check that the picture may be written there."""
+    check_result_file(path, "--svg", text_with("band: worst to best taste"))
 
 
 def together(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -76,6 +76,29 @@ def test_a_database_that_computes_is_refused_and_stays(
         peek(out / STORE_NAME, "SELECT entry FROM pairs")
 
 
+@pytest.mark.parametrize(
+    ("script", "cure"),
+    [
+        ("CREATE VIEW mine AS SELECT pair_id FROM pairs", "DROP VIEW mine"),
+        ("CREATE TRIGGER mine AFTER INSERT ON events BEGIN DELETE FROM events; END", "DROP TRIGGER mine"),
+    ],
+    ids=["view", "trigger"],
+)
+def test_a_view_or_trigger_of_a_person_is_named_with_a_remedy_that_keeps_the_answers(
+    script: str, cure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    before = worked(capsys, "stats", out)
+    with closing(sqlite3.connect(out / STORE_NAME)) as database:
+        database.executescript(script)
+    said = refused(capsys, "stats", out)
+    kind = script.split()[1].lower()
+    assert f"delete the {kind} 'mine'" in said and "rename" not in said
+    with closing(sqlite3.connect(out / STORE_NAME)) as database:
+        database.executescript(cure)
+    assert worked(capsys, "stats", out) == before
+
+
 # -- temporary files of others -------------------------------------------------------------------------------
 
 

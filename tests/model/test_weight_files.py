@@ -95,6 +95,21 @@ def test_damaged_files(tmp_path: Path, suffix: str) -> None:
         open_weights(path, "base_model_name")
 
 
+def test_an_empty_note_about_a_format_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    weight = torch.eye(4)
+    save_file({"layer.weight": weight, "layer.comfy_quant": torch.zeros(0, dtype=torch.uint8)}, path)
+    file = open_weights(path, "transformer.model_name")
+    assert file.shapes.keys() == {"layer.weight"} and torch.equal(file.tensor("layer.weight"), weight)
+
+
+def test_a_long_note_about_a_format_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"layer.comfy_quant": torch.full((2**20,), ord(" "), dtype=torch.uint8)}, path)
+    with pytest.raises(UserError, match="layer.comfy_quant.* is longer than"):
+        open_weights(path, "transformer.model_name")
+
+
 def test_eight_bits_with_a_scale(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))

@@ -185,3 +185,34 @@ def test_the_second_start_opens_no_tiff(tmp_path: Path, monkeypatch: pytest.Monk
         assert [FileIndex(file).content(path) for path in paths] == before
     Image.fromarray(np.full((16, 16), 4_000, np.uint16)).save(deep, "TIFF")
     assert FileIndex(file).content(paths[0]) == FileIndex().content(paths[0]) == FileIndex().digest(paths[0])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE editions SET edition = NULL",
+        "UPDATE facts SET checked_ns = NULL",
+        "UPDATE facts SET width = 'wide'",
+        "UPDATE facts SET digest = x'00'",
+    ],
+)
+def test_a_value_of_another_type_is_damage_and_the_index_is_made_again(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, file = tmp_path / "a.tif", tmp_path / "files.sqlite"
+    Image.fromarray(np.full((16, 16), 40_000, np.int32)).save(path, "TIFF")
+    old(path)
+
+    def facts() -> tuple[object, ...]:
+        index = FileIndex(file)
+        made = *ask(index, path), index.content(str(path))
+        index.flush()
+        return made
+
+    before = facts()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(damage)
+    assert facts() == before
+    assert "is damaged" in caplog.text
+    caplog.clear()
+    assert facts() == before and not caplog.text

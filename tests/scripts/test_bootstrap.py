@@ -224,6 +224,38 @@ def test_half_an_environment_is_made_again(root):
     assert "--clear" in runner.commands[1]
 
 
+@pytest.mark.parametrize("kind", ["link to a folder", "link to nothing", "folder", "file"])
+def test_what_is_not_an_environment_is_left_as_it_is(root, kind):
+    mine = root / "mine"
+    if kind != "link to nothing":
+        mine.mkdir()
+        (mine / "photo.png").write_bytes(b"mine")
+    if kind.startswith("link"):
+        (root / ".venv").symlink_to(mine)
+    elif kind == "folder":
+        mine.rename(root / ".venv")
+    else:
+        (mine / "photo.png").rename(root / ".venv")
+    before = {path.relative_to(root): path.is_file() and path.read_bytes() for path in root.rglob("*")}
+    runner = Runner()
+    with pytest.raises(SetupError, match="move it away"):
+        bootstrap.bootstrap(root, False, runner)
+    assert runner.kinds() == []
+    after = {path.relative_to(root): path.is_file() and path.read_bytes() for path in root.rglob("*")}
+    after.pop(Path(".venv.lock"))
+    assert after == before
+
+
+def test_a_link_to_a_working_environment_is_used(root, tmp_path):
+    python = venv_python(tmp_path / "shared")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (root / ".venv").symlink_to(tmp_path / "shared")
+    runner = Runner()
+    bootstrap.bootstrap(root, False, runner)
+    assert runner.kinds() == ["probe", "pip"]
+
+
 def test_an_environment_that_cannot_be_made_is_one_clear_error(root):
     runner = Runner(venv=1)
     with pytest.raises(SetupError, match="could not make"):

@@ -57,6 +57,7 @@ class FactsFile:
                 known = "SELECT 1 FROM sqlite_master WHERE name = ?"
                 # a file of an earlier version has another table with fewer facts
                 if connection.execute(known, (self._table,)).fetchone():
+                    self._check_types(connection)
                     found = f"SELECT {self._names} FROM {self._table}{where}"
                     for row in connection.execute(found, values):
                         keep(row)
@@ -64,6 +65,14 @@ class FactsFile:
             self._set_aside(error)
             return False
         return True
+
+    def _check_types(self, connection: sqlite3.Connection) -> None:
+        """Raise ``TypeError`` if a value has another type than its column: SQLite stores any value in any column."""
+        wrong = " OR ".join(
+            f"typeof({name}) != '{kind.lower()}'" for name, _, kind in (one.partition(" ") for one in self._columns)
+        )
+        if connection.execute(f"SELECT 1 FROM {self._table} WHERE {wrong} LIMIT 1").fetchone():
+            raise TypeError("a value in it has a wrong type")
 
     def _set_aside(self, reason: object) -> None:
         """Start again with an empty file."""

@@ -8,11 +8,25 @@ from contextlib import contextmanager
 from typing import Any
 
 _ANYTHING_ELSE = """
-SELECT one.name FROM sqlite_master AS one
+SELECT one.name, one.type FROM sqlite_master AS one
 WHERE one.sql NOT LIKE 'CREATE TABLE %' AND one.sql NOT LIKE 'CREATE INDEX %'
 AND one.sql NOT LIKE 'CREATE UNIQUE INDEX %'
 OR EXISTS (SELECT 1 FROM pragma_table_xinfo(one.name) WHERE hidden != 0) LIMIT 1
 """
+
+
+class NotPlainError(sqlite3.DatabaseError):
+    """A database holds something that computes. ``hint`` says what to do about it, and keeps all data."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        shown = ascii(name)[:60]
+        super().__init__(f"it holds more than tables of data: {shown}")
+        # a virtual or computed table may hold data of the program
+        self.hint = (
+            f"in a program that edits SQLite databases, delete the {kind} {shown}: no data is in it"
+            if kind in ("view", "trigger")
+            else ""
+        )
 
 
 class Database(sqlite3.Connection):
@@ -27,11 +41,12 @@ class Database(sqlite3.Connection):
         delete what is saved, and a computed column can fill the memory.
 
         Raises:
-            sqlite3.DatabaseError: it holds something other than tables and indices, or it is damaged.
+            NotPlainError: it holds something other than tables and indices.
+            sqlite3.DatabaseError: it is damaged.
         """
         found = self.execute(_ANYTHING_ELSE).fetchone()
         if found:
-            raise sqlite3.DatabaseError(f"it holds more than tables of data: {ascii(found[0])[:60]}")
+            raise NotPlainError(*map(str, found))
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         """As in ``sqlite3.Connection``.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from modules.util.errors import UserError, refused_as
-from modules.util.files.Database import Database
+from modules.util.files.Database import Database, NotPlainError
 from modules.util.files.locking import try_lock
 from modules.util.files.OpenFolder import announced
 from modules.util.jsonio import parse_json
@@ -117,6 +117,8 @@ class EventLog:
         return db
 
     def _hint_for(self, error: sqlite3.DatabaseError) -> str:
+        if isinstance(error, NotPlainError) and error.hint:
+            return error.hint
         of_disk = getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_DISK
         return disk_hint(self.output_dir) if of_disk else self._if_damaged()
 
@@ -323,7 +325,8 @@ def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
             db.check_plain()
             return db.execute(query).fetchall()
     except sqlite3.DatabaseError as error:
-        raise UserError(f"{path} cannot be read: {error}", hint="is it damaged?") from error
+        hint = getattr(error, "hint", "") or "is it damaged?"
+        raise UserError(f"{path} cannot be read: {error}", hint=hint) from error
 
 
 def _take_lock(path: Path) -> IO[bytes]:

@@ -1,0 +1,75 @@
+"""Files of results that a person names on a command line. One that holds anything else is never replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.util.errors import DataError, UserError
+from modules.util.files.OpenFolder import read_plain
+from modules.util.jsonio import parse_json, read_json
+from modules.util.owned_files import Owned, shown
+
+Check = Callable[[Path], bool]
+"""Returns whether an existing file holds results of a kind. May raise ``UserError`` or ``OSError`` instead."""
+
+_HEAD = 1 << 20
+
+
+def check_result_file(path: Path, option: str, is_result: Check) -> None:
+    """Check that results may be written to a file. Call it before the work, and again before writing.
+
+    Args:
+        option: the option that names the file, for the error.
+        is_result: whether an existing file holds results of the same command.
+
+    Raises:
+        UserError: it is a folder or a device, it holds something else, or its folder cannot be written.
+    """
+    if not path.name:
+        raise DataError("the name of a file is empty", option, "give a file name")
+    Owned(path.parent, local=True).check_writable(path.name)
+    folder = next(one for one in path.absolute().parents if os.path.lexists(one))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why = "cannot be written" if folder.is_dir() else "is not a folder"
+        raise DataError(f"{shown(folder)} {why}", option, "choose a file in another folder")
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    try:
+        fits = path.is_file() and is_result(path)
+    except (UserError, OSError):
+        fits = False
+    if not fits:
+        raise DataError(
+            f"{shown(path)} already exists and does not hold results of this command: it is left as it is",
+            option,
+            "choose another name, or move the existing file away",
+        )
+
+
+def json_with(*names: str) -> Check:
+    """Return a check for a JSON object with these names, or a list of such objects."""
+
+    def check(path: Path) -> bool:
+        found = read_json(path)
+        rows = found if isinstance(found, list) else [found]
+        return all(isinstance(row, dict) and set(names) <= row.keys() for row in rows)
+
+    return check
+
+
+def rows_with(*names: str) -> Check:
+    """Return a check for a JSON list with one object on each line, of which the first has these names."""
+
+    def check(path: Path) -> bool:
+        first, _, rest = read_plain(path, _HEAD).partition(b"\n")
+        row = rest.partition(b"\n")[0].removesuffix(b",")
+        return first == b"[]" or (first == b"[" and set(names) <= set(parse_json(row, "first row")))
+
+    return check
+
+
+def text_with(mark: str) -> Check:
+    """Return a check for a text file with a mark near its beginning."""
+    return lambda path: mark.encode() in read_plain(path, _HEAD)
