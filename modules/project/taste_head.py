@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class TasteHead:
         accuracy: share of those that it gets right; ``None`` if there are none.
         no_fit: why it cannot recognise images that match their prompt badly, and so cannot guard against
             them; empty if it can.
+        interval: 95 % interval of the accuracy for other prompts; ``None`` if it was not measured.
     """
 
     weights: Path
@@ -40,11 +41,12 @@ class TasteHead:
     measured_on: int
     accuracy: float | None
     no_fit: str
+    interval: tuple[float, float] | None = None
 
     @property
     def guesses(self) -> tuple[float, float] | None:
         """The interval of the accuracy, if the head may be no better than guessing; else ``None``."""
-        found = _interval(self.accuracy, self.measured_on)
+        found = _interval(self.to_dict())
         return found if found is not None and may_guess(found) else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,6 +56,7 @@ class TasteHead:
             "measured_on": self.measured_on,
             "accuracy": self.accuracy,
             "knows_fit": not self.no_fit,
+            **({} if self.interval is None else {"interval": list(self.interval)}),
         }
 
 
@@ -83,13 +86,13 @@ def is_under_way(one: Round) -> bool:
 
 
 def measured(one: Round) -> dict[str, Any]:
-    """Figures on how well the taste was learned in a round, with the interval of the arena; empty if it was not
-    learned.
+    """Figures on how well the taste was learned in a round, with the ``interval`` of the accuracy; empty if it was
+    not learned.
     """
     told = one.taste
     if not told:
         return {}
-    found = _interval(told.get("accuracy"), int(told.get("measured_on") or 0))
+    found = _interval(told)
     return {**told, "interval": None if found is None else list(found)}
 
 
@@ -98,10 +101,14 @@ def may_guess(found: Sequence[float]) -> bool:
     return found[0] <= GUESSING
 
 
-def _interval(accuracy: float | None, count: int) -> tuple[float, float] | None:
-    if accuracy is None:
+def _interval(told: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The interval in a record; if an older version wrote it without one, that of independent comparisons."""
+    if told.get("accuracy") is None:
         return None
-    right = round(accuracy * count)
+    if (known := told.get("interval")) is not None:
+        return float(known[0]), float(known[1])
+    count = int(told.get("measured_on") or 0)
+    right = round(told["accuracy"] * count)
     return interval(right, count - right)
 
 
@@ -146,13 +153,14 @@ def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = 
 
     process = LineProcess(command, json.dumps(untrained).encode(), "learning the taste", heard)
     said = result_of(process)
-    accuracy = said.get("held_out_accuracy")
+    accuracy, between = said.get("held_out_accuracy"), said.get("held_out_interval")
     head = TasteHead(
         weights,
         int(said.get("train_pairs", 0)),
         int(said.get("held_out_pairs", 0)),
         None if accuracy is None else float(accuracy),
         str(said.get("no_fit", "")),
+        None if between is None else (float(between[0]), float(between[1])),
     )
     one.write_taste(head.to_dict(), newer)
     return head

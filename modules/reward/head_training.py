@@ -110,11 +110,16 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
 
 @dataclass(frozen=True)
 class _Share:
-    """Weighted share of correct comparisons: whether each is right, its weight and its group."""
+    """Weighted share of correct comparisons: whether each is right, its weight and its group.
+
+    Args:
+        heads: number of heads that judged them, each a part.
+    """
 
     right_P: Tensor
     weight_P: Tensor
     groups: Sequence[str]
+    heads: int = 1
 
     @property
     def count(self) -> float:
@@ -126,7 +131,8 @@ class _Share:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        return share_interval(self.right_P.tolist(), self.groups, self.weight_P.tolist())
+        parts = self.heads if self.heads > 1 else None
+        return share_interval(self.right_P.tolist(), self.groups, self.weight_P.tolist(), parts)
 
 
 def _report(weight_T: Tensor, trained: _Share, measured: _Share, strength: float | None) -> HeadReport:
@@ -195,6 +201,7 @@ def train_taste(
         torch.cat([nothing, *(one.right_P for one in found)]),
         torch.cat([nothing, *(one.weight_P for one in found)]),
         [group for one in found for group in one.groups],
+        sum(1 for one in found if one.groups),
     )
     return head, _report(weight_P[train], right(head, train), measured, None)
 

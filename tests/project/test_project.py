@@ -510,6 +510,14 @@ class TestALearnedTaste:
         (command,) = asked
         assert command[command.index("--pairs") + 1] == str(picked / "round-1" / "pairs")
 
+    def test_the_interval_of_the_accuracy_is_that_of_the_bar_below_the_grid(self, picked, capsys, asked):
+        """32 comparisons from 4 clicks are not 32 independent answers."""
+        self.learner.also = {"held_out_accuracy": 0.75, "held_out_pairs": 32, "held_out_interval": [0.41, 0.93]}
+        assert told(capsys, "learn", picked)["interval"] == [0.41, 0.93]
+        assert "41" in learned(taste_head.measured(Project(picked).round))
+        assert taste.main(["train", str(picked), "--method", "taste"]) == 0
+        assert "no better than guessing" in "".join(capsys.readouterr())
+
     @pytest.mark.parametrize(("right", "of", "warned"), [(0.55, 20, True), (0.9, 40, False)])
     def test_a_taste_that_may_be_a_guess_is_told(self, picked, capsys, asked, right, of, warned):
         """20 comparisons cannot tell 55 % from guessing; 40 can tell 90 %."""

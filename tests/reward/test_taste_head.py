@@ -192,6 +192,19 @@ def test_accuracy_is_measured_on_answers_a_head_has_not_seen():
         )
 
 
+def test_the_interval_allows_for_five_heads_that_learned_from_the_same_answers():
+    stream = torch.Generator().manual_seed(3)
+    worse_PD = torch.randn(40, 2, generator=stream, dtype=torch.float64)
+    rows = torch.cat([worse_PD + torch.tensor([5.0, 0.0]), worse_PD])
+    names = [f"prompt {number}" for number in range(40)]
+    data = Comparisons(rows, torch.arange(40), torch.arange(40, 80), names)
+    _, report = train_taste(data, {"all": 2}, HeadOptions(), names * 2)
+    assert report.held_out_accuracy == 1.0
+    count = 40 * (1.95996 / 2.77645) ** 2
+    low, high = report.held_out_interval
+    assert (low, high) == (pytest.approx(count / (count + 1.95996**2), abs=1e-4), 1.0)
+
+
 def test_comparisons_that_share_one_answer_count_as_one():
     rows, groups = places(120, 1)
     given = answered(rows, groups, 16, 2, rows[:, 20])

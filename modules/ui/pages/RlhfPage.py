@@ -105,7 +105,8 @@ class RlhfPage(FormPage):
         self.form.show_card(words.PAIRS_CARD, not online)
         (self.online.kind if online else self.kind).configure(text=describe_training(config))
         shown = config.rlhf_enabled
-        self.paper.configure(text=_usual(config) if config.trains_pairs else "")
+        beta = self.ui.state.is_visible("rlhf_dpo_beta")
+        self.paper.configure(text=_usual(config, beta) if config.trains_pairs else "")
         note = words.MEMORY[config.rlhf_dpo_execution_mode]
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.POLICY_CONCURRENT and (
             not config.rlhf_mode.spec.needs_reference(config)
@@ -191,11 +192,17 @@ def describe_online(config: TrainConfig) -> str:
     )
 
 
-def _usual(config: TrainConfig) -> str:
-    """The beta in the units of the paper, and suggested initial DPO values for the chosen family."""
+def _usual(config: TrainConfig, with_beta: bool) -> str:
+    """The beta in the units of the paper, and suggested initial DPO values for the chosen family.
+
+    Args:
+        with_beta: whether beta has an effect.
+    """
     if not config.rlhf_mode.spec.needs_reference(config):
         return words.USUAL_WITHOUT_REFERENCE.format(objective=config.rlhf_dpo_objective.value)
     spec = config.model_type.spec
     values = STARTING_VALUES[spec.prediction]
+    if not with_beta:
+        return words.USUAL_WITHOUT_BETA.format(label=spec.label, mix=values.supervised_mix, rate=values.rate)
     usual = words.USUAL.format(label=spec.label, beta=values.beta, mix=values.supervised_mix, rate=values.rate)
     return f"{words.PAPER_BETA.format(beta=config.rlhf_dpo_beta * PAPER_FACTOR)}\n{usual}"

@@ -24,6 +24,7 @@ READY = "Ready to train on the pairs of {folder}. Press Start. Ctrl+Z restores t
 # what follows from the settings
 PAPER_BETA = "On the scale of the Diffusion-DPO paper: beta {beta:g}"
 USUAL = "Usual for {label}: beta {beta:g}, supervised mix {mix:g}, learning rate {rate:g} (LoRA)"
+USUAL_WITHOUT_BETA = "Usual for {label}: supervised mix {mix:g}, learning rate {rate:g} (LoRA)"
 USUAL_WITHOUT_REFERENCE = "Usual for {objective}: beta 10 to 50"
 MEMORY = {
     DPOExecutionMode.AUTO: "The fastest mode that fits into the free memory of the GPU. The log names it.",

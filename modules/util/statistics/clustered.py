@@ -80,7 +80,10 @@ def mean_interval(values: Sequence[float], groups: Sequence[Hashable]) -> tuple[
 
 
 def share_interval(
-    right: Sequence[float], groups: Sequence[Hashable], weights: Sequence[float] | None = None
+    right: Sequence[float],
+    groups: Sequence[Hashable],
+    weights: Sequence[float] | None = None,
+    parts: int | None = None,
 ) -> tuple[float, float] | None:
     """The interval of a share over all groups like these; ``None`` without values.
 
@@ -91,6 +94,9 @@ def share_interval(
         right: whether each is right, 0, 1 or 0.5.
         groups: group (prompt) of each.
         weights: above 0, how much each counts for; ``None`` if each counts as one.
+        parts: in how many parts they were judged, each by something fitted to the other parts (cross-validation). The
+            groups of a part then depend on one another too, so Student's distribution has one degree of freedom less
+            than there are parts. ``None`` if all were judged by the same.
     """
     if not right:
         return None
@@ -101,7 +107,8 @@ def share_interval(
     share, variance = _mean(sums)
     independent = share * (1 - share) / count
     number = count * min(1.0, independent / variance) if variance > 0 else count
-    number *= (NORMAL_95 / student_95(len(sums) - 1)) ** 2
+    freedom = min(len(sums), parts or len(sums)) - 1
+    number *= (NORMAL_95 / student_95(max(1, freedom))) ** 2
     return wilson(share * number, number)
 
 
@@ -112,4 +119,5 @@ def wilson(right: float, count: float) -> tuple[float, float] | None:
     z2, share = NORMAL_95**2, right / count
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # rounding must not leave the share itself outside
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -247,6 +247,8 @@ def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> Non
     assert "One image at a time" in str(page.memory.cget("text"))
     hands.window.state_.set_value("lora_model_name", "models/mine.safetensors")
     assert "mine.safetensors" in str(page.kind.cget("text"))
+    hands.window.state_.set_value("rlhf_dpo_objective", "IPO")
+    assert not page.form.rows["rlhf_dpo_beta"].shown and "beta" not in str(page.paper.cget("text"))
     hands.window.state_.set_value("rlhf_dpo_objective", "MAPO")
     told = str(page.kind.cget("text"))
     assert "mine.safetensors" in told and "no reference" in told and "frozen" not in told

@@ -131,6 +131,7 @@ def test_visibility_follows_values() -> None:
     assert not state.is_visible("rlhf_dpo_ipo_tau")
     state.set_value("rlhf_dpo_objective", "IPO")
     assert state.is_visible("rlhf_dpo_ipo_tau")
+    assert not state.is_visible("rlhf_dpo_beta"), "IPO does not use beta"
     assert not state.is_visible("rlhf_dpo_ref_mode")
 
 

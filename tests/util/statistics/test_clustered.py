@@ -50,6 +50,39 @@ def test_the_share_on_other_prompts_is_covered(prompts, share):
     assert covered >= 0.92 * SESSIONS
 
 
+def _best_and_worst(rng, prompts, taste, differing):
+    """Differences (prompts, 7, features) of five images each: the best minus all others, all others minus the worst."""
+    images = rng.normal(size=(prompts, 5, len(taste)))
+    liked = np.einsum("pif,pf->pi", images, taste + differing * rng.normal(size=(prompts, len(taste))))
+    ranked = np.take_along_axis(images, np.argsort(liked)[:, :, None], axis=1)
+    return np.concatenate([ranked[:, 4:] - ranked[:, :4], ranked[:, 1:4] - ranked[:, :1]], axis=1)
+
+
+def _fitted(differences):
+    rows = differences.reshape(-1, differences.shape[-1])
+    return np.linalg.solve(rows.T @ rows + 4.0 * np.eye(rows.shape[1]), rows.sum(0))
+
+
+@pytest.mark.parametrize("prompts", [5, 10, 20])
+def test_the_accuracy_of_cross_validation_is_covered(prompts):
+    """What is measured with heads of four fifths each is said about the head that learns from everything."""
+    rng = np.random.default_rng(prompts)
+    covered = 0
+    for _ in range(SESSIONS):
+        taste, differing = np.eye(8)[0], rng.choice([0.0, 0.3, 0.6, 1.0])
+        seen = _best_and_worst(rng, prompts, taste, differing)
+        part_of = rng.integers(0, 5, prompts)
+        parts = [np.flatnonzero(part_of == part) for part in np.unique(part_of)]
+        right = np.zeros(seen.shape[:2])
+        for part in parts:
+            right[part] = seen[part] @ _fitted(np.delete(seen, part, axis=0)) > 0
+        new = _best_and_worst(rng, 200, taste, differing)
+        groups = np.repeat(np.arange(prompts), 7).tolist()
+        low, high = share_interval(right.ravel().tolist(), groups, parts=len(parts))
+        covered += low <= (new @ _fitted(seen) > 0).mean() <= high
+    assert covered >= 0.92 * SESSIONS
+
+
 @pytest.mark.parametrize("prompts", [2, 4, 12])
 def test_the_mean_on_other_prompts_is_covered(prompts):
     rng = np.random.default_rng(7 + prompts)

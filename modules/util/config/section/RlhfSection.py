@@ -82,7 +82,7 @@ class RlhfSection(BaseConfig):
         5000.0,
         ge=0,
         le=1e9,
-        visible=_DPO,
+        visible=f"{_DPO},!rlhf_dpo_objective=IPO",
         free=False,
         first=True,
         title="Beta",
@@ -125,8 +125,8 @@ class RlhfSection(BaseConfig):
         title="IPO tau",
         group="Loss",
         tip=(
-            "IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference. Beta has no "
-            "effect with IPO."
+            "IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference. It takes the place of "
+            "beta, which has no effect with IPO."
         ),
     )
     rlhf_dpo_mapo_weight: Float = setting(
