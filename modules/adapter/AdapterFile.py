@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,7 @@ class AdapterFile:
         notes: what was ignored in the file, one sentence each.
         embeddings: placeholder -> vectors (tokens, E) by the text encoders' names in files.
         decompose_outputs: whether its magnitudes (DoRA) are those of outputs, or else of inputs.
+        settings: peft's settings next to it, if its alpha was read from them.
     """
 
     source: str
@@ -31,6 +33,7 @@ class AdapterFile:
     notes: tuple[str, ...] = ()
     embeddings: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     decompose_outputs: bool = True
+    settings: Path | None = None
 
     def left_out(self) -> tuple[str, ...]:
         """A sentence about its embeddings, for users of its layers alone."""

@@ -32,7 +32,7 @@ class TrainingAdapter:
     Args:
         file: the LoRA, matched to the model.
         strength: s without the LoRA's own scaling.
-        digest: SHA-256 of the file.
+        digest: SHA-256 of the file, and of settings next to it that were read.
     """
 
     file: AdapterFile
@@ -53,8 +53,11 @@ class TrainingAdapter:
             error.field = FIELD
             raise
         with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return cls(file, strength, digest)
+            digest = hashlib.file_digest(stream, "sha256")
+        # settings that decide the strength are part of the adapter
+        if file.settings is not None:
+            digest.update(file.settings.read_bytes())
+        return cls(file, strength, digest.hexdigest())
 
     @torch.no_grad()
     def add_to(self, model: Model) -> None:

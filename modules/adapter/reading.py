@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, s
 from modules.adapter.magnitudes import of_inputs
 from modules.adapter.names import Place, Spelled, spellings, split_key
 from modules.model.Model import Model
-from modules.util.errors import DataError, UnsupportedError, list_offenders
+from modules.util.errors import DataError, UnsupportedError, UserError, list_offenders
 from modules.util.jsonio import parse_json
+from modules.util.tensors import peft_config
+from modules.util.tensors.peft_config import PeftConfig
 
 UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
 """Tensors of other programs on layers that may or may not be adapted here."""
@@ -72,7 +74,11 @@ def read_adapter(path: str | Path, model: Model) -> AdapterFile:
 def match_adapter(
     tensors: Mapping[str, torch.Tensor], metadata: dict[str, str], model: Model, source: str
 ) -> AdapterFile:
-    """Match the tensors of an adapter file to the layers of a model; see ``read_adapter``."""
+    """Match the tensors of an adapter file to the layers of a model; see ``read_adapter``.
+
+    Args:
+        source: path of the file. If peft wrote it, the settings next to it are read for its alpha.
+    """
     notes = check_digests(source, tensors, metadata)
     known = spellings(model)
     found: dict[str, dict[str, torch.Tensor]] = {}
@@ -93,11 +99,12 @@ def match_adapter(
         raise DataError(f"{source} holds no adapter", field=FIELD)
     kind = _kind(source, found, known)
     along_outputs = _along_outputs(source, found)
+    settings, told = _peft_settings(source, kind, tensors, metadata)
     for name, values in found.items():
         _check_values(source, kind, name, values)
     layers: dict[Place, LayerAdapter] = {}
     for name, values in found.items():
-        alpha = _alpha(source, kind, known[name].places[0], values, metadata)
+        alpha = _alpha(source, kind, known[name].places[0], values, metadata, settings, name)
         layer = LayerAdapter(values, alpha, _rank(kind, values))
         for place, piece in _placed(source, kind, name, known[name], layer, model):
             if place in layers:
@@ -112,9 +119,10 @@ def match_adapter(
         kind,
         {place: layers[place] for place in order if place in layers},
         metadata,
-        (*notes, *left_out),
+        (*notes, *told, *left_out),
         embeddings,
         along_outputs,
+        None if settings is None else settings.path,
     )
 
 
@@ -332,11 +340,38 @@ def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: 
     return kinds[next(iter(kinds))]
 
 
+def _peft_settings(
+    source: str, kind: str, keys: Collection[str], metadata: Mapping[str, str]
+) -> tuple[PeftConfig | None, tuple[str, ...]]:
+    """The settings next to a file of peft that does not hold its alpha, and a sentence about them."""
+    tells = DIFFUSERS_METADATA in metadata or any(key.endswith(".alpha") for key in keys)
+    if tells or not peft_config.of_peft(source, keys):
+        return None, ()
+    path = peft_config.config_next_to(source)
+    try:
+        settings = None if path is None else peft_config.read_peft_config(path, kind)
+    except UserError as error:
+        error.field = FIELD
+        raise
+    if settings is not None:
+        return settings, (settings.note,)
+    return None, (f"{source}: there is no {peft_config.NAME} next to it, so its alpha is taken to be its rank",)
+
+
 def _alpha(
-    source: str, kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]
+    source: str,
+    kind: str,
+    place: Place,
+    tensors: dict[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    settings: PeftConfig | None,
+    name: str,
 ) -> float:
-    """Remove a layer's alpha from its tensors and return it: that of the file, of diffusers' metadata, or the
-    rank.
+    """Remove a layer's alpha from its tensors and return it: that of the file, of diffusers' metadata, of peft's
+    settings, or the rank.
+
+    Args:
+        name: the layer as it is named in the file.
 
     Raises:
         DataError: the value in the metadata is not a number.
@@ -366,7 +401,7 @@ def _alpha(
                 )
             alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
-    return float(rank)
+    return float(rank) if settings is None else settings.alpha_of(name, rank)
 
 
 def _by_ending(pattern: Mapping[str, Any], path: str, usual: Any) -> Any:

@@ -26,11 +26,12 @@ from modules.util.files.locking import try_lock
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import TEMPORARY, Owned, shown
 from modules.util.prompts_file import ENDING, PromptRow
+from modules.util.tensors.peft_config import NAME as PEFT_CONFIG
+from modules.util.tensors.peft_config import START, config_next_to
 
 PROMPTS = "prompts.txt"
 EDITS = f"prompts{ENDING}"
 """The prompts of a project of edits, with what they edit."""
-START = "start.safetensors"
 ARENA = "arena"
 LOCK = ".project.lock"
 LARGEST_STRENGTH = 10.0
@@ -319,7 +320,7 @@ class Project:
         """
         if adapter.file is None or adapter.file.is_relative_to(self.folder):
             return adapter
-        _copy(self.owned, adapter.file, f"{one.name}/{START}")
+        _copy(self.owned, adapter.file, f"{one.name}/")
         return replace(adapter, file=one.folder / START)
 
     def stored_name(self, path: Path | None) -> str:
@@ -383,15 +384,27 @@ def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | Non
     with owned.write(EDITS if made.edits else PROMPTS) as temporary:
         temporary.write_bytes(data)
     if adapter is not None:
-        _copy(owned, adapter, START)
+        _copy(owned, adapter, "")
         made.model.adapter = START
     _save(owned, made)
 
 
-def _copy(owned: Owned, source: Path, name: str) -> None:
-    """Copy a file into the project. A second name of the same file would change with it when it is written again."""
+def _copy(owned: Owned, source: Path, folder: str) -> None:
+    """Copy an adapter into the project, with peft's settings next to it. A second name of the same file would change
+    with it when it is written again.
+
+    Args:
+        folder: the folder in the project, with a slash at its end.
+    """
+    settings, beside = config_next_to(source), f"{folder}{PEFT_CONFIG}"
     with refused_as(f"{shown(source)} cannot be copied", "--adapter", kind=DataError):
-        owned.copy(source, name)
+        if settings is not None:
+            owned.copy(settings, beside)
+        elif (owned.root / beside).exists():
+            # those of an adapter that was copied here before must not count for this one
+            with owned.write(beside) as temporary:
+                temporary.write_text("{}", encoding="utf-8")
+        owned.copy(source, f"{folder}{START}")
 
 
 def _save(owned: Owned, file: ProjectFile) -> None:

@@ -21,6 +21,7 @@ from modules.util.files.user_path import user_path
 from modules.util.owned_files import shown
 from modules.util.pairs.source_files import further_sources
 from modules.util.prompts_file import read_prompt_rows
+from modules.util.tensors.peft_config import config_next_to
 
 PATHS = ("file", "folder", "model", "save_file")
 """Widgets of settings that name files."""
@@ -31,6 +32,8 @@ OPTIONAL = ("tag_dropout_special_tags",)
 """Settings that name a file or contain what it would list."""
 ON_HUB = ("training_adapter.model_name",)
 """Settings that name a file, which may be on the hub: the other computer downloads it."""
+ADAPTERS = ("lora_model_name", "training_adapter.model_name")
+"""Settings whose file may have peft's settings next to it, which hold its alpha."""
 PROMPTS = "rlhf_prompts_file"
 """The setting whose file may name images next to it."""
 SOURCE = "source_path"
@@ -221,6 +224,9 @@ def _take(
             files.update((f"{number}/{name}", path) for name, path in _edited(source, place.path))
         elif place.name == SOURCE:
             files.update((f"{number}/{path.name}", path) for path in further_sources(source))
+        elif place.path in ADAPTERS:
+            if (settings := config_next_to(source)) is not None:
+                files[f"{number}/{settings.name}"] = settings
         elif place.widget == "model":
             # a model's file is read with its configs and tokenizers, which are in folders next to it
             for folder in (f"{source.name}.config", *tokenizers):

@@ -164,7 +164,9 @@ class GenericTrainer:
             return FINISHED
         if self.processes.world_size > 1:
             self.processes.check_same_data(self.parts.loader.data_digest())
-        for note in self.parts.handle.notes if self.parts.handle is not None else ():
+        training_adapter = self.parts.model.training_adapter
+        notes = training_adapter.file.notes if training_adapter is not None else ()
+        for note in (*notes, *(self.parts.handle.notes if self.parts.handle is not None else ())):
             self.callback.warning(note)
         if backup is not None:
             restore(self.parts, backup, self._counters, self.config.base_model_name, self.processes.first)

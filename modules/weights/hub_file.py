@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import UserError
 from modules.util.files.hub_names import file_on_hub
 from modules.util.files.user_path import user_path
+from modules.util.tensors.peft_config import NAME, WEIGHTS
 
 ENDING = ".safetensors"
 
@@ -68,6 +70,10 @@ def find_file(name: str, field: str) -> Path:
                     else "use another repository",
                 )
             file = names[0]
+        settings = PurePosixPath(file).with_name(NAME)
+        if PurePosixPath(file).name == WEIGHTS:
+            with suppress(EntryNotFoundError):
+                hf_hub_download(repository, str(settings), token=SecretsConfig.hub_token())
         return Path(hf_hub_download(repository, file, token=SecretsConfig.hub_token()))
     except (LocalEntryNotFoundError, EntryNotFoundError, HfHubHTTPError, OSError) as error:
         if (there := local_file(name)) is not None:

@@ -63,3 +63,17 @@ def test_the_next_round_is_picked_as_the_last_one(project):
     plan.write_text("{}")
     assert project.round.number == 2
     assert settings_of(project) == SessionSettings(CurationMode("TRIAGE"), 3, 0.8)
+
+
+def test_the_settings_that_peft_wrote_next_to_an_adapter_are_copied_with_it(project, tmp_path):
+    project, folder = Project(project), tmp_path / "peft"
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(b"x")
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 4}')
+    (tmp_path / "plain.safetensors").write_bytes(b"y")
+    given = Adapter("given", folder / "adapter_model.safetensors")
+    kept = project.kept_for(project.round, given).file
+    assert (kept.read_bytes(), (kept.parent / "adapter_config.json").read_text()) == (b"x", '{"lora_alpha": 4}')
+    # those of an earlier adapter do not count for a later one
+    assert project.kept_for(project.round, Adapter("plain", tmp_path / "plain.safetensors")).file == kept
+    assert (kept.read_bytes(), (kept.parent / "adapter_config.json").read_text()) == (b"y", "{}")

@@ -50,3 +50,15 @@ def test_configs_and_tokenizers_next_to_a_model_file_are_packed_with_it(tmp_path
     assert {str(Path(name).relative_to(folder)) for name in made.files if name.startswith(f"{folder}/")} == {
         model.name, "model.safetensors.config/scheduler/scheduler_config.json", "tokenizer/vocab.json",
     }  # fmt: skip
+
+
+def test_the_settings_that_peft_wrote_next_to_an_adapter_are_packed_with_it(tmp_path, remote):
+    adapter = tmp_path / "peft" / "adapter_model.safetensors"
+    adapter.parent.mkdir()
+    for name in (adapter.name, "adapter_config.json", "README.md"):
+        (adapter.parent / name).write_text("{}")
+    made = pack(load_config(write_light(tmp_path, remote, lora_model_name=str(adapter))), "/far", "run-1", {})
+    folder = Path(made.config.lora_model_name).relative_to("/far/inputs/run-1").parent
+    assert {Path(name).name for name in made.files if name.startswith(f"{folder}/")} == {
+        adapter.name, "adapter_config.json",
+    }  # fmt: skip
