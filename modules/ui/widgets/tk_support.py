@@ -309,7 +309,7 @@ class ErrorDialog(tk.Toplevel):
     def _raise(self) -> None:
         self.lift()
         if grabbing(self) is not None and self.winfo_viewable():  # the grab would keep all input from the dialog
-            _grab(self)
+            keep_input(self)
         (self.close_button.focus_force if self._had_focus else self.close_button.focus_set)()
 
     def copy(self) -> None:
@@ -403,10 +403,10 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     window.bindtags((_OPENING, *tags))
     window.deiconify()
     with contextlib.suppress(tk.TclError):  # while a mouse button is down, only a visible window can keep all input
-        _grab(window)
+        keep_input(window)
     focus()
     window.wait_visibility()
-    _grab(window)
+    keep_input(window)
     focus()
     window.bindtags(tags)
 
@@ -417,7 +417,7 @@ _BELOW: WeakKeyDictionary[tk.Misc, list[tk.Misc]] = WeakKeyDictionary()
 """For a window that keeps all input, those that kept it before, the last one first."""
 
 
-def _grab(window: tk.Toplevel) -> None:
+def keep_input(window: tk.Misc) -> None:
     """Keep all input in ``window``. When it closes, the last window that kept it before and is open keeps it again."""
     holder = grabbing(window)
     if holder is window:
