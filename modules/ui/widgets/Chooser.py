@@ -13,7 +13,7 @@ from tkinter import filedialog
 from typing import Protocol
 
 from modules.ui.texts import files as words
-from modules.ui.widgets.tk_support import cancel_timer, grabbing, later, show_error
+from modules.ui.widgets.tk_support import cancel_timer, focused, keep_input, later, show_error
 from modules.util.errors import UserError
 
 Kinds = Sequence[tuple[str, str]]
@@ -156,28 +156,31 @@ def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
         )  # fmt: skip
     except OSError:
         return None, ""
-    before = grabbing(window)
+    back = focused(window)
     guard = tk.Frame(window.winfo_toplevel(), width=1, height=1)
+    guard.bindtags((str(guard),))  # keys do nothing here
     guard.place(x=0, y=0)
-    guard.wait_visibility()
-    guard.grab_set()
+    guard.update_idletasks()
+    keep_input(guard)
+    guard.focus_set()
     timer = ""
 
     def look() -> None:
         nonlocal timer
         timer = later(guard, POLL_MS, look) if process.poll() is None else ""
-        if not timer:
-            guard.destroy()
+        if timer:
+            return
+        if back is not None and back.winfo_exists() and focused(guard) in (None, guard):
+            back.focus_set()
+        guard.destroy()
 
     timer = later(guard, POLL_MS, look)
-    guard.bind("<Destroy>", lambda _event: cancel_timer(guard, timer) if timer else None)
+    guard.bind("<Destroy>", lambda _event: cancel_timer(guard, timer) if timer else None, add="+")
     window.wait_window(guard)
     if process.poll() is None:  # the window was closed
         process.kill()
         process.communicate()
         return 1, ""
-    if before is not None and before.winfo_exists():
-        before.grab_set()
     said, _ = process.communicate()
     return process.returncode, said.removesuffix("\n")
 

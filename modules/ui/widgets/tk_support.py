@@ -6,6 +6,7 @@ second, so that many results arriving together cost one redraw.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import queue
@@ -308,7 +309,7 @@ class ErrorDialog(tk.Toplevel):
     def _raise(self) -> None:
         self.lift()
         if grabbing(self) is not None and self.winfo_viewable():  # the grab would keep all input from the dialog
-            _grab(self)
+            keep_input(self)
         (self.close_button.focus_force if self._had_focus else self.close_button.focus_set)()
 
     def copy(self) -> None:
@@ -389,26 +390,39 @@ def chosen_line(box: tk.Listbox) -> int | None:
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     """Show ``window`` in front of the window with all input, or else of ``parent``. It keeps all input until it closes.
 
-    It must be visible first: on Linux, an earlier grab fails. Tk ignores that a window gets the focus while another
-    one keeps all input, so the focus is taken again, unless it was in another program.
+    Tk ignores that a window gets the focus while another one keeps all input, so the focus is taken again, unless it
+    was in another program. Keys and clicks that come before the window is visible do nothing: they would open it a
+    second time, or answer a question that nobody has seen.
     """
     had_focus = focused(window) is not None
+    focus = window.focus_force if had_focus else window.focus_set
     tie(window, grabbing(window) or parent)
+    tags = window.bindtags()
+    for event in ("<KeyPress>", "<ButtonPress>"):
+        window.tk.call("bind", _OPENING, event, "break")
+    window.bindtags((_OPENING, *tags))
     window.deiconify()
+    with contextlib.suppress(tk.TclError):  # while a mouse button is down, only a visible window can keep all input
+        keep_input(window)
+    focus()
     window.wait_visibility()
-    _grab(window)
-    (window.focus_force if had_focus else window.focus_set)()
+    keep_input(window)
+    focus()
+    window.bindtags(tags)
 
 
+_OPENING = "Opening"
+"""First bind tag of a window that is not visible yet."""
 _BELOW: WeakKeyDictionary[tk.Misc, list[tk.Misc]] = WeakKeyDictionary()
 """For a window that keeps all input, those that kept it before, the last one first."""
 
 
-def _grab(window: tk.Toplevel) -> None:
+def keep_input(window: tk.Misc) -> None:
     """Keep all input in ``window``. When it closes, the last window that kept it before and is open keeps it again."""
     holder = grabbing(window)
     if holder is window:
         return
+    window.grab_set()
     below = _BELOW[window] = [] if holder is None else [holder, *_BELOW.get(holder, ())]
 
     def give_back(event: tk.Event[tk.Misc]) -> None:
@@ -420,7 +434,6 @@ def _grab(window: tk.Toplevel) -> None:
             (last.focus_lastfor() or last).focus_set()
 
     window.bind("<Destroy>", give_back, add="+")
-    window.grab_set()
 
 
 def focus_on_click(root: tk.Misc) -> None:

@@ -12,8 +12,11 @@ import pytest
 from modules.runner.ProcessId import ProcessId
 from modules.ui.state.SessionStore import SessionStore
 from modules.ui.widgets.Chooser import desktop_commands
+from modules.ui.widgets.tk_support import ErrorDialog, show_error
+from modules.util.errors import UserError
 from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.ui.main.test_concepts import data_page
 
 pytestmark = pytest.mark.gui
 
@@ -187,3 +190,48 @@ def test_ctrl_a_selects_everything_and_typing_replaces_it(hands: Hands, path: st
     assert entry.selection_present() and entry.selection_get() == entry.get()
     hands.type("7")
     assert entry.get() == "7"
+
+
+def test_the_desktop_asks_once_if_the_key_is_pressed_twice(
+    hands: Hands, desktop: Desktop, tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "zenity").write_text(f"#!/bin/sh\necho x >> {tmp_path}/calls\nsleep 0.5\nexit 1\n")
+    (tmp_path / "bin" / "zenity").chmod(0o755)
+    button = hands.button("\u2026", hands.row("workspace_dir").input.widget)
+    hands.focus(button)
+    for _ in range(3):
+        button.event_generate("<space>", when="tail")
+    hands.wait((tmp_path / "calls").exists)
+    hands.wait(lambda: hands.window.grab_current() is None)
+    hands.rest(0.2)
+    assert (tmp_path / "calls").read_text().split() == ["x"]
+    hands.expect_focus(button)
+
+
+def test_a_message_that_comes_while_the_desktop_asks_keeps_the_input_until_it_is_closed(
+    hands: Hands, desktop: Desktop, tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    (tmp_path / "bin" / "zenity").write_text(f"#!/bin/sh\nwhile [ -e {hold} ]; do sleep 0.05; done\nexit 1\n")
+    (tmp_path / "bin" / "zenity").chmod(0o755)
+    page = data_page(hands)
+    page.add([tmp_path])
+    window = page.open_concept(0)
+    row = next(form.rows["path"] for form in window.forms if "path" in form.rows)
+    shown: list[ErrorDialog] = []
+
+    def tell() -> None:
+        message = show_error(hands.window, UserError("the disk is full"))
+        assert message is not None
+        shown.append(message)
+        hands.wait(lambda: message.grab_status() == "local")
+        hold.unlink()
+
+    hands.window.after(300, tell)
+    hands.click(hands.button("\u2026", row.input.widget))
+    hands.wait(lambda: not hold.exists())
+    assert shown[0].grab_status() == "local"
+    hands.click(shown[0].close_button)
+    hands.wait(lambda: not shown[0].winfo_exists(), "the message cannot be closed with the mouse")
+    assert window.grab_status() == "local"

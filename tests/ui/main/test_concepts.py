@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.pages.DataPage import DataPage
 from modules.ui.pages.RlhfPage import RlhfPage
 from modules.ui.pages.SamplingPage import SamplingPage
+from modules.ui.texts import lists as words
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.enum.ConceptType import ConceptType
 from tests.ui.main.drivers import Hands
@@ -292,3 +294,20 @@ def test_the_pair_tool_opens_from_the_page(hands: Hands) -> None:
     assert window.title()
     window.tk.call(window.protocol("WM_DELETE_WINDOW"))
     hands.wait(lambda: not window.winfo_exists(), "it does not close")
+
+
+@pytest.mark.parametrize("key", ["<Return>", "<space>"])
+def test_keys_pressed_quickly_open_one_window(key: str, hands: Hands, tmp_path: Path) -> None:
+    page = data_page(hands)
+    page.add([images(tmp_path / "a", 1)])
+    widget: tk.Misc = page.table.tree if key == "<Return>" else hands.button(words.EDIT, page.table)
+    hands.focus(widget)
+    for _ in range(3):
+        widget.event_generate(key, when="tail")
+    window = hands.dialog()
+    hands.wait(lambda: window.grab_status() == "local")
+    hands.rest(0.3)
+    assert [c for c in hands.window.winfo_children() if isinstance(c, ConceptWindow)] == [window]
+    hands.keys("<Escape>")
+    hands.wait(lambda: not window.winfo_exists())
+    hands.expect_focus(widget)
