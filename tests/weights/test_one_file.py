@@ -60,8 +60,9 @@ def test_the_published_names_and_back(key: str, tmp_path: Path) -> None:
         metadata = file.metadata()
     assert metadata["modelspec.architecture"] == setup.spec.model_architecture
     assert metadata["modelspec.title"] == "alone"
-    model = setup.load(str(folder))
-    again = setup.load(str(folder), part_sources={setup.spec.denoiser: str(path)})
+    alone = {setup.spec.denoiser}
+    model = setup.load(str(folder), parts=alone)
+    again = setup.load(str(folder), parts=alone, part_sources={setup.spec.denoiser: str(path)})
     assert_same(model, again)
     assert again.schedule.prediction == model.schedule.prediction
 
