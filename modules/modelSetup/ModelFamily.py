@@ -20,7 +20,7 @@ from modules.model.noising.scheduler_config import check_scheduler_config
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.util.files.hub_names import repository
-from modules.weights.loading import FIELD, config_errors, is_hub_name
+from modules.weights.loading import FIELD, check_folder, config_errors, is_hub_name
 from modules.weights.part_sources import (
     Sources,
     check_tokenizers,
@@ -159,8 +159,12 @@ class ModelFamily(ABC):
         wanted += [part.name for part in self.spec.of_kind("scheduler") if part.name not in wanted]
         sources = find_sources(source, part_sources or {}, self.spec, wanted, dtypes.variant)
         path = sources.base
-        loaded = self._load_rest(sources, dtypes, [name for name in wanted if name not in sources.parts])
-        loaded |= load_overrides(sources, self.spec, dtypes)
+        rest = [name for name in wanted if name not in sources.parts]
+        if path.is_dir():
+            check_folder(path, self.spec, rest, weights=not dtypes.configs_only)
+        # a wrong file for one part is refused before the others, which may be large, are read
+        loaded = load_overrides(sources, self.spec, dtypes)
+        loaded |= self._load_rest(sources, dtypes, rest)
         loaded = {name: loaded[name] for name in wanted if name in loaded}
         self._check_channels(path, loaded)
         check_tokenizers(self.spec, path, loaded)

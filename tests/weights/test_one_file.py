@@ -22,7 +22,8 @@ from scripts.convert_model import main
 from tests.adapter.families import trained_family
 from tests.modelSetup.originals import LAYOUTS, State, to_original
 from tests.tiny import factories, tiny_folder, tiny_model, tiny_setup
-from tests.weights.test_part_sources import assert_same, part_state
+from tests.usual import usual
+from tests.weights.test_part_sources import assert_same, part_state, unlike
 
 ALONE = sorted(key for key in factories() if not tiny_setup(key).spec.writes_single_file)
 FLUX = "FLUX_DEV_1"
@@ -48,7 +49,7 @@ def convert(*argv: object) -> int:
     return main([str(word) for word in argv])
 
 
-@pytest.mark.parametrize("key", ALONE)
+@pytest.mark.parametrize("key", usual(ALONE, *unlike(ALONE)))
 def test_the_published_names_and_back(key: str, tmp_path: Path) -> None:
     setup, folder = tiny_setup(key), tiny_folder(key)
     path = tmp_path / "alone.safetensors"
@@ -60,8 +61,9 @@ def test_the_published_names_and_back(key: str, tmp_path: Path) -> None:
         metadata = file.metadata()
     assert metadata["modelspec.architecture"] == setup.spec.model_architecture
     assert metadata["modelspec.title"] == "alone"
-    model = setup.load(str(folder))
-    again = setup.load(str(folder), part_sources={setup.spec.denoiser: str(path)})
+    alone = {setup.spec.denoiser}
+    model = setup.load(str(folder), parts=alone)
+    again = setup.load(str(folder), parts=alone, part_sources={setup.spec.denoiser: str(path)})
     assert_same(model, again)
     assert again.schedule.prediction == model.schedule.prediction
 

@@ -186,6 +186,21 @@ def test_a_run_with_an_adapter_for_its_model_ends_before_anything_is_loaded(
     assert "is an adapter (LoRA), not a model" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_wrong_file_or_an_incomplete_folder_is_named_before_anything_else_is_read(
+    lacking: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a part before the weights of the other parts, and what the folder lacks before that file."""
+    path, folder = tmp_path / "other.safetensors", Path(shutil.copytree(tiny_folder(FLUX), tmp_path / "model"))
+    save_file(OTHERS["redux"][0], path)
+    if lacking:
+        shutil.rmtree(folder / "vae")
+    unread = "load_overrides" if lacking else "load_from"
+    monkeypatch.setattr(f"modules.modelSetup.ModelFamily.{unread}", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(UserError, match="the folder vae is missing" if lacking else r"is FLUX\.1 Redux"):
+        tiny_setup(FLUX).load(str(folder), part_sources={"transformer": str(path)})
+
+
 def test_scales_of_blocks_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = denoiser_file(FLUX, tmp_path / "a.safetensors")
     state = load_file(path)

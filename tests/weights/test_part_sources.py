@@ -14,11 +14,21 @@ from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
 from modules.util.errors import UserError
 from tests.modelSetup.originals import COMPUTED, LAYOUTS, to_original
-from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny import SIZE, factories, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
+from tests.usual import usual
 
 FAMILIES = sorted(LAYOUTS.keys() & factories().keys())
 PREFIX = "model.diffusion_model."
+
+
+def unlike(keys: list[str]) -> list[str]:
+    """One of the families that have the same class of denoiser, the same published names and the same prediction."""
+    found: dict[tuple[object, ...], str] = {}
+    for key in keys:
+        spec = tiny_setup(key).spec
+        found.setdefault((spec.part(spec.denoiser).classes, spec.key_map, spec.prediction), key)
+    return list(found.values())
 
 
 def part_state(key: str, part: str) -> dict[str, torch.Tensor]:
@@ -54,20 +64,21 @@ def assert_same(model: Model, other: Model) -> None:
             assert torch.equal(tensor, state[key]), f"{name} {key}"
 
 
-@pytest.mark.parametrize("prefix", ["", PREFIX])
-@pytest.mark.parametrize("key", FAMILIES)
-def test_a_denoiser_from_a_file(key: str, prefix: str, tmp_path: Path) -> None:
-    setup, folder = tiny_setup(key), str(tiny_folder(key))
-    path = denoiser_file(key, tmp_path / "denoiser.safetensors", prefix)
-    model = setup.load(folder)
-    other = setup.load(folder, part_sources={setup.spec.denoiser: str(path), setup.spec.vae: ""})
+@pytest.mark.parametrize("key", usual(FAMILIES, *unlike(FAMILIES)))
+def test_a_denoiser_from_a_file(key: str, tmp_path: Path) -> None:
+    """Under its published names, alone and with the prefix that whole models have."""
+    setup, folder, model = tiny_setup(key), str(tiny_folder(key)), tiny_model(key)
+    denoiser = setup.spec.denoiser
+    plain, path = denoiser_file(key, tmp_path / "plain.safetensors"), tmp_path / "denoiser.safetensors"
+    save_file({f"{PREFIX}{name}": tensor for name, tensor in load_file(plain).items()}, path)
+    assert_same(setup.load(folder, parts={denoiser}, part_sources={denoiser: str(plain)}), model)
+    other = setup.load(folder, part_sources={denoiser: str(path), setup.spec.vae: ""})
     assert_same(model, other)
-    if prefix:
-        first, second = (
-            images(setup, each, ["a red cat"], seeds=[1], steps=2, size=SIZE) for each in (model, other)
-        )
-        # where weights lie in memory shows in the last digit
-        assert torch.allclose(first, second, atol=1e-5)
+    first, second = (
+        images(setup, each, ["a red cat"], seeds=[1], steps=2, size=SIZE) for each in (model, other)
+    )
+    # where weights lie in memory shows in the last digit
+    assert torch.allclose(first, second, atol=1e-5)
     assert other.source == folder and other.denoiser_source == str(path)
 
 
@@ -75,7 +86,7 @@ def test_a_denoiser_from_a_file(key: str, prefix: str, tmp_path: Path) -> None:
 def test_files_in_the_names_of_diffusers(key: str) -> None:
     setup, folder = tiny_setup(key), tiny_folder(key)
     sources = {name: str(next((folder / name).glob("*.safetensors"))) for name in setup.spec.module_parts}
-    assert_same(setup.load(str(folder)), setup.load(str(folder), part_sources=sources))
+    assert_same(tiny_model(key), setup.load(str(folder), part_sources=sources))
 
 
 def test_files_of_text_encoders_and_autoencoders(tmp_path: Path) -> None:
@@ -119,8 +130,7 @@ def test_language_models_in_the_names_of_their_publishers(key: str, prefix: str,
     save_file({f"{prefix}{name}": tensor for name, tensor in state.items()}, path)
     setup, folder = tiny_setup(key), str(tiny_folder(key))
     again = setup.load(folder, parts=["text_encoder"], part_sources={"text_encoder": str(path)})
-    own = setup.load(folder, parts=["text_encoder"])
-    assert_same(own, again)
+    assert_same(again, tiny_model(key))
 
 
 def test_parts_from_other_folders(tmp_path: Path) -> None:
@@ -131,7 +141,7 @@ def test_parts_from_other_folders(tmp_path: Path) -> None:
     alone = Path(shutil.copytree(folder / "vae", tmp_path / "only-vae"))
     shutil.rmtree(bare / "vae")
     again = setup.load(str(bare), part_sources={"text_encoder_2": str(folder), "vae": str(alone)})
-    assert_same(setup.load(str(folder)), again)
+    assert_same(tiny_model(key), again)
     with pytest.raises(UserError) as caught:
         setup.load(str(folder), part_sources={"text_encoder_2": str(bare)})
     assert "text_encoder_2 is missing" in str(caught.value)
@@ -167,7 +177,7 @@ def test_everything_in_one_file(tmp_path: Path, suffix: str) -> None:
     assert "only the tokenizer of CLIP comes with this program" in str(caught.value.hint)
     # a folder for one of them has the tokenizers too
     again = setup.load(str(path), part_sources={"vae": str(folder)})
-    model = setup.load(str(folder))
+    model = tiny_model(key)
     assert_same(model, again)
     made = [images(setup, each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again)]
     assert torch.allclose(made[0], made[1], atol=1e-5)
@@ -191,8 +201,8 @@ def test_stored_types(tmp_path: Path, dtype: torch.dtype) -> None:
     setup, folder = tiny_setup(key), str(tiny_folder(key))
     path = denoiser_file(key, tmp_path / "model.safetensors", PREFIX, dtype)
     want = PartDtypes(default=torch.bfloat16)
-    model = setup.load(folder, want, part_sources={"transformer": str(path)})
-    own = setup.load(folder).denoiser.state_dict()
+    model = setup.load(folder, want, {"transformer"}, part_sources={"transformer": str(path)})
+    own = tiny_model(key).denoiser.state_dict()
     for name, tensor in model.denoiser.state_dict().items():
         assert tensor.dtype == torch.bfloat16
         assert torch.equal(tensor, own[name].to(dtype).to(torch.bfloat16)), name
@@ -254,7 +264,7 @@ def test_a_config_beside_the_file_comes_first(tmp_path: Path) -> None:
     setup, folder = tiny_setup(key), str(tiny_folder(key))
     changed = json.loads(config.read_text()) | {"axes_dims_rope": [8, 4, 4]}
     config.write_text(json.dumps(changed))
-    model = setup.load(folder, part_sources={"transformer": str(path)})
+    model = setup.load(folder, parts={"transformer"}, part_sources={"transformer": str(path)})
     assert list(model.denoiser.config.axes_dims_rope) == [8, 4, 4]
     config.write_text(json.dumps(changed | {"num_layers": 2}))
     with pytest.raises(UserError, match=r"double_blocks\.1\."):

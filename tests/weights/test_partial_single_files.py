@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
+from modules.model.Model import Model
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.util.errors import UserError
 from modules.weights.saving import save_single_file
@@ -32,10 +33,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {key: root / key for key in (SD, XL)}
 
 
-def whole(key: str, folders: dict[str, Path], place: Path) -> tuple[Path, State]:
-    """A file with everything, and what is in it."""
-    path = save_single_file(tiny_setup(key).load(str(folders[key])), place / "model.safetensors")
-    return path, load_file(path)
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> dict[str, Model]:
+    """What is in the folders, only to be compared with."""
+    return {key: tiny_setup(key).load(str(folder)) for key, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def contents(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, State]:
+    """What is in a file with everything."""
+    place = tmp_path_factory.mktemp("whole")
+    return {key: load_file(save_single_file(model, place / f"{key}.safetensors")) for key, model in models.items()}
 
 
 def refused(setup: ModelFamily, path: Path, said: str) -> UserError:
@@ -56,9 +64,9 @@ def refused(setup: ModelFamily, path: Path, said: str) -> UserError:
     ],
 )
 def test_tensors_a_part_has_no_place_for_are_refused(
-    key: str, name: str, folders: dict[str, Path], tmp_path: Path
+    key: str, name: str, contents: dict[str, State], tmp_path: Path
 ) -> None:
-    path, state = whole(key, folders, tmp_path)
+    path, state = tmp_path / "model.safetensors", contents[key]
     save_file({**state, name: torch.ones(4, 4)}, path)
     error = refused(tiny_setup(key), path, "has 1 tensor that such a part has no place for")
     assert name.rpartition(".")[2] in error.message
@@ -74,17 +82,17 @@ def test_tensors_a_part_has_no_place_for_are_refused(
     ],
 )
 def test_more_of_a_part_below_another_prefix_is_refused(
-    key: str, name: str, folders: dict[str, Path], tmp_path: Path
+    key: str, name: str, contents: dict[str, State], tmp_path: Path
 ) -> None:
-    path, state = whole(key, folders, tmp_path)
+    path, state = tmp_path / "model.safetensors", contents[key]
     save_file({**state, name: torch.zeros(3)}, path)
     error = refused(tiny_setup(key), path, "has 1 tensor that belongs to no part")
     assert name in str(error)
 
 
 @pytest.mark.parametrize("key", [SD, XL])
-def test_an_lcm_model_is_named_as_such(key: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    path, state = whole(key, folders, tmp_path)
+def test_an_lcm_model_is_named_as_such(key: str, contents: dict[str, State], tmp_path: Path) -> None:
+    path, state = tmp_path / "model.safetensors", contents[key]
     save_file({**state, f"{PREFIX}time_embed.cond_proj.weight": torch.ones(4, 4)}, path)
     error = refused(tiny_setup(key), path, "is an LCM model: it was distilled")
     assert path.name in error.message and "train the model it was made from" in error.hint
@@ -101,48 +109,60 @@ def test_an_lcm_model_is_named_as_such(key: str, folders: dict[str, Path], tmp_p
     ],
 )
 def test_what_a_file_lacks_may_come_from_elsewhere(
-    key: str, lacking: tuple[str, ...], heads: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
+    key: str,
+    lacking: tuple[str, ...],
+    heads: tuple[str, ...],
+    folders: dict[str, Path],
+    models: dict[str, Model],
+    contents: dict[str, State],
+    tmp_path: Path,
 ) -> None:
     setup, folder = tiny_setup(key), folders[key]
-    path, state = whole(key, folders, tmp_path)
+    path, state = tmp_path / "model.safetensors", contents[key]
     save_file({name: tensor for name, tensor in state.items() if not name.startswith(heads)}, path)
     error = refused(setup, path, " and no ".join(lacking))
     assert all(f"{part}.model_name" in str(error.hint) for part in lacking)
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
     other = setup.load(str(path), part_sources={part: str(folder) for part in lacking})
-    assert_same(setup.load(str(folder)), other)
+    assert_same(models[key], other)
 
 
 @pytest.mark.parametrize("key", [SD, XL])
 def test_a_bare_denoiser_and_a_folder_with_the_rest(
-    key: str, folders: dict[str, Path], tmp_path: Path
+    key: str,
+    folders: dict[str, Path],
+    models: dict[str, Model],
+    contents: dict[str, State],
+    tmp_path: Path,
 ) -> None:
     setup, folder = tiny_setup(key), folders[key]
-    path, state = whole(key, folders, tmp_path)
+    path, state = tmp_path / "model.safetensors", contents[key]
     save_file({k.removeprefix(PREFIX): t for k, t in state.items() if k.startswith(PREFIX)}, path)
     rest = [name for name in setup.spec.module_parts if name != "unet"]
-    assert_same(setup.load(str(folder)), setup.load(str(path), part_sources=dict.fromkeys(rest, str(folder))))
+    assert_same(models[key], setup.load(str(path), part_sources=dict.fromkeys(rest, str(folder))))
 
 
-def test_the_autoencoder_of_xl_under_its_short_name(folders: dict[str, Path], tmp_path: Path) -> None:
-    path, state = whole(XL, folders, tmp_path)
+def test_the_autoencoder_of_xl_under_its_short_name(
+    folders: dict[str, Path], models: dict[str, Model], contents: dict[str, State], tmp_path: Path
+) -> None:
+    path, state = tmp_path / "model.safetensors", dict(contents[XL])
     shutil.copytree(folders[XL] / "tokenizer", tmp_path / "tokenizer")
     save_file({name.replace(VAE, "vae."): tensor for name, tensor in state.items()}, path)
-    assert_same(tiny_setup(XL).load(str(folders[XL])), tiny_setup(XL).load(str(path)))
+    assert_same(models[XL], tiny_setup(XL).load(str(path)))
 
 
 def test_the_projection_of_xl_in_its_other_name_and_from_elsewhere(
-    folders: dict[str, Path], tmp_path: Path
+    folders: dict[str, Path], models: dict[str, Model], contents: dict[str, State], tmp_path: Path
 ) -> None:
     setup, folder = tiny_setup(XL), str(folders[XL])
-    path, state = whole(XL, folders, tmp_path)
+    path, state = tmp_path / "model.safetensors", dict(contents[XL])
     shutil.copytree(folders[XL] / "tokenizer", tmp_path / "tokenizer")
     projection = state.pop(f"{SECOND}text_projection")
     save_file({**state, f"{SECOND}text_projection.weight": projection.T.contiguous()}, path)
-    assert_same(setup.load(folder), setup.load(str(path)))
+    assert_same(models[XL], setup.load(str(path)))
     save_file(state, path)
     assert "text_encoder_2.model_name" in str(refused(setup, path, "has no text_projection").hint)
-    assert_same(setup.load(folder), setup.load(str(path), part_sources={"text_encoder_2": folder}))
+    assert_same(models[XL], setup.load(str(path), part_sources={"text_encoder_2": folder}))
 
 
 def test_the_refiner_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

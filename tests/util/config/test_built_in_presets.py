@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from modules.spec.starting_values import STARTING_VALUES
 from modules.util.config.load import check_config, find_problems, load_config
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
 
 FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
 PRESETS = sorted(FOLDER.glob("**/#?*.json"))
+
+
+@cache
+def loaded(path: Path) -> TrainConfig:
+    """A preset, read once for all tests, which do not change it."""
+    return load_config(path)
 
 
 LEFT_OUT = {
@@ -28,7 +36,7 @@ LEFT_OUT = {
 
 
 def test_every_family_has_presets_for_both_ways_of_training() -> None:
-    configs = [load_config(path) for path in PRESETS if path.parent != FOLDER]
+    configs = [loaded(path) for path in PRESETS if path.parent != FOLDER]
     for preferences in (False, True):
         families = {config.model_type for config in configs if config.rlhf_enabled is preferences}
         assert families == set(ModelType) - LEFT_OUT
@@ -37,31 +45,30 @@ def test_every_family_has_presets_for_both_ways_of_training() -> None:
 def test_presets_for_models_that_predict_velocity() -> None:
     paths = [path for path in PRESETS if "v-prediction" in path.stem]
     assert [path.stem for path in paths] == ["#v-prediction DPO", "#v-prediction LoRA"]
-    for config in map(load_config, paths):
+    for config in map(loaded, paths):
         assert config.force_v_prediction and config.rescale_noise_scheduler_to_zero_terminal_snr
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_preset_is_right(path: Path) -> None:
-    config = load_config(path)
+def test_a_preset_is_right_and_sets_nothing_that_is_not_applied(path: Path) -> None:
+    config = loaded(path)
     assert not find_problems(config).errors
     data = json.loads(path.read_text(encoding="utf-8"))
     parts = {part for family in ModelType for part in family.parts}
     foreign = (parts & data.keys()) - set(config.model_type.parts)
     assert not foreign, "settings of parts the family has not"
-
-
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_preset_of_an_online_mode_sets_nothing_that_is_not_applied(path: Path) -> None:
-    config = load_config(path)
     if config.trains_online:
         assert not [one for one in check_config(config) if "is not applied" in one]
+    elif config.model_type in ("KREA_2", "FLUX_2", "FLUX_2_DEV", "IDEOGRAM_4"):
+        # by the size of images where the model's steps are, so that another resolution needs no other preset
+        assert (config.timestep_distribution, config.dynamic_timestep_shifting) == ("LOGIT_NORMAL", True)
 
 
 TABLE = re.compile(r"^\| (epsilon|v-prediction|flow matching): [^|]+\|(.+)\|$", re.MULTILINE)
 COLUMNS = ("beta", "mix", "pairs", "images", "weights", "weights on pairs")
 
 
+@cache
 def usual_values() -> dict[str, dict[str, float]]:
     """The table in ``docs/methods.md``, by what a model predicts."""
     text = (FOLDER.parent / "docs" / "methods.md").read_text(encoding="utf-8")
@@ -153,7 +160,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "path", [p for p in PRESETS if p.parent != FOLDER], ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
-    config, table = load_config(path), usual_values()
+    config, table = loaded(path), usual_values()
     row = table["v_prediction" if config.force_v_prediction else config.model_type.spec.prediction]
     # one for a smaller card differs in the types of weights alone
     name = re.sub(r" \d+ GB\.json$", ".json", path.relative_to(FOLDER).as_posix())
@@ -172,14 +179,6 @@ def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
     assert config.lora_alpha == config.lora_rank
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_noise_levels_are_shifted_as_those_of_the_model(path: Path) -> None:
-    """By the size of images in families whose steps are, so that another resolution needs no other preset."""
-    config = load_config(path)
-    if not config.trains_online and config.model_type in ("KREA_2", "FLUX_2", "FLUX_2_DEV", "IDEOGRAM_4"):
-        assert (config.timestep_distribution, config.dynamic_timestep_shifting) == ("LOGIT_NORMAL", True)
-
-
 ONLINE = [mode for mode in RLHFMode if mode.spec.online]
 
 
@@ -190,7 +189,7 @@ def test_every_online_mode_has_a_preset_of_a_real_family_that_passes_the_dry_run
     found = [
         config
         for path in PRESETS
-        if path.parent != FOLDER and (config := load_config(path)).trains_online and config.rlhf_mode is mode
+        if path.parent != FOLDER and (config := loaded(path)).trains_online and config.rlhf_mode is mode
     ]
     assert found
     for config in found:

@@ -29,7 +29,7 @@ LISTS = {
 }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(configs(TrainConfig, LISTS))
 def test_round_trip_through_a_file(data: dict) -> None:
     config = TrainConfig.from_dict(data)

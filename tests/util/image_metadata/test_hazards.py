@@ -18,14 +18,24 @@ _MEMORY = """
 import resource, sys
 from pathlib import Path
 from modules.util.image_metadata_util import read_metadata
-from tests.util.image_metadata.hazards import HAZARDS
 paths = sys.argv[1:]
 read_metadata(paths[0])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def used():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(list(Path("/proc/self/fd").iterdir()))
+
+before = used()
 for path in paths:
     read_metadata(path)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(*(now - then for now, then in zip(used(), before)))
 """
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of all hazards, only to be read."""
+    folder = tmp_path_factory.mktemp("hazards")
+    return {hazard.name: hazard.put(folder) for hazard in HAZARDS}
 
 
 def test_the_corpus_is_large_enough_and_has_no_name_twice() -> None:
@@ -34,8 +44,8 @@ def test_the_corpus_is_large_enough_and_has_no_name_twice() -> None:
 
 
 @pytest.mark.parametrize("hazard", HAZARDS, ids=lambda hazard: hazard.name)
-def test_a_hazard_ends_as_its_reason_or_gives_its_prompt(hazard: Hazard, tmp_path: Path) -> None:
-    path = hazard.put(tmp_path)
+def test_a_hazard_ends_as_its_reason_or_gives_its_prompt(hazard: Hazard, paths: dict[str, Path]) -> None:
+    path = paths[hazard.name]
     start = time.process_time()
     about = read_metadata(path)
     assert time.process_time() - start < 2
@@ -50,12 +60,17 @@ def test_a_hazard_ends_as_its_reason_or_gives_its_prompt(hazard: Hazard, tmp_pat
 
 
 @pytest.mark.child
-def test_memory_stays_bounded(tmp_path: Path) -> None:
-    paths = [str(hazard.put(tmp_path)) for hazard in HAZARDS]
+def test_memory_stays_bounded_and_descriptors_are_given_back(paths: dict[str, Path]) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", _MEMORY, *paths], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", _MEMORY, *map(str, paths.values())],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
-    assert int(run.stdout) < 64 * 1024
+    kibibytes, descriptors = map(int, run.stdout.split())
+    assert kibibytes < 64 * 1024
+    assert descriptors == 0
 
 
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +100,3 @@ def test_impossible_names(name: str, tmp_path: Path) -> None:
     about = read_metadata(f"{tmp_path}/{name}")
     assert about.prompt is None
     assert about.error
-
-
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    paths = [hazard.put(tmp_path) for hazard in HAZARDS]
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for path in paths:
-        read_metadata(path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

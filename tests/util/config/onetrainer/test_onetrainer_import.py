@@ -476,7 +476,7 @@ JUNK = st.recursive(
 _OLD_KEYS = ["train_unet", "unet_learning_rate", "weight_dtype", "gradient_checkpointing", "min_snr_gamma"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     version=st.integers(0, 12) | st.none(),
     data=st.dictionaries(st.sampled_from(sorted(_defaults()["train"]) + _OLD_KEYS), JUNK, max_size=8),
