@@ -9,6 +9,7 @@ Exit status: 0 done, 2 something to fix first, 130 stopped.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,25 @@ from modules.tools.catalog import LOSSES  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, DataError  # noqa: E402
+from modules.util.files.result_file import check_result_file  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 SHOWN = 20
 MAX_LEVELS = 100
+
+
+def check_free(options: argparse.Namespace) -> None:
+    """Check that both files can be written, and replace nothing unless this was asked for.
+
+    Raises:
+        UserError: one exists, or the folder cannot be written.
+    """
+    from modules.trainer.evaluate.image_losses import sheet_of
+
+    for path in (options.target, sheet_of(options.target)):
+        if os.path.lexists(path) and not options.overwrite:
+            raise DataError(f"{path} already exists", hint="choose another name, or add --overwrite")
+        check_result_file(path, "target", lambda _: True)
 
 
 def run(options: argparse.Namespace, progress: ProgressLine) -> None:
@@ -41,9 +57,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         raise ConfigError("the name of the table is empty", "target", "give a name that ends with .csv")
     if options.target.suffix.lower() == ".png":
         raise ConfigError(f"{options.target} is the name of an image", "target", "choose a name that ends with .csv")
-    for path in (options.target, image_losses.sheet_of(options.target)):
-        if path.exists() and not options.overwrite:
-            raise DataError(f"{path} already exists", hint="choose another name, or add --overwrite")
+    check_free(options)
     config = image_losses.settings_of(load_layered(None, options.config), options.images)
     check_config(config)
     if options.dry_run:
@@ -61,6 +75,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         print(f"{one.loss:.6f}  {one.path}")
     if len(found) > SHOWN:
         print(f"and {len(found) - SHOWN} more in the table")
+    check_free(options)
     image_losses.write_table(found, options.target)
     image_losses.write_sheet(found, options.target)
     print(options.target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sqlite3
@@ -362,6 +363,11 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
         print(f"error: {refusal}", file=sys.stderr)
         return USER_ERROR
     except RuntimeError as error:
+        circle = error.__context__
+        if isinstance(circle, OSError) and circle.errno == errno.ELOOP:
+            progress.end()
+            print(f"error: {system_refusal(circle)}", file=sys.stderr)
+            return USER_ERROR
         # the name tells it, because most commands do without torch
         if type(error).__name__ != "OutOfMemoryError":
             raise

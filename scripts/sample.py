@@ -35,6 +35,7 @@ from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, Wei
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError  # noqa: E402
 from modules.util.files.adapter_list import MAX_STRENGTH, named_adapters  # noqa: E402
+from modules.util.files.result_file import check_result_folder  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
 from modules.util.published_models import find_published  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
@@ -692,6 +693,8 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     known_word(options.dtype, DataType, "--dtype", "type")
     known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
     options.without = list(left_out(options))
+    if options.requests is None:
+        check_result_folder(options.out, "--out")
     if options.x or options.y:
         run_grid(options, progress)
         return

@@ -43,7 +43,7 @@ from modules.util.config.remote.RemoteConfig import RemoteConfig  # noqa: E402
 from modules.util.config.settings import iter_settings  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
-from modules.util.errors import UserError, list_offenders  # noqa: E402
+from modules.util.errors import UserError, list_offenders, system_refusal  # noqa: E402
 from scripts.runctl import event_line  # noqa: E402
 from scripts.update import say  # noqa: E402
 
@@ -296,7 +296,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     try:
         return VERBS[options.verb](options)
-    except UserError as error:
+    except BrokenPipeError:
+        raise  # the reader of the output has ended
+    except (UserError, OSError) as refused:
+        error = refused if isinstance(refused, UserError) else system_refusal(refused)
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -536,6 +536,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_head(data, head_options)
     fit, why_none = None, ""
     if options.out is not None:
+        check_place(options.out)
         # save first without the fit, so that the learned head is not lost if the rest fails
         save_head(options.out, head, described, probe_D, report)
         fit, why_none = usual_fit(images, untrained, extract)

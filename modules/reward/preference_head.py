@@ -21,8 +21,9 @@ from modules.reward.base import REWARDS, Reward, RewardBatch
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
 from modules.reward.taste_head import WHOLE, TasteHead, check_taste
 from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.files.result_file import check_result_file
 from modules.util.jsonio import atomic_path, parse_json
-from modules.util.owned_files import Owned, shown
+from modules.util.owned_files import shown
 from modules.util.tensors.tensor_files import write_safetensors
 
 FORMAT = "preference-head-1"
@@ -135,7 +136,7 @@ def check_place(path: str | Path) -> None:
         DataError: it holds something else.
     """
     file = Path(path)
-    Owned(file.parent, local=True).check_writable(file.name)
+    check_result_file(file, "--out", lambda _: True)
     if file.is_file() and file.stat().st_size:
         try:
             _read(file)

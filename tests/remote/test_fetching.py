@@ -23,8 +23,10 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.errors import UserError
+from modules.util.files.user_folder import FOLDER_VARIABLE
 from modules.util.jsonio import write_json
 from modules.util.owned_files import Owned
+from scripts import train_remote
 from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
 from tests.runner.support import wait_until
@@ -117,6 +119,24 @@ def test_more_than_the_disk_holds_is_refused(folder):
     with pytest.raises(UserError, match="is too full"):
         fetch(other, folder)
     assert not (folder / "a").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(folder, monkeypatch, capsys):
+    (folder / "file").write_bytes(b"mine")
+    other = Other({"samples/a.png": b"x"})
+    real = other.ask
+
+    async def ask(kind: Any, verb: str, **fields: Any) -> Any:
+        return {"state": "finished"} if verb == "status" else await real(kind, verb, **fields)
+
+    other.ask = ask  # type: ignore[method-assign]
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder / "settings"))
+    records.keep(Record("run-1", REMOTE, folder / "file" / "run-1", 0.0))
+    monkeypatch.setattr(train_remote, "persistently", lambda remote, ask, tell, work: work(other))
+    assert main(["fetch", "run-1"]) == 2
+    said = capsys.readouterr().err
+    assert str(folder / "file") in said and "Traceback" not in said
+    assert (folder / "file").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("sent", [b"other", b"", b"longer than was said"])

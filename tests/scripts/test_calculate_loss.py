@@ -15,6 +15,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from modules.model.noising import noise
 from modules.modelSetup.registry import create_model_setup
+from modules.trainer.evaluate import image_losses
 from modules.trainer.evaluate.image_losses import SAME, STREAM
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.program_files import RESOURCES
@@ -211,6 +212,7 @@ def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
         (("--images", images / "gone", config, tmp_path / "x.csv"), "does not exist"),
         (("--images", images, "--levels", 0, config, tmp_path / "x.csv"), "--levels"),
         (("--images", images, tmp_path / "gone.json", tmp_path / "x.csv"), "gone.json"),
+        (("--images", images, config, there / "x.csv"), "there.csv is not a folder"),
     ):
         assert call(*words) == 2
         assert message in capsys.readouterr().err
@@ -219,3 +221,19 @@ def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
     config.write_text(json.dumps(data))
     assert call("--images", images, "--dry-run", config, tmp_path / "x.csv") == 0
     assert not (tmp_path / "x.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.png"])
+def test_a_file_that_appears_during_the_work_is_not_replaced(
+    name: str, tmp_path: Path, config: Path, images: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def measured(*_: object) -> list[image_losses.ImageLoss]:
+        (tmp_path / name).write_text("mine")
+        return [image_losses.ImageLoss(str(images / "0.png"), 1.0, (1.0,))]
+
+    monkeypatch.setattr(image_losses, "image_losses", measured)
+    assert call("--images", images, config, tmp_path / "x.csv") == 2
+    assert "already exists" in capsys.readouterr().err and (tmp_path / name).read_text() == "mine"
+    assert call("--images", images, config, tmp_path / "x.csv", "--overwrite") == 0
+    assert (tmp_path / "x.csv").read_text().startswith("image,loss")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from scripts import benchmark, curate, curves
+from scripts import benchmark, curate, curves, track
 from tests.curation.test_favourites import write_image
 from tests.faults.pair_folders import contents, make_pairs
 from tests.scripts.test_benchmark import FAKE
@@ -117,3 +118,10 @@ def test_figures_of_a_benchmark_replace_only_earlier_ones(
     assert mine.read_text() == '{"seed": 1}'
     for _ in range(2):
         assert benchmark.main(["made_up", "--json", str(tmp_path / "out.json")]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink") or os.name == "nt", reason="no links without special rights")
+def test_links_in_a_circle_are_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    assert track.main([str(tmp_path / "circle"), "--to", "webhook", "--url", "http://localhost:1/x"]) == 2
+    assert "circle" in (said := capsys.readouterr().err) and "Traceback" not in said

@@ -343,3 +343,15 @@ def test_mistakes(
     assert main([*common, "--width", "64", "--height", "64", *arguments]) == 2
     assert expected in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [["--prompt", "x"], ["--x", "prompt=a|b"]])
+def test_a_folder_that_cannot_be_made_is_told_before_a_model_is_loaded(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in ("file", "file/images"):
+        assert main(["--model", str(tmp_path / "gone"), *more, "--out", str(tmp_path / out)]) == 2
+        said = capsys.readouterr().err
+        assert "--out" in said and "file is not a folder" in said
+    assert (tmp_path / "file").read_text() == "mine"

@@ -30,10 +30,7 @@ def check_result_file(path: Path, option: str, is_result: Check) -> None:
     if not path.name:
         raise DataError("the name of a file is empty", option, "give a file name")
     Owned(path.parent, local=True).check_writable(path.name)
-    folder = next(one for one in path.absolute().parents if os.path.lexists(one))
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why = "cannot be written" if folder.is_dir() else "is not a folder"
-        raise DataError(f"{shown(folder)} {why}", option, "choose a file in another folder")
+    check_result_folder(path.parent, option)
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
     try:
@@ -46,6 +43,19 @@ def check_result_file(path: Path, option: str, is_result: Check) -> None:
             option,
             "choose another name, or move the existing file away",
         )
+
+
+def check_result_folder(folder: Path, option: str) -> None:
+    """Check that files can be written into a folder, which need not exist. Call it before the work.
+
+    Raises:
+        DataError: it, or what it is to be made in, is not a folder or cannot be written.
+    """
+    place = folder.absolute()
+    found = next(one for one in (place, *place.parents) if os.path.lexists(one))
+    if not found.is_dir() or not os.access(found, os.W_OK | os.X_OK):
+        why = "cannot be written" if found.is_dir() else "is not a folder"
+        raise DataError(f"{shown(found)} {why}", option, "choose another folder")
 
 
 def json_with(*names: str) -> Check:
