@@ -396,13 +396,13 @@ def _copy(owned: Owned, source: Path, folder: str) -> None:
     Args:
         folder: the folder in the project, with a slash at its end.
     """
-    settings, beside = config_next_to(source), f"{folder}{PEFT_CONFIG}"
+    settings, copied = config_next_to(source), f"{folder}{PEFT_CONFIG}"
     with refused_as(f"{shown(source)} cannot be copied", "--adapter", kind=DataError):
         if settings is not None:
-            owned.copy(settings, beside)
-        elif (owned.root / beside).exists():
+            owned.copy(settings, copied)
+        elif (owned.root / copied).exists():
             # those of an adapter that was copied here before must not count for this one
-            with owned.write(beside) as temporary:
+            with owned.write(copied) as temporary:
                 temporary.write_text("{}", encoding="utf-8")
         owned.copy(source, f"{folder}{START}")
 

@@ -36,7 +36,7 @@ LAYER = re.compile(r"\^?((?:[\w-]|\\?\.)+)\$?")
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """What the settings next to an adapter say about its strength.
+    """The strength of an adapter, by the settings next to it.
 
     Args:
         kind: LORA, LOHA, LOKR or OFT.

@@ -3,19 +3,29 @@
 ``older`` holds what the versions of November 22 (``kto``: 23) 2026 left: a tiny base model, pairs, and for each run its
 config, a backup in the middle (step 4) and the adapter at the end (``whole.safetensors``). They were trained on another
 processor perhaps, whose sums differ in the last bits: a weight may differ by a fiftieth of a step.
+
+``older/adapters`` holds adapters as the version of November 28 2026 wrote them, in every layout. ``sums.json`` says by
+how much each changes its layers. These numbers were computed from the formulas by numpy, not by this program.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.formats import read_adapter
+from modules.adapter.PeftAdapter import NAME, attach
 from modules.trainer.callbacks import Callback
 from modules.util.TrainProgress import TrainProgress
+from tests.tiny import tiny_model
 from tests.trainer.builders import run_here
 
 OLDER = Path(__file__).parent / "older"
@@ -82,3 +92,33 @@ def test_another_rule_would_be_noticed(tmp_path: Path, change: str) -> None:
     run_here(config, change, f"output_model_destination={tmp_path / 'now.safetensors'}")
     whole = config.parent / "whole.safetensors"
     assert farthest(tmp_path / "now.safetensors", whole) > FIFTIETH_OF_A_STEP
+
+
+ADAPTERS = OLDER / "adapters"
+SUMS = json.loads((ADAPTERS / "sums.json").read_text(encoding="utf-8"))
+
+
+def sums_of_change(before: torch.Tensor, after: torch.Tensor) -> list[float]:
+    """The sum of a layer's change, and its sum weighted by cos(0.7 i), so that no two values can be exchanged."""
+    change = (after.double() - before.double()).flatten()
+    weights = torch.cos(0.7 * torch.arange(change.numel(), dtype=torch.float64))
+    return [change.sum().item(), (change * weights).sum().item()]
+
+
+@pytest.mark.parametrize("path", sorted(ADAPTERS.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_its_adapters_have_the_same_strength(path: Path) -> None:
+    told = SUMS[path.stem.rpartition("-")[0]]
+    model = tiny_model(told["family"])
+    bases: dict[str, torch.Tensor] = {}
+    for place in told["sums"]:
+        part, _, name = place.partition(".")
+        weight = model.module(part).get_parameter(f"{name}.weight")
+        values = 0.1 * torch.sin(1.0 + torch.arange(weight.numel(), dtype=torch.float64))
+        weight.data = values.reshape(weight.shape).float()
+        bases[place] = weight.data.clone()
+    layers: dict[str, Any] = attach(model, AdapterOptions(), read_adapter(path, model)).layers
+    assert layers.keys() == told["sums"].keys()
+    for place, layer in layers.items():
+        layer.merge(safe_merge=True, adapter_names=[NAME])
+        found = sums_of_change(bases[place], layer.get_base_layer().weight.detach())
+        assert found == pytest.approx(told["sums"][place], rel=1e-4, abs=2e-4), place
