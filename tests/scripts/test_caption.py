@@ -381,6 +381,21 @@ def test_a_text_is_appended_to_captions_that_end_with_only_its_letters(tmp_path:
     assert [made[name] for name in "012"] == longer + before[2:]
 
 
+def test_a_text_is_appended_to_every_alternative_of_a_caption(tmp_path: Path, images: Path) -> None:
+    """Training takes one of the lines."""
+    tagger, added = onnx_tagger(tmp_path / "tagger"), "red background, 1girl"
+    before = {"0": "a fox\r\n\r\n a cat ", "1": f"a fox\na cat, {added}", "2": f"{added}\na cat, {added}"}
+    for name, text in before.items():
+        Image.new("RGB", (8, 8), RED).save(images / f"{name}.png")
+        (images / f"{name}.txt").write_bytes(text.encode())
+    for _ in range(2):
+        assert call("tag", "--model", tagger, "--mode", "APPEND", images) == 0
+        made = texts(images)
+        assert made["0"] == f"a fox, {added}\n\n a cat, {added}"
+        assert made["1"] == f"a fox, {added}\na cat, {added}" and made["2"] == before["2"]
+        assert len(made["0"].splitlines()) == 3
+
+
 def test_a_caption_that_is_only_a_byte_order_mark_is_empty(tmp_path: Path, images: Path) -> None:
     tagger = onnx_tagger(tmp_path / "tagger")
     for number in range(4):

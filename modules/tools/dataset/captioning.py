@@ -39,7 +39,7 @@ class Wanted:
     """Options for writing captions.
 
     Args:
-        mode: BLANK writes only missing and empty ones, APPEND adds to existing ones after a comma.
+        mode: BLANK writes only missing and empty ones, APPEND adds to each line of existing ones after a comma.
         prefix: text before each new caption, followed by a space.
         suffix: text after it, preceded by a space unless it begins with a comma or a full stop.
         batch: number of images described at once.
@@ -156,7 +156,8 @@ def _cannot_take(root: Path, image: DataImage, text: str, wanted: Wanted) -> str
         return error.message
     if wanted.mode is Mode.BLANK and before:
         return "it has a caption now"
-    if wanted.mode is Mode.APPEND and _ends_with(before, _made(text, wanted)):
+    lines, made = [line for line in before.splitlines() if line.strip()], _made(text, wanted)
+    if wanted.mode is Mode.APPEND and lines and all(_ends_with(line.strip(), made) for line in lines):
         return "its caption already ends with this text"
     return ""
 
@@ -196,7 +197,12 @@ def _whole(root: Path, image: DataImage, text: str, wanted: Wanted) -> str:
     appends = wanted.mode is Mode.APPEND and target.is_file()
     before = read_bytes(target, "caption", MAX_CAPTION).decode("utf-8-sig").strip() if appends else ""
     made = _made(text, wanted)
-    return f"{before}, {made}" if before else made
+    return "\n".join(_appended(line.rstrip(), made) for line in before.splitlines()) if before else made
+
+
+def _appended(line: str, made: str) -> str:
+    """A line of a caption with the text at its end. Each line is a caption of its own, of which training takes one."""
+    return f"{line}, {made}" if line and not _ends_with(line, made) else line
 
 
 def _write(text: str, target: Path) -> None:
