@@ -28,19 +28,27 @@ def load_drops(root: tk.Tk) -> bool:
 
 
 def accept_drops(widget: tk.Widget, dropped: Callable[[list[Path]], None]) -> None:
-    """Call ``dropped`` with files dropped on a widget, or on a child that accepts nothing itself."""
+    """Call ``dropped`` with files dropped on a widget, or on a child that accepts nothing itself. While another window
+    keeps all input, they are refused.
+    """
     if not getattr(widget._root(), "drops_loaded", False):  # type: ignore[attr-defined]
         return
 
     def take(event: object) -> str:
         names = [str(name) for name in widget.tk.splitlist(getattr(event, "data", ""))]
-        if not names:
+        if not names or _is_blocked(widget):
             return "refuse_drop"
         dropped([Path(name) for name in names])
         return "copy"
 
     widget.drop_target_register("DND_Files")  # type: ignore[attr-defined]
     widget.dnd_bind("<<Drop>>", take)  # type: ignore[attr-defined]
+
+
+def _is_blocked(widget: tk.Misc) -> bool:
+    """Return whether all input goes to another window. Tk keeps back keys and clicks then, but not what is dropped."""
+    holders = [str(one) for one in widget.tk.splitlist(widget.tk.call("grab", "current"))]
+    return any(not f"{widget}.".startswith(f"{one}.") for one in holders)
 
 
 def one_config(paths: list[Path]) -> Path:

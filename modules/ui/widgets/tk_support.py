@@ -437,11 +437,15 @@ def keep_input(window: tk.Misc) -> None:
 
 
 def focus_on_click(root: tk.Misc) -> None:
-    """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened."""
+    """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened. A
+    button that takes no focus does not get it either: the window around it has keys of its own, among them Space.
+    """
 
     def pressed(event: tk.Event[tk.Misc]) -> None:
         widget = event.widget
-        if isinstance(widget, tk.Misc) and widget.winfo_exists() and dialog_with_focus(widget) is None:
+        if not isinstance(widget, tk.Misc) or not widget.winfo_exists() or dialog_with_focus(widget) is not None:
+            return
+        if not isinstance(widget, ttk.Button) or str(widget.cget("takefocus")) != "0":
             widget.focus_set()
 
     root.unbind_all("<Button-1>")

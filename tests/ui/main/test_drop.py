@@ -12,6 +12,7 @@ import pytest
 from modules.ui.curation.StartPage import StartPage
 from modules.ui.pages.DataPage import DataPage
 from modules.ui.widgets.drop import accept_drops, load_drops
+from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.curation.drivers import Hands as ToolHands
 from tests.ui.main.conftest import OpenWindow
@@ -165,3 +166,23 @@ def test_without_the_library_everything_else_works(
     assert not getattr(hands.window, "drops_loaded", False)
     hands.fill("epochs", "9")
     assert hands.window.state_.config.epochs == 9
+
+
+def test_nothing_is_dropped_behind_a_window_that_keeps_all_input(hands: Hands, tmp_path: Path) -> None:
+    config = tmp_path / "other.json"
+    TrainConfig(concepts=[ConceptConfig(name="theirs", path="/theirs")]).save(config)
+    page = data_page(hands)
+    mine = TrainConfig(concepts=[ConceptConfig(name="mine", path=str(tmp_path))])
+    hands.window.state_.replace(mine, "mine", saved=True)
+    page.table.select([0])
+    hands.focus(page.table.tree)
+    hands.keys("<Return>")
+    window = hands.dialog()
+    hands.wait(lambda: window.grab_status() == "local")
+    assert drop(hands.window.bottom_bar, [config]) == "refuse_drop"
+    assert drop(page.table.tree, [tmp_path]) == "refuse_drop"
+    hands.click(hands.button("OK", window))
+    hands.wait(lambda: not window.winfo_exists())
+    assert [concept.name for concept in hands.window.state_.value("concepts")] == ["mine"]
+    assert drop(page.table.tree, [tmp_path]) == "copy"
+    assert len(folders(hands)) == 2

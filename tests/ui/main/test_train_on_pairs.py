@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.ui.curation.ChoosingPage import ChoosingPage
 from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.StartPage import StartPage
+from modules.ui.curation.windows import open_pair_tool
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.pairs_to_train import train_on_pairs
 from modules.util.config.TrainConfig import TrainConfig
@@ -91,3 +96,27 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     hands.wait(lambda: hands.window.focus_get() is not None)
     hands.keys("<F5>", to=hands.window)
     hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
+
+
+@pytest.mark.gui
+def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tmp_path: Path) -> None:
+    make_images(tmp_path / "images", 1, 4)
+    session = SessionSettings(mode=CurationMode.ELO)
+    options = PickingOptions(tmp_path / "images", tmp_path / "pairs", session)
+    window = open_pair_tool(hands.window, hands.window.theme, settings=tmp_path / "settings", options=options)
+    tool = pair_tool(hands)
+    hands.wait(lambda: tool.controller is not None and settled(tool), "it does not begin", PATIENCE)
+    window.focus_force()
+    hands.wait(lambda: tool.window.focus_get() is not None)
+    page = tool.page
+    assert isinstance(page, ChoosingPage)
+
+    def seen() -> tuple[int, int]:
+        assert page.shot is not None
+        return page.shot.counts.seen, page.shot.counts.skipped
+
+    hands.click(page.action_row.winfo_children()[0])
+    hands.wait(lambda: settled(tool) and seen() == (1, 0), "the click does not count", PATIENCE)
+    hands.keys("<space>")
+    hands.wait(lambda: settled(tool) and seen()[0] == 2, "the key does not count", PATIENCE)
+    assert seen() == (2, 1), "Space skips, and does not press the button that was clicked"
