@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,3 +43,11 @@ def stir(handle: AdapterHandle) -> None:
 
 def trained_family(key: str, **options: Any) -> AdapterHandle:
     return trained(tiny_model(key), **options)
+
+
+@cache
+def named_family(key: str) -> AdapterHandle:
+    """An adapter on all parts that have names in every layout; only to be read."""
+    spec = tiny_setup(key).spec
+    parts = (spec.denoiser, *(part.name for part in spec.of_kind("text_encoder") if part.comfy_name))
+    return trained_family(key, parts=parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,11 +31,11 @@ Tensors = dict[str, torch.Tensor]
 
 
 @cache
-def _whole(kind: str) -> Tensors:
+def _whole(kind: str, layout: str = "KOHYA_LORA") -> Tensors:
     handle = attach(tiny_model(), AdapterOptions(kind=kind, rank=4, alpha=4.0))
     for _, parameter in handle.named_parameters():
         parameter.data += 0.01
-    return adapter_tensors(handle, "KOHYA_LORA")
+    return adapter_tensors(handle, layout)
 
 
 def whole(kind: str = "LORA") -> Tensors:
@@ -77,9 +78,7 @@ def test_a_tensor_that_is_no_adapter_is_named(
 
 @pytest.mark.parametrize("alpha", ["x", None, True, float("nan"), [1], {}])
 def test_an_alpha_of_the_metadata_that_is_no_number_is_named(tmp_path: Path, alpha: object) -> None:
-    model = tiny_model()
-    handle = attach(model, AdapterOptions(rank=4))
-    tensors = adapter_tensors(handle, "DIFFUSERS_LORA")
+    tensors = _whole("LORA", "DIFFUSERS_LORA")
     for config in (
         {"unet.lora_alpha": alpha},
         {"unet.lora_alpha": 4, "unet.alpha_pattern": {"conv_in": alpha}},
@@ -122,7 +121,9 @@ CHANGES: list[Callable[[torch.Tensor, random.Random], torch.Tensor]] = [_shape, 
 
 @pytest.mark.parametrize("kind", usual(KINDS, "LORA"))
 def test_whatever_a_file_holds_no_traceback_comes(tmp_path: Path, kind: str) -> None:
-    source, sound = random.Random(f"damaged {kind}"), whole(kind)
+    source = random.Random(f"damaged {kind}")
+    # layers of every sort, and not so many that reading them takes most of the time
+    sound = {name: each for name, each in whole(kind).items() if re.search("conv_in|mid_block|time_emb", name)}
     path, refused, model = tmp_path / "a.safetensors", 0, tiny_model()
     for _ in range(60):
         tensors = dict(sound)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def known(**options: object) -> AdapterHandle:
 
 
 def image(model: Model) -> torch.Tensor:
-    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=3, cfg=3.0, size=SIZE)
+    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=2, cfg=3.0, size=SIZE)
 
 
 @cache
@@ -72,33 +73,50 @@ def metadata_of(path: Path) -> dict[str, str]:
         return file.metadata()
 
 
-@pytest.mark.parametrize("layout", [KOHYA, DIFFUSERS])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"rank_stabilized": True}, {"decompose": True}, {"parts": ("unet",)}],
-    ids=["lora", "rslora", "dora", "unet-only"],
-)
-def test_diffusers_makes_the_same_image(tmp_path: Path, layout: str, options: dict[str, object]) -> None:
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
+    """The pipeline of diffusers, for one adapter after another."""
     from diffusers import StableDiffusionPipeline
 
+    made = StableDiffusionPipeline.from_pretrained(str(tiny_folder()))
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        pytest.param(layout, options, id=f"{name}-{layout}", marks=marks)
+        for name, options, slow in (
+            ("lora", {}, None),
+            ("rslora", {"rank_stabilized": True}, None),
+            ("dora", {"decompose": True}, None),
+            ("unet-only", {"parts": ("unet",)}, DIFFUSERS),
+        )
+        for layout in (KOHYA, DIFFUSERS)
+        for marks in [pytest.mark.slow if layout == slow else ()]
+    ],
+)
+def test_diffusers_makes_the_same_image(
+    tmp_path: Path, pipeline: Any, layout: str, options: dict[str, object]
+) -> None:
     handle, ours = known(**options), known_image(**options)
     path = save_adapter(handle, tmp_path / "adapter.safetensors", layout)
     again, _ = reread(path)
     assert torch.allclose(image(again), ours, atol=1e-6)
     if options.get("decompose") and layout == KOHYA:
         return  # diffusers drops the magnitudes of this layout, with a warning of its own
-    pipeline = StableDiffusionPipeline.from_pretrained(str(tiny_folder()))
-    pipeline.set_progress_bar_config(disable=True)
     pipeline.load_lora_weights(str(path))
     theirs = pipeline(
         "a red cat",
-        num_inference_steps=3,
+        num_inference_steps=2,
         guidance_scale=3.0,
         height=SIZE[0],
         width=SIZE[1],
         generator=torch.Generator().manual_seed(2),
         output_type="pt",
     ).images
+    pipeline.unload_lora_weights()
     assert torch.allclose(theirs, ours, atol=1e-5)
     assert not torch.allclose(ours, base_image(), atol=1e-2)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from torch import nn
 
 from modules.adapter.formats import COMFY, DIFFUSERS, KOHYA, LEGACY, adapter_tensors
+from modules.adapter.PeftAdapter import AdapterHandle
 from modules.adapter.reading import match_adapter
 from modules.model.Model import Model
-from tests.adapter.families import naming_families, trained, trained_family
+from tests.adapter.families import named_family, naming_families, trained, trained_family
 from tests.tiny import tiny_model, tiny_setup
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -33,8 +35,8 @@ def keys(key: str) -> dict[str, dict[str, str]]:
     """Layout -> layer -> its suffixes and shapes, short enough to be read."""
     spec = tiny_setup(key).spec
     named = tuple(part.name for part in spec.of_kind("text_encoder") if part.comfy_name)
-    whole = trained_family(key)
-    lean = whole if named == spec.trained_encoders else trained_family(key, parts=(spec.denoiser, *named))
+    lean = named_family(key)
+    whole = lean if named == spec.trained_encoders else trained_family(key)
     made: dict[str, dict[str, str]] = {}
     for layout in LAYOUTS:
         handle = lean if layout == COMFY else whole
@@ -124,14 +126,26 @@ needs_lists = pytest.mark.skipif(not WILD.is_dir(), reason="key lists of other p
 def test_keys_and_shapes_are_those_found_in_the_wild(make: Any, layout: str) -> None:
     lists = wild(make.__name__)
     with_text = any("te1_" in key or "te_" in key or "text_encoder" in key for key in lists[layout])
-    model = make(lists)
-    options = {} if with_text else {"parts": (model.spec.denoiser,)}
-    tensors = adapter_tensors(trained(model, rank=4, alpha=4.0, **options), layout)
+    tensors = adapter_tensors(adapter_like(make, with_text), layout)
     shapes = {key: list(tensor.shape) for key, tensor in tensors.items()}
     assert by_side(shapes) == by_side(lists[layout])
     assert {k: s for k, s in shapes.items() if not fused(k)} == {
         k: s for k, s in lists[layout].items() if not fused(k)
     }
+
+
+@cache
+def model_like(make: Any) -> Model:
+    """The model of the lists, only to be read."""
+    made: Model = make(wild(make.__name__))
+    return made
+
+
+@cache
+def adapter_like(make: Any, with_text: bool) -> AdapterHandle:
+    """An adapter on the model of the lists, only to be read."""
+    model = make(wild(make.__name__))
+    return trained(model, rank=4, alpha=4.0, **({} if with_text else {"parts": (model.spec.denoiser,)}))
 
 
 def fused(key: str) -> bool:
@@ -145,8 +159,9 @@ def test_files_of_other_programs_are_read(make: Any, layout: str) -> None:
     lists = wild(make.__name__)
     source = torch.Generator().manual_seed(0)
     tensors = {key: torch.randn(shape, generator=source) for key, shape in lists[layout].items()}
-    file = match_adapter(tensors, {}, make(lists), layout)
-    whole = match_adapter({k: torch.zeros(s) for k, s in lists[LEGACY].items()}, {}, make(lists), LEGACY)
+    model = model_like(make)
+    file = match_adapter(tensors, {}, model, layout)
+    whole = match_adapter({k: torch.zeros(s) for k, s in lists[LEGACY].items()}, {}, model, LEGACY)
     assert set(file.paths(whole.parts()[0])) == set(whole.paths(whole.parts()[0]))
 
 

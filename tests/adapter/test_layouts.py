@@ -24,7 +24,7 @@ from modules.adapter.formats import (
 from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError
-from tests.adapter.families import naming_families, stir, trained_family
+from tests.adapter.families import named_family, naming_families, stir, trained_family
 from tests.tiny import SIZE, pipeline_options, pipeline_parts, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.usual import usual
@@ -59,12 +59,14 @@ def base_image(key: str) -> torch.Tensor:
     return image(tiny_model(key))
 
 
-# the other layouts of most families have the same names with other prefixes
+# the other layouts of most families have the same names with other prefixes, or the names of the modules themselves
 QUICK = [
     (key, layout)
     for key in naming_families()
     for layout in LAYOUTS
-    if layout in (KOHYA, DIFFUSERS) or key in (FLUX, "STABLE_DIFFUSION_15")
+    if layout == KOHYA
+    or key in (FLUX, "STABLE_DIFFUSION_15")
+    or (layout == DIFFUSERS and key in (SD3, "STABLE_DIFFUSION_XL_10_BASE", "QWEN", "SANA"))
 ]
 ROUND_TRIPS = [
     pytest.param(key, layout, marks=() if (key, layout) in QUICK else pytest.mark.slow)
@@ -73,17 +75,9 @@ ROUND_TRIPS = [
 ]
 
 
-@lru_cache(maxsize=1)
-def to_write(key: str) -> AdapterHandle:
-    """An adapter on all parts that have names in every layout; only to be written."""
-    spec = tiny_setup(key).spec
-    parts = (spec.denoiser, *(part.name for part in spec.of_kind("text_encoder") if part.comfy_name))
-    return trained_family(key, parts=parts)
-
-
 @pytest.mark.parametrize(("key", "layout"), ROUND_TRIPS)
 def test_what_is_written_is_read_again(key: str, layout: str, tmp_path: Path) -> None:
-    handle = to_write(key)
+    handle = named_family(key)
     path = save_adapter(handle, tmp_path / "a.safetensors", layout)
     assert_same(handle, reread(key, path))
 
@@ -131,7 +125,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("key", "layout", "patterns"), CASES)
+# its own names for modules are the same code for all families
+ALIKE = ("FLUX_2_DEV", "CHROMA_1", "KREA_2", "LUMINA_2", "ERNIE", "HI_DREAM_FULL", "Z_IMAGE")
+
+
+@pytest.mark.parametrize(
+    ("key", "layout", "patterns"),
+    usual(CASES, *(case for case in CASES if case[0] not in ALIKE or case[1] != DIFFUSERS)),
+)
 def test_diffusers_makes_the_same_image(
     key: str, layout: str, patterns: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,16 +273,16 @@ def test_oft_has_no_patterns() -> None:
         ("LONGCAT_IMAGE_EDIT", "LONGCAT_IMAGE"),
     ],
 )
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_models_that_edit_have_the_layers_of_those_that_do_not(
-    key: str, alike: str, layout: str, tmp_path: Path
-) -> None:
-    names = []
-    for each in (key, alike):
-        parts = (tiny_setup(each).spec.denoiser, "text_encoder")
-        path = save_adapter(trained_family(each, parts=parts), tmp_path / f"{each}.safetensors", layout)
-        names.append({name: tensor.shape for name, tensor in load_file(path).items()})
-    assert names[0] == names[1] and len(names[0]) > 30
+def test_models_that_edit_have_the_layers_of_those_that_do_not(key: str, alike: str, tmp_path: Path) -> None:
+    pair = [
+        trained_family(each, parts=(tiny_setup(each).spec.denoiser, "text_encoder")) for each in (key, alike)
+    ]
+    for layout in LAYOUTS:
+        names = []
+        for handle in pair:
+            path = save_adapter(handle, tmp_path / f"{len(names)}.safetensors", layout)
+            names.append({name: tensor.shape for name, tensor in load_file(path).items()})
+        assert names[0] == names[1] and len(names[0]) > 30, layout
 
 
 COMFY_ENCODERS = {
@@ -301,7 +302,10 @@ COMFY_ENCODERS = {
 }
 
 
-@pytest.mark.parametrize("key", COMFY_ENCODERS)
+# one for each class of encoders; the names of all are in the lists of ``test_golden``
+@pytest.mark.parametrize(
+    "key", usual(COMFY_ENCODERS, "QWEN", "Z_IMAGE", "FLUX_2_DEV", "KREA_2", "SANA", "PIXART_ALPHA")
+)
 def test_layers_of_text_encoders_as_comfyui_has_them(key: str, tmp_path: Path) -> None:
     handle = trained_family(key, parts=("text_encoder",))
     path = save_adapter(handle, tmp_path / "a.safetensors", COMFY)

@@ -29,7 +29,7 @@ NAMES = ["lora", "dora", "dora-of-inputs", "rslora", "loha", "lokr", "oft"]
 
 
 def image(model: Model) -> torch.Tensor:
-    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=1, size=SIZE)
 
 
 def stirred(handle: AdapterHandle) -> AdapterHandle:

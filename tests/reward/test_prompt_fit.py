@@ -41,15 +41,21 @@ def features():
     return made
 
 
-def test_images_fit_their_own_prompts(features, drawn_BCHW):
-    own_B, other_B = features.prompt_fit(drawn_BCHW, PROMPTS), features.prompt_fit(drawn_BCHW, OTHERS)
+@pytest.fixture(scope="module")
+def fits(features, drawn_BCHW):
+    """The fit of each image to its own prompt and to another one; only to be read."""
+    return features.prompt_fit(drawn_BCHW, PROMPTS), features.prompt_fit(drawn_BCHW, OTHERS)
+
+
+def test_images_fit_their_own_prompts(fits):
+    own_B, other_B = fits
     assert (own_B > other_B).all()
     usual = UsualFit.of(own_B)
     assert (usual.shortfall(own_B) == 0).float().mean() > 0.8
     assert (usual.shortfall(other_B) > 1).all()
 
 
-def test_the_fit_is_the_error_that_the_prompt_saves(features, drawn_BCHW):
+def test_the_fit_is_the_error_that_the_prompt_saves(fits, drawn_BCHW):
     """The formula in float64, from the numbers of the scheduler's file: v-prediction, zero terminal SNR."""
     setup = create_model_setup("STABLE_DIFFUSION_15")
     model = setup.load(DEMO)
@@ -72,7 +78,7 @@ def test_the_fit_is_the_error_that_the_prompt_saves(features, drawn_BCHW):
                 said = setup.denoise(model, noised.float(), torch.tensor([place]), cond, (64, 64))
                 errors.append(float((said.double() - (signal * noise - sigma * clean)).square().mean()))
             saved.append(errors[1] - errors[0])
-    assert float(features.prompt_fit(image_BCHW, [prompt])) == pytest.approx(np.mean(saved), rel=1e-4)
+    assert float(fits[0][0]) == pytest.approx(np.mean(saved), rel=1e-4)
 
 
 def test_the_shortfall_is_in_standard_deviations_below_nine_of_ten():
@@ -90,25 +96,23 @@ def head(features, drawn_BCHW):
     return fit_taste(features(drawn_BCHW, PROMPTS), features.parts, answers, PROMPTS)
 
 
-def test_a_guarded_reward_marks_down_what_does_not_show_its_prompt(features, head, drawn_BCHW, tmp_path):
+def test_a_guarded_reward_marks_down_what_does_not_show_its_prompt(features, head, drawn_BCHW, fits, tmp_path):
+    """Six images with their own prompts, and two of them with others."""
     path = tmp_path / "taste.safetensors"
-    own_B = features.prompt_fit(drawn_BCHW, PROMPTS)
+    own_B, other_B = fits
     save_head(path, head, features.options, features.probe(), None, UsualFit.of(own_B))
-    plain, guarded = (
-        create_reward("preference_head", {"weights": str(path), "guard": guard}) for guard in (0.0, 3.0)
-    )
-    for reward in (plain, guarded):
-        reward.load()
-    lost_B = plain.score(batch_of(drawn_BCHW, prompts=OTHERS)) - guarded.score(
-        batch_of(drawn_BCHW, prompts=OTHERS)
-    )
-    fit_B = features.prompt_fit(drawn_BCHW, OTHERS)
-    expected_B = 3.0 * (UsualFit.of(own_B).least - fit_B) / own_B.double().std(correction=0)
-    torch.testing.assert_close(lost_B.double(), expected_B.double(), rtol=1e-3, atol=1e-4)
-    kept_B = plain.score(batch_of(drawn_BCHW, prompts=PROMPTS)) - guarded.score(
-        batch_of(drawn_BCHW, prompts=PROMPTS)
-    )
-    assert (kept_B == 0).float().mean() > 0.8
+    shown, prompts = torch.cat([drawn_BCHW[:2], drawn_BCHW[:6]]), [*OTHERS[:2], *PROMPTS[:6]]
+    plain_B, guarded_B = (scored(path, guard, shown, prompts) for guard in (0.0, 3.0))
+    lost_B = plain_B - guarded_B
+    expected_B = 3.0 * (UsualFit.of(own_B).least - other_B[:2]) / own_B.double().std(correction=0)
+    torch.testing.assert_close(lost_B[:2].double(), expected_B.double(), rtol=1e-3, atol=1e-4)
+    assert (lost_B[2:] == 0).float().mean() > 0.8
+
+
+def scored(path, guard, images_BCHW, prompts):
+    reward = create_reward("preference_head", {"weights": str(path), "guard": guard})
+    reward.load()
+    return reward.score(batch_of(images_BCHW, prompts=prompts))
 
 
 def test_a_head_that_knows_no_fit_cannot_guard(features, head, tmp_path):

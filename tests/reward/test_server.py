@@ -50,15 +50,24 @@ def start(*arguments, token=TOKEN):
 
 
 @pytest.fixture(scope="module")
-def address():
+def started():
+    """The address of a server, and its answer to a request sent as soon as it had printed this address."""
     process = start(
         "--reward", "brightness", "--max-megabytes", "1", "--max-images", "4", "--max-pixels", "9000"
     )
-    line = process.stdout.readline()
-    assert line, process.stderr.read()
-    yield json.loads(line)["url"]
-    process.terminate()
-    process.wait(10)
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        url = json.loads(line)["url"]
+        yield url, ask(url, "/health", method="GET")[0]
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def address(started):
+    return started[0]
 
 
 def ask(address, path="/reward", body=b"", token=TOKEN, method="POST", **headers):
@@ -108,8 +117,20 @@ def png(width, height, data=b""):
 
 def two_heads():
     """A small size for who reads the first head, 144 million pixels for who reads the last."""
-    small, large = png(1, 1), png(12000, 12000, zlib.compress(bytes(36001 * 12000), 9))
+    small, large = png(1, 1), png(12000, 12000, zeros(100 * 36001, 120))
     return small[:33] + large[8:]
+
+
+def zeros(count, times):
+    """What ``zlib.compress(bytes(count * times), 9)`` stands for, from one compressed piece that is repeated."""
+    packer = zlib.compressobj(9, wbits=-15)
+    piece = packer.compress(bytes(count)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = (count * times % 65521) << 16 | 1
+    return b"\x78\xda" + piece * times + b"\x03\x00" + struct.pack(">I", checksum)
+
+
+def test_repeated_pieces_are_a_sound_stream():
+    assert zlib.decompress(zeros(1000, 70)) == bytes(70_000)
 
 
 def text(data):
@@ -408,12 +429,5 @@ def test_a_length_of_thousands_of_digits_is_too_large(address):
     assert ask(address, body=request())[0] == 200
 
 
-def test_the_address_is_printed_once_it_answers():
-    process = start("--reward", "brightness")
-    try:
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
-        assert ask(json.loads(line)["url"], "/health", method="GET")[0] == 200
-    finally:
-        process.terminate()
-        process.wait(20)
+def test_the_address_is_printed_once_it_answers(started):
+    assert started[1] == 200

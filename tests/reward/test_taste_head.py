@@ -222,16 +222,22 @@ def test_comparisons_that_share_one_answer_count_as_one():
     assert report.held_out_interval == pytest.approx(whole.held_out_interval)
 
 
-def made(tmp_path):
+@pytest.fixture(scope="module")
+def fitted():
+    """A head and the features of its images, only to be read."""
     rows, groups = places(60, 1)
-    head = fit_taste(rows, PARTS, answered(rows, groups, 20, 2, rows[:, 21]), groups)
+    return fit_taste(rows, PARTS, answered(rows, groups, 20, 2, rows[:, 21]), groups), rows
+
+
+def made(tmp_path, fitted):
+    head, rows = fitted
     path = tmp_path / "taste.safetensors"
     save_head(path, head, FeatureOptions("denoiser", "x", timestep=30, noise=7), rows[0])
     return path, head, rows
 
 
-def test_a_taste_survives_its_file(tmp_path):
-    path, head, rows = made(tmp_path)
+def test_a_taste_survives_its_file(tmp_path, fitted):
+    path, head, rows = made(tmp_path, fitted)
     again, options, probe, _ = load_head(path)
     assert torch.equal(again(rows), head(rows)) and torch.equal(
         again.uncertainty(rows), head.uncertainty(rows)
@@ -258,8 +264,8 @@ def test_a_taste_survives_its_file(tmp_path):
         ("root_P", None),
     ],
 )
-def test_damaged_tastes_are_named(tmp_path, name, change):
-    path, _, _ = made(tmp_path)
+def test_damaged_tastes_are_named(tmp_path, fitted, name, change):
+    path, _, _ = made(tmp_path, fitted)
     tensors = load_file(path)
     description = {
         "format": "preference-head-2",

@@ -24,6 +24,7 @@ from scripts import train_reward
 from scripts.train_reward import answer_comparisons, load_image, pair_comparisons
 from tests.reward.builders import batch_of
 from tests.source_tree import ROOT
+from tests.tiny import tiny_folder
 from tests.tools.pictures import damaged_avif
 
 DEMO = str(ROOT / "resources" / "demo_model")
@@ -186,7 +187,7 @@ def test_the_denoiser_judges_by_default(folders, tmp_path, capsys, monkeypatch):
     # the fit of each image takes eight passes, and ten images are enough for a bar
     monkeypatch.setattr(train_reward, "MOST_FITS", FEWEST_FITS)
     cache = tmp_path / "cache"
-    more = ("--images", str(folders[1]), "--cache", str(cache))
+    more = ("--source", str(tiny_folder()), "--images", str(folders[1]), "--cache", str(cache))
     code, out, printed = run(folders, tmp_path, capsys, *more)
     assert code == 0, printed.err
     report = json.loads(printed.out)
@@ -462,7 +463,8 @@ def test_the_head_is_kept_where_the_fit_cannot_be_measured(folders, tmp_path, ca
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(FrozenFeatures, "prompt_fit", full)
-    code, out, printed = run(folders, tmp_path, capsys)
+    more = ("--source", str(tiny_folder()), "--cache", str(tmp_path / "cache"))
+    code, out, printed = run(folders, tmp_path, capsys, *more)
     assert code == 0, printed.err
     report = json.loads(printed.out)
     assert report["usual_fit"] is None and "out of memory" in report["no_fit"]
@@ -474,7 +476,7 @@ def test_the_head_is_kept_where_the_fit_cannot_be_measured(folders, tmp_path, ca
     monkeypatch.setattr(FrozenFeatures, "prompt_fit", broken)
     out.unlink()
     with pytest.raises(ZeroDivisionError):
-        run(folders, tmp_path, capsys)
+        run(folders, tmp_path, capsys, *more)
     assert load_head(out)
 
 

@@ -12,10 +12,14 @@ from modules.model.dtypes import PartDtypes
 from modules.weights.saving import save_folder, save_single_file
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config, write_pairs
+from tests.usual import usual
+
+CASES = [(layout, kind) for layout in ("DIFFUSERS", "SAFETENSORS") for kind in ("FLOAT_8", "INT_8", "NFLOAT_4")]
 
 
-@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
-@pytest.mark.parametrize("layout", ["DIFFUSERS", "SAFETENSORS"])
+@pytest.mark.parametrize(
+    ("layout", "kind"), usual(CASES, ("DIFFUSERS", "INT_8"), ("SAFETENSORS", "FLOAT_8"), ("SAFETENSORS", "NFLOAT_4"))
+)
 def test_what_was_not_trained_is_saved_as_it_came(layout: str, kind: str, tmp_path: Path) -> None:
     if kind != "FLOAT_8":
         pytest.importorskip("bitsandbytes")

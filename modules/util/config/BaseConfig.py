@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -83,10 +84,10 @@ class BaseConfig(BaseModel):
                 migrate = cls.MIGRATIONS.get(step)
                 made = migrate(made) if migrate else made
         made = few_strangers(made, {*cls.model_fields, *older_fields(cls)})
-        for name, field in cls.model_fields.items():
+        for name, annotation in _nested(cls).items():
             if name in made:
                 place = f"{where}.{name}" if where else name
-                made[name] = _upgrade_value(field.annotation, made[name], place)
+                made[name] = _upgrade_value(annotation, made[name], place)
         return made
 
     @classmethod
@@ -152,6 +153,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+@cache
+def _nested(model: type[BaseConfig]) -> dict[str, Any]:
+    """The annotations of the fields of a config class that hold configs or lists of them; no other has a version."""
+    return {name: field.annotation for name, field in model.model_fields.items() if _has_config(field.annotation)}
+
+
+def _has_config(annotation: Any) -> bool:
+    plain, _ = unwrap(annotation)
+    if isinstance(plain, type) and issubclass(plain, BaseConfig):
+        return True
+    inner = item_type(plain)
+    return inner is not None and _has_config(inner)
 
 
 def _upgrade_value(annotation: Any, value: Any, where: str) -> Any:

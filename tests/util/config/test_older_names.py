@@ -93,8 +93,10 @@ def test_all_faults_are_reported_together() -> None:
 
 @pytest.mark.parametrize("place", ["config", "preset", "--set"])
 def test_a_name_without_effect_is_told(
-    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scripts.train.memory", lambda config: [])
+    monkeypatch.setattr("modules.trainer.memory.memory_advice.forecast", lambda config: {})
     config = write_config(tmp_path, **{STRICT: False} if place == "config" else {})
     preset = tmp_path / "preset.json"
     preset.write_text(json.dumps({"__version": 1, **({STRICT: False} if place == "preset" else {})}))
