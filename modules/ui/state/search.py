@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from modules.util.config.settings import Setting
 
@@ -31,8 +32,10 @@ def search_settings(
     whole = words.strip().lower()
     found = []
     for place, setting in enumerate(settings):
-        scores = [] if setting.hidden else [_score(setting, word) for word in wanted]
-        if scores and all(scores):
+        if setting.hidden:
+            continue
+        scores = list(takewhile(bool, (_score(setting, word) for word in wanted)))
+        if len(scores) == len(wanted):
             named = whole == setting.path.lower()
             score = sum(scores) + 2000 * named + 1000 * (whole == setting.title.lower())
             last = not named and not shown(setting.path)
@@ -41,6 +44,8 @@ def search_settings(
 
 
 def _score(setting: Setting, word: str) -> int:
+    if word not in setting.texts:
+        return 0
     title, path = setting.title.lower(), setting.path.lower()
     names = re.split(r"[_.]+", path)
     if title == word or path == word:
@@ -57,4 +62,4 @@ def _score(setting: Setting, word: str) -> int:
         return 10
     if any(word in choice.label.lower() or word in choice.value.lower() for choice in setting.choices):
         return 8
-    return 5 if word in setting.tip.lower() else 0
+    return 5

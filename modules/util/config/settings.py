@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
@@ -106,6 +106,13 @@ class Setting:
     hidden: bool
     first: bool
     cost: str
+
+    @cached_property
+    def texts(self) -> str:
+        """All its texts in lower case, one per line; a search that finds nothing here finds nothing at all."""
+        choices = [text for choice in self.choices for text in (choice.label, choice.value)]
+        texts = (self.title, self.path, self.group, self.section, *choices, self.tip)
+        return "\n".join(texts).lower()
 
 
 @cache
