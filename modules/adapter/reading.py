@@ -345,7 +345,9 @@ def _peft_settings(
 ) -> tuple[PeftConfig | None, tuple[str, ...]]:
     """The settings next to a file of peft that does not hold its alpha, and a sentence about them."""
     tells = DIFFUSERS_METADATA in metadata or any(key.endswith(".alpha") for key in keys)
-    if tells or not peft_config.of_peft(source, keys):
+    of_peft = peft_config.of_peft(source, keys)
+    # a copy in a project has settings next to it only if peft wrote it
+    if tells or not (of_peft or Path(source).name == peft_config.START):
         return None, ()
     path = peft_config.config_next_to(source)
     try:
@@ -355,6 +357,8 @@ def _peft_settings(
         raise
     if settings is not None:
         return settings, (settings.note,)
+    if not of_peft or kind == "OFT_2":
+        return None, ()
     return None, (f"{source}: there is no {peft_config.NAME} next to it, so its alpha is taken to be its rank",)
 
 

@@ -27,7 +27,7 @@ from modules.util.files.user_path import user_path
 from modules.util.owned_files import TEMPORARY, Owned, shown
 from modules.util.prompts_file import ENDING, PromptRow
 from modules.util.tensors.peft_config import NAME as PEFT_CONFIG
-from modules.util.tensors.peft_config import START, config_next_to
+from modules.util.tensors.peft_config import START, settings_of
 
 PROMPTS = "prompts.txt"
 EDITS = f"prompts{ENDING}"
@@ -390,14 +390,15 @@ def _fill(owned: Owned, made: ProjectFile, prompts: Prompts, adapter: Path | Non
 
 
 def _copy(owned: Owned, source: Path, folder: str) -> None:
-    """Copy an adapter into the project, with peft's settings next to it. A second name of the same file would change
+    """Copy an adapter into the project, with its settings if peft wrote it. A second name of the same file would change
     with it when it is written again.
 
     Args:
         folder: the folder in the project, with a slash at its end.
     """
-    settings, copied = config_next_to(source), f"{folder}{PEFT_CONFIG}"
+    copied = f"{folder}{PEFT_CONFIG}"
     with refused_as(f"{shown(source)} cannot be copied", "--adapter", kind=DataError):
+        settings = settings_of(source)
         if settings is not None:
             owned.copy(settings, copied)
         elif (owned.root / copied).exists():

@@ -136,6 +136,15 @@ def test_files_that_peft_did_not_write_are_read_without_it(tmp_path: Path) -> No
     assert not file.notes
 
 
+def test_the_copy_of_another_file_in_a_project_is_read_without_a_note(tmp_path: Path) -> None:
+    saved(tmp_path, CONFIGS["plain"])
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    (tmp_path / "project").mkdir()
+    copy_of = tmp_path / "project" / "start.safetensors"
+    save_file({name.replace("base_model.model", "unet"): tensor for name, tensor in tensors.items()}, copy_of)
+    assert not read_adapter(copy_of, tiny_model()).notes
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "another kind": ({"peft_type": "VERA"}, "kind VERA, which is not read"),
     "no kind": ({"peft_type": None}, "kind None, which is not read"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
@@ -77,3 +79,17 @@ def test_the_settings_that_peft_wrote_next_to_an_adapter_are_copied_with_it(proj
     # those of an earlier adapter do not count for a later one
     assert project.kept_for(project.round, Adapter("plain", tmp_path / "plain.safetensors")).file == kept
     assert (kept.read_bytes(), (kept.parent / "adapter_config.json").read_text()) == (b"y", "{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "copied"), [("base_model.model.x.lora_A.weight", True), ("unet.x.lora_A.weight", False)]
+)
+def test_the_settings_next_to_a_file_that_peft_did_not_write_stay_there(project, tmp_path, name, copied):
+    """They belong to another adapter, and would change the strength of this one."""
+    project, folder = Project(project), tmp_path / "adapters"
+    folder.mkdir()
+    save_file({name: torch.ones(1, 2)}, folder / "mine.safetensors", {"some": "facts"})
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 4}')
+    kept = project.kept_for(project.round, Adapter("given", folder / "mine.safetensors")).file
+    assert kept.read_bytes() == (folder / "mine.safetensors").read_bytes()
+    assert (kept.parent / "adapter_config.json").exists() == copied

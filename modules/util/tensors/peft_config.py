@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -21,6 +22,8 @@ START = "start.safetensors"
 PREFIX = "base_model.model."
 """Begins the names of tensors in files that peft writes."""
 MAX_BYTES = 16 * 1024 * 1024
+MAX_HEADER = 100_000_000
+"""The longest header of a safetensors file."""
 ALPHAS = {"LORA": "lora_alpha", "LOHA": "alpha", "LOKR": "alpha", "OFT": ""}
 """Kind -> its field for alpha; a rotation has none."""
 OTHER_FORMULAS = (
@@ -89,7 +92,25 @@ def config_next_to(adapter: str | Path) -> Path | None:
 
 def of_peft(adapter: str | Path, keys: Iterable[str]) -> bool:
     """Return whether peft wrote a file with these tensors, so that its alpha is in the settings next to it."""
-    return Path(adapter).name in (WEIGHTS, START) or all(key.startswith(PREFIX) for key in keys)
+    return Path(adapter).name == WEIGHTS or all(key.startswith(PREFIX) for key in keys)
+
+
+def settings_of(adapter: Path) -> Path | None:
+    """The settings next to an adapter, if peft wrote it. Those next to another file may belong to any adapter."""
+    found = config_next_to(adapter)
+    named = adapter.name in (WEIGHTS, START)
+    return found if found is not None and (named or of_peft(adapter, _keys(adapter))) else None
+
+
+def _keys(adapter: Path) -> list[str]:
+    """Names of the tensors of a file; one that fits nothing if it is not a safetensors file."""
+    with adapter.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            header = json.loads(stream.read(length)) if length <= MAX_HEADER else None
+        except (ValueError, RecursionError):
+            header = None
+    return [key for key in header if key != "__metadata__"] if isinstance(header, dict) else [""]
 
 
 def read_peft_config(path: Path, kind: str) -> PeftConfig | None:
