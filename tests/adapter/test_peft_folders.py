@@ -152,6 +152,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "the rank of another": ({"r": 8}, "belongs to another adapter: it gives .* the rank 8, not 4"),
     "a changed base": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights pissa_niter_4"),
     "another formula": ({"use_qalora": True}, "use_qalora"),
+    "other rotations": ({"num_cayley_neumann_terms": 2}, "num_cayley_neumann_terms 2"),
     "an expression": ({"alpha_pattern": {"(a+)+b": 2}}, r"the expression \(a\+\)\+b"),
     "a table that is a list": ({"rank_pattern": [1]}, "rank_pattern that is not a table"),
     "a word": ({"lora_alpha": "8"}, "lora_alpha the value '8'"),

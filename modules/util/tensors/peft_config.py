@@ -31,6 +31,8 @@ OTHER_FORMULAS = (
     "monteclora_config", "use_bdlora", "use_qalora",
 )  # fmt: skip
 """Fields that, unless empty, give the same tensors another meaning."""
+CAYLEY_TERMS = 5
+"""The number of terms of a rotation here, which is the usual one."""
 CHANGED_BASES = re.compile(r"(pissa|corda).*|olora|loftq|lora_ga", re.IGNORECASE)
 """Ways of initialising an adapter that change the base model too, so its file does not fit the original model."""
 LAYER = re.compile(r"\^?((?:[\w-]|\\?\.)+)\$?")
@@ -156,6 +158,8 @@ def _check_formula(path: Path, found: Mapping[str, Any]) -> None:
         variants.append(f"init_lora_weights {shown(initial)}")
     if found.get("use_cayley_neumann") is False:
         variants.append("use_cayley_neumann off")
+    if found.get("num_cayley_neumann_terms") not in (None, CAYLEY_TERMS):
+        variants.append(f"num_cayley_neumann_terms {shown(str(found['num_cayley_neumann_terms']))}")
     if variants:
         raise UnsupportedError(
             f"{shown(path)} describes a variant of adapters that is not read: {', '.join(variants)}",
