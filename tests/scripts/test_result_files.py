@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from modules.util.errors import UserError
+from modules.util.files import result_file
 from scripts import benchmark, curate, curves, track
 from tests.curation.test_favourites import write_image
 from tests.faults.pair_folders import contents, make_pairs
@@ -57,6 +59,41 @@ def test_an_earlier_result_is_replaced(verb: str, folder: Path, capsys: pytest.C
             given = [f"copy-{name[:3]}-{turn}" if text == "copy" else text for text in VERBS[verb]]
             assert curate.main([verb, *given, "--json", name]) in (0, curate.FAULTS_FOUND), capsys.readouterr().err
             assert json.loads((folder / name).read_text())
+
+
+def test_a_scan_with_the_line_ends_of_windows_is_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for source in ("in", "nothing"):
+        (folder / source).mkdir(exist_ok=True)
+        assert curate.main(["scan", source, "--json", "result.json"]) == 0
+        made = (folder / "result.json").read_bytes()
+        (folder / "result.json").write_bytes(made.replace(b"\n", b"\r\n"))
+        assert curate.main(["scan", source, "--json", "result.json"]) == 0
+        assert (folder / "result.json").read_bytes() == made
+
+
+def test_a_list_of_other_things_is_not_replaced_by_a_scan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("[\n1,\n2\n]", '[\n["path", "prompt", "group", "error"]\n]', "[", '[\n"x'):
+        (folder / "mine.json").write_text(text)
+        assert curate.main(["scan", "in", "--json", "mine.json"]) == 2
+        assert "left as it is" in capsys.readouterr().err and (folder / "mine.json").read_text() == text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no links without special rights")
+def test_a_link_to_an_empty_file_is_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As /dev/stdout is, if a shell writes the output to a file."""
+    (folder / "empty.json").touch()
+    (folder / "link").symlink_to("empty.json")
+    assert curate.main(["stats", "out", "--json", "link"]) == 2
+    assert (folder / "link").is_symlink() and not (folder / "empty.json").read_bytes()
+
+
+def test_a_drive_that_does_not_exist_is_one_clear_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    monkeypatch.setattr(Path, "is_dir", lambda _: False)
+    with pytest.raises(UserError, match="is not a folder"):
+        result_file.check_result_folder(folder / "new", "--out")
 
 
 def test_the_result_of_another_command_is_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

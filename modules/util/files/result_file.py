@@ -31,7 +31,8 @@ def check_result_file(path: Path, option: str, is_result: Check) -> None:
         raise DataError("the name of a file is empty", option, "give a file name")
     Owned(path.parent, local=True).check_writable(path.name)
     check_result_folder(path.parent, option)
-    if not path.exists() or (path.is_file() and not path.stat().st_size):
+    # an empty file behind a link is not free: the link may be /dev/stdout, which a shell leads to a new file
+    if not path.exists() or (path.is_file() and not path.is_symlink() and not path.stat().st_size):
         return
     try:
         fits = path.is_file() and is_result(path)
@@ -52,7 +53,8 @@ def check_result_folder(folder: Path, option: str) -> None:
         DataError: it, or what it is to be made in, is not a folder or cannot be written.
     """
     place = folder.absolute()
-    found = next(one for one in (place, *place.parents) if os.path.lexists(one))
+    # a drive of Windows may be missing too
+    found = next((one for one in (place, *place.parents) if os.path.lexists(one)), Path(place.anchor))
     if not found.is_dir() or not os.access(found, os.W_OK | os.X_OK):
         why = "cannot be written" if found.is_dir() else "is not a folder"
         raise DataError(f"{shown(found)} {why}", option, "choose another folder")
@@ -73,9 +75,12 @@ def rows_with(*names: str) -> Check:
     """Return a check for a JSON list with one object on each line, of which the first has these names."""
 
     def check(path: Path) -> bool:
-        first, _, rest = read_plain(path, _HEAD).partition(b"\n")
-        row = rest.partition(b"\n")[0].removesuffix(b",")
-        return first == b"[]" or (first == b"[" and set(names) <= set(parse_json(row, "first row")))
+        # lines end as they do in text files of this system
+        first, *rows = (line.rstrip() for line in read_plain(path, _HEAD).split(b"\n", 2)[:2])
+        if first != b"[" or not rows:
+            return first == b"[]"
+        row = parse_json(rows[0].removesuffix(b","), "first row")
+        return isinstance(row, dict) and set(names) <= row.keys()
 
     return check
 
