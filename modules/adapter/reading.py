@@ -395,13 +395,13 @@ def _alpha(
                 told = _by_ending(ranks, path, rank) if isinstance(ranks, dict) else rank
                 # earlier versions of this program wrote full names, some of which are also the end of another
                 said = _by_ending(pattern, path, usual) if told == rank else pattern.get(path, usual)
-            if (alpha := peft_config.number(said)) is None:
+            if (read := peft_config.number(said)) is None:
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
                     field=FIELD,
                     hint="alpha must be a number; use another saved copy of the adapter",
                 )
-            return alpha * rank**0.5 if config.get(f"{of_part}use_rslora") else alpha
+            return read * rank**0.5 if config.get(f"{of_part}use_rslora") else read
     return float(rank) if settings is None else settings.alpha_of(name, rank)
 
 
