@@ -130,8 +130,11 @@ def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tool: DP
 
 
 @pytest.mark.gui
-def test_keys_still_answer_after_a_click_on_the_prompt(hands: Hands, tool: DPOCurationWindow) -> None:
-    assert isinstance(tool.page, ChoosingPage)
-    hands.click(tool.page.prompt_box)
-    hands.keys("<Left>")
-    hands.wait(lambda: settled(tool) and seen_and_skipped(tool.page) == (1, 0), "no answer", PATIENCE)
+@pytest.mark.parametrize("key", ["<Left>", "<space>", "<Up>"])
+@pytest.mark.parametrize("part", ["prompt_box", "hint_label", "middle"])
+def test_keys_still_answer_after_a_click_next_to_the_buttons(
+    part: str, key: str, hands: Hands, tool: DPOCurationWindow
+) -> None:
+    hands.click(getattr(tool.page, part))
+    hands.keys(key)
+    hands.wait(lambda: settled(tool) and seen_and_skipped(tool.page)[0] == 1, "no answer", PATIENCE)
