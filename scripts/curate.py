@@ -44,7 +44,7 @@ RESULTS = {
     "likes": json_with("likes", "dislikes", "seen", "marks"),
     "stats": json_with("pairs", "events", "undone", "answers"),
 }
-"""How an earlier result of each command is recognised, which a new one may replace."""
+"""Checks that recognise an earlier result of each command, which a new one may replace."""
 
 Options = argparse.Namespace
 

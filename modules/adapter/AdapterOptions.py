@@ -57,8 +57,9 @@ class AdapterOptions:
             )
         if self.rank < 1:
             raise ConfigError(f"must be at least 1, not {self.rank}", field="lora_rank")
-        if not self.alpha > 0.0:
-            raise ConfigError(f"must be greater than 0, not {self.alpha}", field="lora_alpha")
+        # files may turn the change of a layer round; the settings allow only positive values
+        if not abs(self.alpha) > 0.0:
+            raise ConfigError(f"must not be {self.alpha}", field="lora_alpha")
         if kind != "LORA" and (self.decompose or self.rank_stabilized):
             raise ConfigError(
                 f"weight decomposition and rank-stabilised scaling exist for LORA only, not for {kind}",

@@ -387,24 +387,25 @@ def _alpha(
         return float(rank) if {"lokr_w1", "lokr_w2"} <= tensors.keys() else alpha
     written = metadata.get(DIFFUSERS_METADATA)
     if written:
-        config = parse_json(written, "adapter metadata")
+        config = parse_json(written, f"metadata of the adapter {source}")
         part, path = place
-        if isinstance(config, dict) and f"{part}.lora_alpha" in config:
-            pattern, usual = config.get(f"{part}.alpha_pattern"), config[f"{part}.lora_alpha"]
+        # a model that is saved on its own has no name in its metadata
+        of_part = f"{part}." if isinstance(config, dict) and f"{part}.lora_alpha" in config else ""
+        if isinstance(config, dict) and f"{of_part}lora_alpha" in config:
+            pattern, usual = config.get(f"{of_part}alpha_pattern"), config[f"{of_part}lora_alpha"]
             said = usual
             if isinstance(pattern, dict):
-                ranks = config.get(f"{part}.rank_pattern")
+                ranks = config.get(f"{of_part}rank_pattern")
                 told = _by_ending(ranks, path, rank) if isinstance(ranks, dict) else rank
                 # earlier versions of this program wrote full names, some of which are also the end of another
                 said = _by_ending(pattern, path, usual) if told == rank else pattern.get(path, usual)
-            if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
+            if (read := peft_config.number(said)) is None:
                 raise DataError(
                     f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
                     field=FIELD,
                     hint="alpha must be a number; use another saved copy of the adapter",
                 )
-            alpha = float(said)
-            return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
+            return read * rank**0.5 if config.get(f"{of_part}use_rslora") else read
     return float(rank) if settings is None else settings.alpha_of(name, rank)
 
 

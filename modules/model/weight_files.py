@@ -6,7 +6,7 @@ import math
 import pickle
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +64,18 @@ class WeightFile(ABC):
                     f"{path} has weights in 4 bits ({library}), which are not supported",
                     hint="use the version of this model in 8 or 16 bits",
                 )
-        for name in names:
-            self._check_scale(name)
+        self._scales = _scales_of(names, leaves)
+        # block-wise scales are refused before anything is read
+        for name, scale in self._scales.items():
+            _refuse_blocks(path, names[name], scale, names[scale])
         self._check_formats([name for name, leaf in leaves.items() if leaf == _FORMAT])
-        silent = {name for name, leaf in leaves.items() if leaf in _SILENT} | set(map(self._scale, names))
+        silent = {name for name, leaf in leaves.items() if leaf in _SILENT} | set(self._scales.values())
         self.shapes = {name: shape for name, shape in names.items() if name not in silent}
 
     @property
     def names(self) -> frozenset[str]:
         """Everything in the file, including scales."""
         return frozenset(self._stored)
-
-    def _check_scale(self, name: str) -> None:
-        """Raise ``UserError`` for a block-wise scale before anything is read."""
-        scale = self._scale(name)
-        if scale:
-            _refuse_blocks(self.path, self._stored[name], scale, self._stored[scale])
 
     def _check_formats(self, tensors: Sequence[str]) -> None:
         """Raise ``UserError`` if weights are stored in a way that a scale alone does not undo.
@@ -130,7 +126,7 @@ class WeightFile(ABC):
 
     def lazy(self, name: str) -> LazyTensor:
         """The tensor, read when needed and not kept."""
-        stored, scale = self._lazy(name), self._scale(name)
+        stored, scale = self._lazy(name), self._scales.get(name)
         if not scale:
             return stored
         return LazyTensor(stored.shape, torch.float32, lambda: self._scaled(stored.read(), scale))
@@ -139,20 +135,30 @@ class WeightFile(ABC):
         """All of them by name."""
         return {name: self.lazy(name) for name in self.shapes}
 
-    def _scale(self, name: str) -> str:
-        """The name of a tensor's scale, if it has one."""
-        layer, _, leaf = name.rpartition(".")
-        known = (f"{layer}.{scale}" for scale in SCALES)
-        return next((scale for scale in known if leaf == "weight" and scale in self._stored), "")
-
     def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         return _times(tensor, self._read(name))
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in its stored type, or in float32 if it is stored with a scale."""
         tensor = self._read(name)
-        scale = self._scale(name)
+        scale = self._scales.get(name)
         return self._scaled(tensor, scale) if scale else tensor
+
+
+def _scales_of(names: Collection[str], leaves: Mapping[str, str]) -> dict[str, str]:
+    """The scale of each weight that has one.
+
+    Args:
+        leaves: the last component of each name.
+    """
+    found: dict[str, str] = {}
+    # the first of these names counts if a weight has two
+    for kind in reversed(SCALES):
+        for scale in (name for name, leaf in leaves.items() if leaf == kind):
+            weight = f"{scale.removesuffix(kind)}weight"
+            if weight in names:
+                found[weight] = scale
+    return found
 
 
 def _refuse_blocks(path: Path, shape: Sequence[int], scale: str, numbers: Sequence[int]) -> None:
@@ -177,15 +183,15 @@ class _Safetensors(WeightFile):
         # names and shapes need none
         self._file: Any = None
         header: Any = self._open(path, "np")
-        slices = {name: header.get_slice(name) for name in header.keys()}  # noqa: SIM118
-        if strange := {each.get_dtype() for each in slices.values()} - TYPES.keys():
+        listed = list(header.keys())
+        if strange := {header.get_slice(name).get_dtype() for name in listed} - TYPES.keys():
             raise UserError(
                 f"{path} has numbers of the type {', '.join(sorted(strange))} (as mxfp8 and nvfp4 do), which is not "
                 "supported",
                 hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
             )
-        names = {name: tuple(each.get_shape()) for name, each in slices.items()}
         self._places = file_tensors(path)
+        names = {name: self._places[name].shape for name in listed}
         super().__init__(path, names, dict(header.metadata() or {}))
 
     @staticmethod

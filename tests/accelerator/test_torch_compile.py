@@ -111,51 +111,25 @@ def test_what_was_compiled_before_is_compiled_after():
 
 
 @pytest.mark.parametrize("scope", ["regional", "full"])
-def test_the_compiled_program_runs_and_eager_returns(graphs, scope):
+def test_decoupled_rollouts_have_a_program_of_their_own_and_eager_returns(graphs, scope):
+    """Tracing is what takes time here: both programs are made once, and all is asked of them."""
     model = flux(layers=LAYERS[scope])
-    plain = denoise(model, 1, steps=2)
-    plan = plan_for(backend="counting", scope=scope)
+    plain, images = velocity(model, noise(1), 1.0), denoise(model, 1, steps=2)
+    plan = plan_for("decoupled", backend="counting", scope=scope)
     plan.setup({"transformer": model})
-    with torch.no_grad():
-        torch.testing.assert_close(denoise(model, 1, steps=2), plain, atol=1e-6, rtol=1e-6)
-    assert len(graphs) >= 1
+    torch.testing.assert_close(velocity(model, noise(1), 1.0), plain, atol=1e-6, rtol=1e-6)
+    count = len(graphs)
+    with plan.rollout() as rollout:
+        assert not velocity(model, noise(1), 1.0).requires_grad
+        torch.testing.assert_close(denoise(model, 1, rollout, steps=2), images, atol=1e-6, rtol=1e-6)
+    assert count and graphs[:count] == [True] * count
+    assert graphs[count:] and not any(graphs[count:])
     plan.teardown()
     torch._dynamo.reset()
     count = len(graphs)
-    assert torch.equal(denoise(model, 1, steps=2), plain)
+    assert torch.equal(denoise(model, 1, steps=2), images)
+    assert torch.equal(velocity(model, noise(1), 1.0), plain)
     assert len(graphs) == count
-
-
-@pytest.mark.parametrize("scope", ["regional", "full"])
-def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
-    model = flux(layers=LAYERS[scope])
-    plan = plan_for(backend="counting", scope=scope)
-    plan.setup({"transformer": model})
-    trained = velocity(model, noise(1), 1.0)
-    count = len(graphs)
-    with plan.rollout() as rollout, torch.no_grad(), rollout.branch():
-        made = velocity(model, noise(1), 1.0)
-    with plan.evaluation(), torch.no_grad():
-        velocity(model, noise(1), 1.0)
-    assert len(graphs) == count and made.requires_grad
-    assert torch.equal(made, trained)
-    velocity(model, noise(1), 1.0)
-    assert len(graphs) == count
-    plan.teardown()
-
-
-@pytest.mark.parametrize("scope", ["regional", "full"])
-def test_decoupled_rollouts_have_a_program_of_their_own(graphs, scope):
-    model = flux(layers=1)
-    plan = plan_for("decoupled", backend="counting", scope=scope)
-    plan.setup({"transformer": model})
-    velocity(model, noise(1), 1.0)
-    count = len(graphs)
-    with plan.rollout():
-        assert not velocity(model, noise(1), 1.0).requires_grad
-    assert graphs[:count] == [True] * count
-    assert graphs[count:] and not any(graphs[count:])
-    plan.teardown()
 
 
 def test_gradients_are_those_of_the_plain_model():
@@ -207,9 +181,11 @@ def test_adapters_and_wrappers_are_peeled():
 
 
 @pytest.mark.parametrize("scope", ["regional", "full"])
-def test_with_an_adapter(graphs, scope):
-    """Names as without compilation, one program for rollout and training, gradients in the adapter only."""
-    model = flux(layers=1)
+def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
+    """With an adapter: names as without compilation, one program for rollout, evaluation and training, gradients in
+    the adapter only.
+    """
+    model = flux(layers=LAYERS[scope])
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     inject_adapter_in_model(LoraConfig(r=2, target_modules=["to_q"], init_lora_weights=False), model)
@@ -223,8 +199,12 @@ def test_with_an_adapter(graphs, scope):
     assert with_gradient and all("lora_" in name for name in with_gradient)
     count = len(graphs)
     with plan.rollout() as rollout, torch.no_grad(), rollout.branch():
-        assert torch.equal(velocity(model, noise(1), 1.0), trained)
-    assert len(graphs) == count
+        made = velocity(model, noise(1), 1.0)
+    assert made.requires_grad and torch.equal(made, trained)
+    with plan.evaluation(), torch.no_grad():
+        velocity(model, noise(1), 1.0)
+    velocity(model, noise(1), 1.0)
+    assert count and len(graphs) == count
     plan.teardown()
 
 

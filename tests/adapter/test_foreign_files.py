@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,40 @@ def test_few_keys_of_another_size_are_shown(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another size") as caught:
         attached(tmp_path, tensors)
     assert str(caught.value).count("instead of") == 5 and caught.value.field == "lora_model_name"
+
+
+def lora(name: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """A LoRA of rank 2 on the query of a tiny UNet, and its product."""
+    source = torch.Generator().manual_seed(3)
+    down, up = torch.randn(2, 16, generator=source), torch.randn(16, 2, generator=source)
+    return {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}, up @ down
+
+
+def test_a_negative_alpha_turns_the_change_round_even_in_the_first_layer(tmp_path: Path) -> None:
+    tensors, product = lora(ATTENTION)
+    handle = attached(tmp_path, tensors | {f"{ATTENTION}.alpha": torch.tensor(-4.0)})
+    assert torch.allclose(handle.layers[PLACES[ATTENTION]].get_delta_weight(NAME), -2 * product)
+
+
+@pytest.mark.parametrize(("more", "scale"), [({}, 3.0), ({"use_rslora": True}, 3.0 * 2**0.5)])
+def test_a_model_that_diffusers_saved_on_its_own_keeps_its_strength(
+    tmp_path: Path, more: dict[str, bool], scale: float
+) -> None:
+    """``save_lora_adapter`` writes names without that of the part."""
+    tensors, product = lora(PLACES[ATTENTION].removeprefix("unet."))
+    path = tmp_path / "adapter.safetensors"
+    settings = {"r": 2, "lora_alpha": 6, "rank_pattern": {}, "alpha_pattern": {}, **more}
+    save_file(tensors, path, {"lora_adapter_metadata": json.dumps(settings)})
+    handle = attach(tiny_model(), AdapterOptions(), read_adapter(path, tiny_model()))
+    assert torch.allclose(handle.layers[PLACES[ATTENTION]].get_delta_weight(NAME), scale * product)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(f'{{"unet.lora_alpha": 1{"0" * 400}}}', "the alpha 1000"), ("{", "JSON")]
+)
+def test_metadata_that_cannot_be_read_is_one_error_with_the_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "adapter.safetensors"
+    save_file(lora(PLACES[ATTENTION])[0], path, {"lora_adapter_metadata": text})
+    with pytest.raises(UserError, match=says) as caught:
+        read_adapter(path, tiny_model())
+    assert str(path) in str(caught.value)

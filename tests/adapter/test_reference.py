@@ -21,7 +21,8 @@ INPUTS = {"decompose": True, "decompose_outputs": False}
 
 
 def make(**options: object) -> AdapterHandle:
-    handle = attach(tiny_model(), AdapterOptions(rank=2, **options))  # type: ignore[arg-type]
+    given = {"rank": 2, "patterns": ("mid_block",), **options}
+    handle = attach(tiny_model(), AdapterOptions(**given))  # type: ignore[arg-type]
     move(handle, 0.1)
     return handle
 
@@ -122,7 +123,7 @@ def test_a_snapshot_survives_a_backup(tmp_path: Path) -> None:
     start = {name: tensor.clone() for name, tensor in handle.state_dict().items()}
     move(handle, 1.0)
     reference.save(tmp_path / "reference.safetensors")
-    resumed = attach(tiny_model(), AdapterOptions(rank=2))
+    resumed = attach(tiny_model(), AdapterOptions(rank=2, patterns=("mid_block",)))
     resumed.load_state_dict(handle.state_dict())
     again = Reference(resumed, EXISTING_ADAPTER)
     again.load(tmp_path / "reference.safetensors")
@@ -138,7 +139,7 @@ def test_a_snapshot_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         reference.load_snapshot(missing)
     with pytest.raises(DataError, match="cannot be read"):
         reference.load(tmp_path / "nothing.safetensors")
-    other = Reference(attach(tiny_model(), AdapterOptions(rank=3)), EXISTING_ADAPTER)
+    other = Reference(attach(tiny_model(), AdapterOptions(rank=3, patterns=("mid_block",))), EXISTING_ADAPTER)
     with pytest.raises(DataError, match="another shape"):
         other.load_snapshot(state)
     with pytest.raises(DataError, match="bare reference"):

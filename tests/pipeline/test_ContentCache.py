@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -20,6 +20,7 @@ from modules.pipeline.cache import ContentCache as module
 from modules.pipeline.cache.CacheShard import CacheShard
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.util.errors import DataError
+from tests.children.warm import start_warm
 
 torch.set_num_threads(1)
 
@@ -395,32 +396,42 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytes
     assert same(ContentCache(tmp_path).get(key(1)), entry(1))
 
 
+ROOT = Path(__file__).resolve().parents[2]
+SHARD = 2
+FILLING = f"""
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import torch
+    torch.set_num_threads(1)
+    from modules.pipeline.cache import ContentCache as module
+    from tests.pipeline.test_ContentCache import ContentCache, entry, key
+    module.SHARD_ENTRIES = {SHARD}
+    cache = ContentCache(sys.argv[2])
+    for number in range(5000):
+        if key(number) not in cache:
+            cache.put(key(number), entry(number))
+            print(end=".", flush=True)
+    """
+
+
 @pytest.mark.child
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
 def test_killed_at_any_moment_it_resumes_with_what_is_written(tmp_path: Path) -> None:
-    script = """
-        import sys, torch
-        torch.set_num_threads(1)
-        from modules.pipeline.cache import ContentCache as module
-        from tests.pipeline.test_ContentCache import ContentCache, entry, key
-        module.SHARD_ENTRIES = 2
-        cache = ContentCache(sys.argv[1])
-        print("ready", flush=True)
-        for number in range(5000):
-            if key(number) not in cache:
-                cache.put(key(number), entry(number))
-        """
-    root = Path(__file__).resolve().parents[2]
-    known = 0
-    for attempt in range(4):
-        command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-        child = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
-        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
-        time.sleep(0.15 + 0.07 * attempt)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        cache = ContentCache(tmp_path)
+    script = tmp_path / "fill.py"
+    script.write_text(textwrap.dedent(FILLING), encoding="utf-8")
+    folder, output, known = tmp_path / "cache", tmp_path / "output", 0
+    delays = random.Random(5)
+    for _ in range(6):
+        output.write_bytes(b"")
+        child = start_warm(script, [str(ROOT), str(folder)], output, tmp_path / "errors")
+        # however slow the machine is, each attempt writes something
+        while output.stat().st_size < 2 * SHARD:
+            assert child.poll() is None, (tmp_path / "errors").read_text(encoding="utf-8")
+            time.sleep(0.005)
+        time.sleep(delays.uniform(0.0, 0.3))
+        child.kill()
+        assert child.wait(60) == -signal.SIGKILL
+        cache = ContentCache(folder)
         assert all(same(cache.get(key(number)), entry(number)) for number in range(len(cache)))
         assert len(cache) > known
         known = len(cache)

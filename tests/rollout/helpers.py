@@ -23,12 +23,13 @@ from tests.tiny import SIZE, tiny_model, tiny_setup
 
 SETUP = tiny_setup()
 PROMPTS = ("a red cat", "blue square")
+LAYERS = ("attn1.to_q", "attn2.to_v", "ff.net.2", "conv1")
 
 
 def adapted_model(**options: object) -> Model:
-    """A tiny model with an adapter away from zero, dropout included."""
+    """A tiny model with an adapter away from zero, dropout included, of some layers of each kind."""
     model = tiny_model(prediction="v_prediction")
-    handle = attach(model, AdapterOptions(rank=4, alpha=4.0, dropout=0.3))
+    handle = attach(model, AdapterOptions(rank=4, alpha=4.0, dropout=0.3, patterns=LAYERS))
     source = torch.Generator().manual_seed(0)
     for _, parameter in handle.named_parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,15 +20,47 @@ from modules.rollout.generate import (
     image_seed,
     step_log_prob,
 )
+from modules.rollout.Rollouts import Rollouts, RolloutSettings
 from modules.rollout.transitions import ODE
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.rollout.helpers import SETUP, adapted_model, recomputed, requests, rolled, settings_for
 from tests.tiny import SIZE, tiny_model
 from tests.tiny.batches import images
+from tests.usual import usual
 
 
-@pytest.mark.parametrize("storage", ["FLOAT_32", "BFLOAT_16", "FLOAT_16"])
-@pytest.mark.parametrize(("cfg", "layout"), [(1.0, "SPLIT"), (3.0, "SPLIT"), (3.0, "JOINT")])
+class Whole(NamedTuple):
+    """Rollouts that several tests look at, and the model that made them; nobody changes either."""
+
+    model: Model
+    settings: RolloutSettings
+    made: Rollouts
+
+
+@pytest.fixture(scope="module")
+def whole() -> Whole:
+    """Made in batches of two."""
+    model = adapted_model()
+    settings = settings_for(model)
+    return Whole(model, settings, rolled(model, settings))
+
+
+@pytest.fixture(scope="module")
+def together(whole: Whole) -> Rollouts:
+    """The same images made in one batch."""
+    return rolled(whole.model, whole.settings, batch_size=4)
+
+
+WAYS = [(1.0, "SPLIT"), (3.0, "SPLIT"), (3.0, "JOINT")]
+STORAGES = ["FLOAT_32", "BFLOAT_16", "FLOAT_16"]
+CASES = [(cfg, layout, storage) for storage in STORAGES for cfg, layout in WAYS]
+
+
+# what is stored is rounded after the guided prediction, whichever that is
+@pytest.mark.parametrize(
+    ("cfg", "layout", "storage"),
+    usual(CASES, (3.0, "SPLIT", "FLOAT_32"), (3.0, "JOINT", "BFLOAT_16"), (1.0, "SPLIT", "FLOAT_16")),
+)
 def test_right_after_a_rollout_the_ratio_is_exactly_one(cfg: float, layout: str, storage: str) -> None:
     model = adapted_model()
     settings = settings_for(model, {"temperature": 0.9}, cfg=cfg, layout=layout, storage=storage)
@@ -60,7 +93,7 @@ def test_flow_models_keep_the_ratio(kind: str) -> None:
     """The tiny network with another schedule: what it predicts is taken for a velocity."""
     model = adapted_model()
     model.schedule = FlowSchedule()
-    settings = settings_for(model, {"kind": kind}, storage="BFLOAT_16")
+    settings = settings_for(model, {"kind": kind}, cfg=1.0, storage="BFLOAT_16")
     made = rolled(model, settings)
     assert made.settings.plan.kind == kind and made.steps == (0, 1, 2)
     for batch in made.batches(2):
@@ -88,10 +121,8 @@ def test_a_flow_rollout_without_noise_is_what_sampling_gives() -> None:
     torch.testing.assert_close(decode(SETUP, model, made.final_NChw, 4), wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_gradient_checkpointing_keeps_the_ratio() -> None:
-    model = adapted_model()
-    settings = settings_for(model)
-    made = rolled(model, settings)
+def test_gradient_checkpointing_keeps_the_ratio(whole: Whole) -> None:
+    model, settings, made = adapted_model(), whole.settings, whole.made
     model.set_gradient_checkpointing("unet", True)
     (first, _) = made.batches(2)
     out = step_log_prob(SETUP, model, first, 0, settings)
@@ -100,10 +131,8 @@ def test_gradient_checkpointing_keeps_the_ratio() -> None:
     assert any(p.grad is not None for _, p in model.adapter.named_parameters())
 
 
-def test_other_batches_differ_by_rounding_until_recomputed() -> None:
-    model = adapted_model()
-    settings = settings_for(model)
-    made = rolled(model, settings, batch_size=4)
+def test_other_batches_differ_by_rounding_until_recomputed(whole: Whole, together: Rollouts) -> None:
+    model, settings, made = whole.model, whole.settings, together
     again_NS = recomputed(SETUP, model, made, 1)
     torch.testing.assert_close(again_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
     for number, single in enumerate(made.batches(1)):
@@ -147,20 +176,16 @@ def test_the_unconditional_half_has_no_gradient(layout: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()) + 1e-6)
 
 
-def test_images_do_not_depend_on_what_they_are_made_with() -> None:
-    model = adapted_model()
-    settings = settings_for(model)
-    made = rolled(model, settings, batch_size=4)
+def test_images_do_not_depend_on_what_they_are_made_with(whole: Whole, together: Rollouts) -> None:
     for number, request in enumerate(requests(4)):
-        alone = generate(SETUP, model, [request], settings, 1)
-        torch.testing.assert_close(alone.final_NChw[0], made.final_NChw[number], rtol=1e-3, atol=1e-3)
-    assert len({tuple(latent.flatten().tolist()) for latent in made.final_NChw}) == 4
+        alone = generate(SETUP, whole.model, [request], whole.settings, 1)
+        torch.testing.assert_close(alone.final_NChw[0], together.final_NChw[number], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(whole.made.final_NChw, together.final_NChw, rtol=1e-3, atol=1e-3)
+    assert len({tuple(latent.flatten().tolist()) for latent in together.final_NChw}) == 4
 
 
-def test_noise_of_a_step_does_not_depend_on_which_others_are_random() -> None:
-    model = adapted_model()
-    every, one = settings_for(model), settings_for(model, {"window": (0, 0)})
-    a, b = rolled(model, every), rolled(model, one)
+def test_noise_of_a_step_does_not_depend_on_which_others_are_random(whole: Whole) -> None:
+    a, b = whole.made, rolled(whole.model, settings_for(whole.model, {"window": (0, 0)}))
     assert torch.equal(a.x_next(0), b.x_next(0))
     assert b.states_NPChw.shape[1] == 2 and b.logp_NS.shape == (4, 1)
     assert not torch.equal(a.final_NChw, b.final_NChw)
@@ -239,15 +264,13 @@ def test_images_that_do_not_fit_into_memory_are_decoded_in_halves(monkeypatch: p
     assert asked == [2, 1, 1]
 
 
-def test_texts_are_encoded_once_each() -> None:
-    made = rolled(adapted_model(), settings_for(adapted_model()), count=6)
-    assert len(made.texts) == 3, "two prompts and one negative prompt"
-    assert torch.equal(
-        made.condition()["hidden_BLE"][0], SETUP.encode_text(adapted_model(), ["a red cat"])["hidden_BLE"][0]
-    )
+def test_texts_are_encoded_once_each(whole: Whole) -> None:
+    assert len(whole.made.texts) == 3, "two prompts and one negative prompt of four images"
+    encoded = SETUP.encode_text(whole.model, ["a red cat"])["hidden_BLE"][0]
+    assert torch.equal(whole.made.condition()["hidden_BLE"][0], encoded)
 
 
-def test_progress_and_cancelling() -> None:
+def test_progress_and_cancelling(whole: Whole) -> None:
     model = adapted_model()
     model.set_mode("no_dropout")
     settings, seen = settings_for(model), []
@@ -257,7 +280,7 @@ def test_progress_and_cancelling() -> None:
     with pytest.raises(SamplingCancelled):
         generate(SETUP, model, requests(4), settings, 2, lambda done, total: done < 3)
     assert model._mode == "no_dropout"
-    made = rolled(model, settings)
+    made = whole.made
     seen.clear()
     decode(SETUP, model, made.final_NChw, 3, lambda done, total: seen.append((done, total)))
     assert seen == [(3, 4), (4, 4)]
@@ -269,7 +292,9 @@ def test_progress_and_cancelling() -> None:
     ("cfg", "layout", "names"),
     [(1.0, "SPLIT", {"cond"}), (3.0, "SPLIT", {"cond", "uncond"}), (3.0, "JOINT", {"joint"})],
 )
-def test_accelerators_are_told_of_batches_and_branches(cfg: float, layout: str, names: set[str]) -> None:
+def test_accelerators_are_told_of_batches_and_branches(
+    cfg: float, layout: str, names: set[str], whole: Whole
+) -> None:
     log: list[object] = []
 
     @contextmanager
@@ -283,9 +308,8 @@ def test_accelerators_are_told_of_batches_and_branches(cfg: float, layout: str, 
         log.append((name, timestep))
         yield
 
-    model = adapted_model()
-    settings = settings_for(model, cfg=cfg, layout=layout)
-    generate(SETUP, model, requests(4), settings, 2, hooks=RolloutHooks(around, branch))
+    settings = settings_for(whole.model, cfg=cfg, layout=layout)
+    generate(SETUP, whole.model, requests(2), settings, 1, hooks=RolloutHooks(around, branch))
     assert log.count("begin") == log.count("end") == 2
     assert {entry[0] for entry in log if isinstance(entry, tuple)} == names
     assert {entry[1] for entry in log if isinstance(entry, tuple)} == {751.0, 501.0, 251.0, 1.0}
@@ -301,14 +325,12 @@ def test_predictions_with_gradients_are_not_kept_between_steps() -> None:
             return inner(*args, **kwargs)
 
     model.denoiser.forward = forced  # type: ignore[method-assign]
-    made = rolled(model, settings_for(model))
+    made = rolled(model, settings_for(model), count=2)
     assert not made.final_NChw.requires_grad and not made.states_NPChw.requires_grad
 
 
-def test_other_settings_are_refused() -> None:
-    model = adapted_model()
-    settings = settings_for(model)
-    made = rolled(model, settings)
+def test_other_settings_are_refused(whole: Whole) -> None:
+    model, settings, made = whole
     others = {
         "temperature": settings_for(model, {"temperature": 1.1}),
         "noise_level": settings_for(model, {"noise_level": 0.9}),
@@ -327,10 +349,8 @@ def test_other_settings_are_refused() -> None:
         step_log_prob(SETUP, model, made, 3, settings)
 
 
-def test_images_that_break_are_named() -> None:
-    model = adapted_model()
-    settings = settings_for(model)
-    made = rolled(model, settings)
+def test_images_that_break_are_named(whole: Whole) -> None:
+    model, settings, made = adapted_model(), whole.settings, whole.made
     broken = replace(made, states_NPChw=made.states_NPChw.clone())
     broken.states_NPChw[2] = float("nan")
     with pytest.raises(DataError, match="0/2"):

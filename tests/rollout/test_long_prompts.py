@@ -11,6 +11,7 @@ from modules.model.batch import OWN
 from modules.rollout.generate import generate, step_log_prob
 from modules.rollout.Rollouts import Rollouts
 from tests.rollout.helpers import SETUP, adapted_model, recomputed, requests, settings_for
+from tests.usual import usual
 
 LONG = "a large blue square on the left of a small dog and a green circle on a red background"
 PROMPTS = ("a red cat", LONG, LONG + ", " + LONG)
@@ -24,7 +25,10 @@ def long_rollouts(cfg: float, layout: str, batch_size: int) -> tuple[object, Rol
     return model, generate(SETUP, model, wanted, settings, batch_size)
 
 
-@pytest.mark.parametrize(("cfg", "layout"), [(1.0, "SPLIT"), (3.0, "SPLIT"), (3.0, "JOINT")])
+# both halves of guided predictions have prompts of several lengths
+@pytest.mark.parametrize(
+    ("cfg", "layout"), usual([(1.0, "SPLIT"), (3.0, "SPLIT"), (3.0, "JOINT")], (3.0, "SPLIT"), (3.0, "JOINT"))
+)
 def test_the_ratio_is_one_and_company_changes_rounding_only(cfg: float, layout: str) -> None:
     model, made = long_rollouts(cfg, layout, 3)
     assert OWN in made.texts.tensors and made.final_NChw.isfinite().all()
@@ -41,8 +45,7 @@ def test_the_ratio_is_one_and_company_changes_rounding_only(cfg: float, layout: 
 
 def test_a_longer_prompt_in_another_batch_changes_nothing() -> None:
     model, made = long_rollouts(3.0, "JOINT", 1)
-    _, more = long_rollouts(3.0, "JOINT", 1)
-    joined = Rollouts.cat([made.select([0, 3]), more.select([2])])
+    joined = Rollouts.cat([made.select([0, 3]), made.select([2])])
     single = joined.batches(1)[0]
     out = step_log_prob(SETUP, model, single, 1, made.settings)  # type: ignore[arg-type]
     assert torch.equal(out.logp_B.detach(), made.logp_NS[:1, made.batches(1)[0].column(1)])

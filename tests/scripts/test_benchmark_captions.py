@@ -10,6 +10,7 @@ from scripts.benchmarks import captions
 
 
 @pytest.mark.gui
+@pytest.mark.slow  # starts a program of its own; tests/ui/captions tries the editor itself
 def test_a_small_folder_gives_every_figure():
     parser = argparse.ArgumentParser()
     captions.add_arguments(parser)

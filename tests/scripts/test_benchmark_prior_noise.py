@@ -58,8 +58,8 @@ def test_each_side_gets_its_own_noise():
     assert draws_from("fresh", pool, fresh, sides) == [fresh, fresh]
 
 
+@pytest.mark.slow  # images are really made and judged, before and after training
 def test_a_row_is_measured_once_and_the_model_is_left_as_it_was(model, tmp_path, monkeypatch):
-    # above 5 s: images are really made and judged, before and after training
     monkeypatch.setattr(prior_noise, "JUDGED_PROMPTS", 2)
     monkeypatch.setattr(prior_noise, "flow_model", lambda: model)
     small = options(

@@ -21,7 +21,7 @@ from tests.usual import usual
 
 def tiny() -> tuple[BaseModelSetup, Model]:
     setup = StableDiffusionSetup()
-    parts = {"unet": build_unet((16, 32), WIDTH), "scheduler": dict(SCHEDULER)}
+    parts = {"unet": build_unet((16,), WIDTH), "scheduler": dict(SCHEDULER)}
     return setup, Model(setup.spec, "tiny", parts, DiscreteSchedule.from_config(SCHEDULER))
 
 

@@ -23,6 +23,8 @@ from tests.tiny import tiny_folder, tiny_model
 from tests.trainer.builders import run_here, write_config
 
 FLUX, SD_3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
+FEW = {"layer_filter_preset": "custom", "layer_filter": "attn.to_q"}
+"""An adapter of few layers, where it only has to be there."""
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -172,7 +174,7 @@ def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own
     sample = {"prompt": prompt, "width": 64, "height": 64, "diffusion_steps": 2, "cfg_scale": 3.0, "seed": 7}
     config = write_config(
         tmp_path / "run", samples=[sample], sample_before_training=True, max_steps=1, sample_image_format="PNG",
-        **{"model_type": key, "base_model_name": str(tiny_folder(key)), "unet": {}, **own},
+        **{"model_type": key, "base_model_name": str(tiny_folder(key)), "unet": {}, **own}, **FEW,
     )  # fmt: skip
     settings = run_here(config).config.to_dict()
     (image,) = (tmp_path / "run" / "run" / "samples").rglob("*.png")

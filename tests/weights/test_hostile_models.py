@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
@@ -18,6 +19,7 @@ from modules.util.errors import DataError, UserError
 from scripts import train
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config
+from tests.usual import usual
 
 
 def changed(folder: Path, place: str, **fields: Any) -> Path:
@@ -93,8 +95,16 @@ def test_a_config_that_no_part_can_be_made_of_is_named(
         tiny_setup().load(str(folder), PartDtypes(lazy=lazy))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("part", ["unet", "text_encoder", "vae"])
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    usual(
+        itertools.product(["unet", "text_encoder", "vae"], [NAN, INFINITE]),
+        ("unet", NAN), ("text_encoder", INFINITE), ("vae", NAN),
+    ),
+)  # fmt: skip
 def test_a_model_with_undefined_weights_is_named_before_the_first_step(
     tmp_path: Path, part: str, value: float
 ) -> None:
@@ -122,8 +132,13 @@ def test_undefined_statistics_of_latents_are_named(tmp_path: Path, name: str) ->
         check_weights(tiny_setup("FLUX_2").load(str(folder)))
 
 
-@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    usual(
+        itertools.product(["FLOAT_8", "INT_8", "NFLOAT_4"], [NAN, INFINITE]),
+        ("FLOAT_8", NAN), ("INT_8", INFINITE), ("NFLOAT_4", NAN),
+    ),
+)  # fmt: skip
 def test_undefined_weights_are_named_before_they_are_rounded(tmp_path: Path, kind: str, value: float) -> None:
     folder = Path(shutil.copytree(tiny_folder(), tmp_path / "model"))
     file = folder / "unet" / "diffusion_pytorch_model.safetensors"

@@ -27,6 +27,10 @@ SWITCH_SECONDS = 0.001
 the interpreter's lock dozens of times.
 """
 PRESSING = ("space", "Return", "KP_Enter", "Up", "Down")
+NO_FOCUS = ("", "0")
+"""``takefocus`` of widgets that have no use for these keys: labels, frames, scrollbars. A click may give them the focus
+all the same.
+"""
 
 
 class Page(Protocol):
@@ -91,7 +95,7 @@ class ToolHost(ttk.Frame):
         focus = focused(self.window)
         if types_text(focus) and event.keysym != "Escape":
             return None
-        if isinstance(focus, ttk.Widget) and event.keysym in PRESSING and str(focus.cget("takefocus")) != "0":
+        if event.keysym in PRESSING and isinstance(focus, ttk.Widget) and str(focus.cget("takefocus")) not in NO_FOCUS:
             return None
         if not hasattr(self.page, "on_key"):
             return None

@@ -493,7 +493,9 @@ def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
 
 def types_text(widget: tk.Misc | None) -> bool:
     """Return whether keys pressed in ``widget`` are typed text rather than commands."""
-    return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")
+    if widget is None or widget.winfo_class() not in ("Entry", "Text", "TEntry", "TCombobox"):
+        return False
+    return widget.winfo_class() != "Text" or str(widget.cget("state")) == "normal"
 
 
 def listen_while_alive(

@@ -172,13 +172,21 @@ def _invalid(path: Path, fault: str) -> DataError:
     return DataError(f"{shown(path)} {fault}", hint="use another copy of the folder that peft wrote")
 
 
-def _number(path: Path, field: str, value: Any) -> float:
+def number(value: Any) -> float | None:
+    """A finite number of a JSON file; ``None`` if it is anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+        return float(value) if math.isfinite(value) else None
     except OverflowError:
-        pass
-    raise _invalid(path, f"gives {field} the value {shown(repr(value))}, which is not a number")
+        return None
+
+
+def _number(path: Path, field: str, value: Any) -> float:
+    found = number(value)
+    if found is None:
+        raise _invalid(path, f"gives {field} the value {shown(repr(value))}, which is not a number")
+    return found
 
 
 def _table(path: Path, field: str, value: Any) -> dict[str, float]:

@@ -381,7 +381,7 @@ def test_a_dry_run_finds_source_images_that_are_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = {"sample_after_unit": "NEVER", "rlhf_dpo_execution_mode": "POLICY_CONCURRENT"}
-    path = family_config(tmp_path, "FLUX_2", resolution="320", train_device="auto", **alone)
+    path = family_config(tmp_path, "FLUX_KONTEXT_DEV_1", resolution="320", train_device="auto", **alone)
     free = plan_memory(changed(load_config(path), {"source_resolution": 256})).total
     monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: free)
     assert main(["--config-path", str(path), "--dry-run", "--json"]) == 2

@@ -1,4 +1,4 @@
-"""Whole sessions by keyboard on 200 generated images, one for each way of choosing, up to a folder one can train on."""
+"""Whole sessions by keyboard on 96 generated images, one for each way of choosing, up to a folder one can train on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
-GROUPS, PER_GROUP = 25, 8
+GROUPS, PER_GROUP = 12, 8
 
 
 def finalise_by_keyboard(hands: Hands) -> None:

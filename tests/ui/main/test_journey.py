@@ -68,6 +68,7 @@ def test_train_stop_and_go_on(
     assert hands.dialogs() == []
 
 
+@pytest.mark.slow  # what the trainer reports, and that an error of a run opens a message, is tried apart as well
 def test_faults_of_the_data_reach_the_person(
     open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

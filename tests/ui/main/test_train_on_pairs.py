@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tkinter import ttk
 
 import pytest
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
 from modules.ui.curation.ChoosingPage import ChoosingPage
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
@@ -98,8 +100,9 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
 
 
-@pytest.mark.gui
-def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tmp_path: Path) -> None:
+@pytest.fixture
+def tool(hands: Hands, tmp_path: Path) -> DPOCurationWindow:
+    """The pair tool, opened from the main window, at its first question."""
     make_images(tmp_path / "images", 1, 4)
     session = SessionSettings(mode=CurationMode.ELO)
     options = PickingOptions(tmp_path / "images", tmp_path / "pairs", session)
@@ -108,15 +111,30 @@ def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tmp_path
     hands.wait(lambda: tool.controller is not None and settled(tool), "it does not begin", PATIENCE)
     window.focus_force()
     hands.wait(lambda: tool.window.focus_get() is not None)
-    page = tool.page
-    assert isinstance(page, ChoosingPage)
+    return tool
 
-    def seen() -> tuple[int, int]:
-        assert page.shot is not None
-        return page.shot.counts.seen, page.shot.counts.skipped
 
-    hands.click(page.action_row.winfo_children()[0])
-    hands.wait(lambda: settled(tool) and seen() == (1, 0), "the click does not count", PATIENCE)
+def seen_and_skipped(page: ttk.Frame | None) -> tuple[int, int]:
+    assert isinstance(page, ChoosingPage) and page.shot is not None
+    return page.shot.counts.seen, page.shot.counts.skipped
+
+
+@pytest.mark.gui
+def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tool: DPOCurationWindow) -> None:
+    assert isinstance(tool.page, ChoosingPage)
+    hands.click(tool.page.action_row.winfo_children()[0])
+    hands.wait(lambda: settled(tool) and seen_and_skipped(tool.page) == (1, 0), "no answer", PATIENCE)
     hands.keys("<space>")
-    hands.wait(lambda: settled(tool) and seen()[0] == 2, "the key does not count", PATIENCE)
-    assert seen() == (2, 1), "Space skips, and does not press the button that was clicked"
+    hands.wait(lambda: settled(tool) and seen_and_skipped(tool.page)[0] == 2, "no answer", PATIENCE)
+    assert seen_and_skipped(tool.page) == (2, 1), "Space skips, and does not press the button that was clicked"
+
+
+@pytest.mark.gui
+@pytest.mark.parametrize("key", ["<Left>", "<space>", "<Up>"])
+@pytest.mark.parametrize("part", ["prompt_box", "hint_label", "middle"])
+def test_keys_still_answer_after_a_click_next_to_the_buttons(
+    part: str, key: str, hands: Hands, tool: DPOCurationWindow
+) -> None:
+    hands.click(getattr(tool.page, part))
+    hands.keys(key)
+    hands.wait(lambda: settled(tool) and seen_and_skipped(tool.page)[0] == 1, "no answer", PATIENCE)
