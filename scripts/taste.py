@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:
 
 from modules.arena.Arena import USUAL_VOTES, Arena, Ballot  # noqa: E402
 from modules.arena.ArenaServer import ArenaServer  # noqa: E402
-from modules.arena.folders import contestants_of_folders  # noqa: E402
+from modules.arena.folders import check_folders, contestants_of_folders  # noqa: E402
 from modules.arena.tally import Tally  # noqa: E402
 from modules.arena.VoteStore import VoteStore  # noqa: E402
 from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
@@ -295,6 +295,8 @@ def arena_of(options: Options, progress: ProgressLine) -> Iterator[Arena]:
     if not options.between:
         raise UserError(f"{options.dir} is not a project", "--between", "name the folders to compare")
     named, place = folders_between(options.between), options.dir / ARENA
+    if not place.exists():
+        check_folders(named)
     with VoteStore(place) as store:
         contestants = contestants_of_folders(named, place, progress.end)
         yield Arena(store, contestants, options.seed, options.votes)

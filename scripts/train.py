@@ -97,7 +97,7 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
 
 def look(config: TrainConfig, world_size: int) -> tuple[list[str], int, int]:
     """Like ``check``, but also return the number of optimizer steps, of the run and of its first epoch."""
-    from modules.dataLoader.preflight import preflight
+    from modules.dataLoader.preflight import check_folders, preflight
     from modules.trainer.online.prompts import online_summary
     from modules.trainer.online.settings import (
         acceleration_plan,
@@ -108,6 +108,7 @@ def look(config: TrainConfig, world_size: int) -> tuple[list[str], int, int]:
     lines = check_group(config, world_size)
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
+        check_folders(config)
         lines += online_summary(config, world_size)
         return lines, nominal_total_steps(config, world_size), nominal_steps_per_epoch(config, world_size)
     show = _progress if sys.stderr.isatty() else None

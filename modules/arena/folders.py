@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
+from modules.arena.Arena import check_different
 from modules.arena.Contestant import Contestant
 from modules.util.display import counted
 from modules.util.errors import DataError, UserError, refused_as
@@ -24,6 +25,17 @@ LIST = "contestants.json"
 """File next to the votes: the contents of the images that each key of a vote stands for. ``images`` has digests of the
 files, ``shown`` of their pixels, because other programs write into the metadata of images."""
 MANY = 200
+
+
+def check_folders(named: Sequence[tuple[str, Path]]) -> None:
+    """Check, before anything is made for their votes, that folders can be compared.
+
+    Raises:
+        UserError: there are fewer than two, or one is missing or has no usable images.
+    """
+    check_different([name for name, _ in named])
+    for name, folder in named:
+        Contestant.of_folder(name, name, folder)
 
 
 def contestants_of_folders(

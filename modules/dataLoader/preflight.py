@@ -241,6 +241,17 @@ def _check_likes(source: DataSource, files: FileIndex, result: PreflightReport) 
 # -- folders and disks -------------------------------------------------------------------------------------
 
 
+def check_folders(config: TrainConfig) -> None:
+    """Check the folders that a run without concepts writes to. It has no cache.
+
+    Raises:
+        DataErrors: all faults together.
+    """
+    faults = [fault for fault in _folder_faults(config) if fault.field != "cache_dir"]
+    if faults:
+        raise DataErrors(faults)
+
+
 def _folder_faults(config: TrainConfig) -> list[UserError]:
     wanted = {
         "cache_dir": Path(config.cache_dir),
@@ -268,6 +279,8 @@ def _unwritable(folder: Path) -> str:
     """Return the reason why files cannot be created in a folder that may not exist yet; empty if they can."""
     existing = folder.absolute()
     while not existing.exists() and existing != existing.parent:
+        if existing.is_symlink():
+            return f"cannot be made: {existing} is a link, and what it leads to is missing"
         existing = existing.parent
     if not existing.is_dir():
         return "is not a folder" if existing == folder.absolute() else f"is below {existing}, a file"

@@ -35,6 +35,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
+from modules.util.files.result_file import check_result_folder
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
@@ -63,6 +64,7 @@ def check_target(
         raise UserError(f"{target} is the input itself", hint="choose another name")
     if os.path.lexists(target) and not force:
         raise UserError(f"{target} already exists", hint=f"choose another name, or replace it with {option}")
+    check_result_folder(target.parent, "target")
     owned = Owned(target.parent, local=True)
     if folder:
         owned.check_replaceable(target.name, [source])

@@ -11,6 +11,8 @@ from types import TracebackType
 
 READER_ENDED = 141
 """Exit status of a command whose work ended because nobody reads its output, as a shell gives it (128 + SIGPIPE)."""
+INTERRUPTED = 130
+"""Exit status of a command that was stopped with Ctrl+C, as a shell gives it (128 + SIGINT)."""
 
 
 def print_any_text() -> None:
@@ -18,7 +20,7 @@ def print_any_text() -> None:
     ending with an error: output to a file or pipe has few characters on Windows.
 
     If the program that reads the output ends first, as ``head`` does, the command ends without a message, with the
-    status ``READER_ENDED`` if it was still printing.
+    status ``READER_ENDED`` if it was still printing. Ctrl+C ends it with the word "stopped" and ``INTERRUPTED``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -35,6 +37,9 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     # the error of another pipe or of a connection is told, after an empty line
     if isinstance(error, BrokenPipeError) and _drop_unread("\n"):
         raise SystemExit(READER_ENDED)
+    if isinstance(error, KeyboardInterrupt):
+        print("stopped", file=sys.stderr)
+        raise SystemExit(INTERRUPTED)
     sys.__excepthook__(kind, error, trace)
 
 

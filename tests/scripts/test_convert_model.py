@@ -378,3 +378,20 @@ def test_tensors_that_safetensors_cannot_hold_are_named(
     assert convert("pickle", tmp_path / "a.pt", tmp_path / "a.safetensors") == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "a.safetensors").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "circle"])
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "circle").symlink_to("circle")
+    target = tmp_path / place / "out.safetensors"
+    commands = (
+        ["pickle", tmp_path / "gone.ckpt", target],
+        ["checkpoint", tmp_path / "gone", target, "--to", "SAFETENSORS", "--family", "STABLE_DIFFUSION_15"],
+    )
+    for command in commands:
+        assert main([str(word) for word in command]) == 2
+        assert f"{place} is not a folder" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"

@@ -67,3 +67,16 @@ def test_every_command_can_print_any_name(script):
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
     )
     assert ast.unparse(main.body[0]) == "print_any_text()"
+
+
+@pytest.mark.parametrize("script", ["doctor", "import_config", "benchmark"])
+def test_a_command_that_is_interrupted_ends_with_one_word(script):
+    # the signal comes while the command reads its arguments
+    code = (
+        f"import argparse, os, signal, runpy, sys; sys.argv = ['{script}.py'];"
+        "stop = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT);"
+        "argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_known_args = stop;"
+        f"runpy.run_path('scripts/{script}.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr.decode()) == (130, "stopped\n")

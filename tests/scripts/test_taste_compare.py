@@ -87,6 +87,7 @@ def test_mistakes_end_with_status_2(folders, tmp_path, capsys, between, message)
     assert taste.main(["compare", str(tmp_path / "p"), "--between", text]) == 2
     said = capsys.readouterr()
     assert message in said.err and not said.out
+    assert not (tmp_path / "p").exists(), "nothing is made for votes that cannot be given"
 
 
 class Served:

@@ -15,6 +15,7 @@ from modules.trainer import GenericTrainer
 from scripts.train import main
 from tests.tiny import tiny_folder
 from tests.trainer.builders import events, run_here, write_config
+from tests.trainer.online.builders import write_online
 
 
 def _empty(path: Path) -> Path:
@@ -138,6 +139,25 @@ def test_parts_from_elsewhere_are_what_is_predicted(
     for source in (str(tiny_folder() / "unet"), str(tiny_folder()), "someone/a-unet"):
         part = {"model_name": source, "gradient_checkpointing": False}
         assert dry_run(capsys, write_config(tmp_path, base_model_name=str(base), unet=part)) == whole
+
+
+@pytest.mark.parametrize("write", [write_config, write_online], ids=["concepts", "online"])
+def test_folders_that_a_run_cannot_make_end_the_dry_run_and_the_run_before_loading(
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _empty(tmp_path / "file")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "unplugged").symlink_to(tmp_path / "gone" / "disk")
+    monkeypatch.setattr(GenericTrainer, "assemble", None)
+    for place in (file, tmp_path / "circle", tmp_path / "unplugged"):
+        for field in ("workspace_dir", "output_model_destination"):
+            value = str(place / "x" / "out.safetensors") if field != "workspace_dir" else str(place)
+            config = write(tmp_path, **{field: value})
+            for arguments in (["--dry-run"], []):
+                assert main(["--config-path", str(config), *arguments]) == 2
+                said = capsys.readouterr().err
+                assert field in said and str(place) in said
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_dry_run_tells_programs_everything_at_once(
