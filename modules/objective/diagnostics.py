@@ -42,7 +42,7 @@ class PreferenceDiagnostics:
 
     * REWARD_HACKING: accuracy has saturated while the chosen images score below the reference, if there is one.
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
-    * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5.
+    * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5, if there is a reference.
 
     A change counts only beyond three standard errors. Each finding is reported once, and again only after ten
     times as many windows, so that a long run does not fill its log.
@@ -125,7 +125,8 @@ class PreferenceDiagnostics:
         )
 
     def _no_signal(self) -> str:
-        if self._steps < self.no_signal_after:
+        if not self.reference or self._steps < self.no_signal_after:
+            # without a reference, the accuracy says which image is easier to denoise, whatever was learned
             return ""
         accuracy, pairs = self._accuracy()
         if abs(accuracy - 0.5) > STANDARD_ERRORS * 0.5 / math.sqrt(pairs):
