@@ -42,7 +42,7 @@ class PreferenceDiagnostics:
 
     * REWARD_HACKING: accuracy has saturated while the chosen images score below the reference, if there is one.
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
-    * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5.
+    * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5, if there is a reference.
 
     A change counts only beyond three standard errors. Each finding is reported once, and again only after ten
     times as many windows, so that a long run does not fill its log.
@@ -51,16 +51,21 @@ class PreferenceDiagnostics:
         window: number of optimizer steps considered, at least 10.
         no_signal_after: optimizer steps before NO_SIGNAL can be reported.
         reference: whether rewards compare with a reference.
+        strength: the setting that holds the model to the reference, higher values more closely.
     """
 
     def __init__(
-        self, window: int = WINDOW, no_signal_after: int = NO_SIGNAL_AFTER, reference: bool = True
+        self,
+        window: int = WINDOW,
+        no_signal_after: int = NO_SIGNAL_AFTER,
+        reference: bool = True,
+        strength: str = "rlhf_dpo_beta",
     ) -> None:
         if window < 10:
             raise ValueError(f"a window of {window} steps is too short to tell a trend; at least 10")
         self.window = window
         self.no_signal_after = no_signal_after
-        self.reference = reference
+        self.reference, self.strength = reference, strength
         self._points: deque[_Point] = deque(maxlen=window)
         self._steps = 0
         self._told: dict[str, int] = {}
@@ -111,7 +116,7 @@ class PreferenceDiagnostics:
         return (
             f"accuracy is {accuracy:.2f} while the chosen reward is {reward:.3g}: the model ranks the pairs "
             "correctly but also gets worse at the chosen images. Use an earlier backup; then lower the "
-            "learning rate, raise rlhf_supervised_mix, or raise rlhf_dpo_beta"
+            f"learning rate, raise rlhf_supervised_mix, or raise {self.strength}"
         )
 
     def _losses_diverge(self) -> str:
@@ -125,7 +130,8 @@ class PreferenceDiagnostics:
         )
 
     def _no_signal(self) -> str:
-        if self._steps < self.no_signal_after:
+        if not self.reference or self._steps < self.no_signal_after:
+            # without a reference, the accuracy says which image is easier to denoise, whatever was learned
             return ""
         accuracy, pairs = self._accuracy()
         if abs(accuracy - 0.5) > STANDARD_ERRORS * 0.5 / math.sqrt(pairs):
@@ -133,7 +139,7 @@ class PreferenceDiagnostics:
         return (
             f"after {self._steps} steps accuracy is still {accuracy:.2f}, no better than chance: nothing "
             "is being learned from these pairs. Check that chosen and rejected are not mixed up, raise "
-            "the learning rate, or lower rlhf_dpo_beta"
+            f"the learning rate, or lower {self.strength}"
         )
 
     def _change(self, name: str) -> tuple[float, float]:

@@ -29,6 +29,7 @@ from modules.trainer.distributed import Processes
 from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import UnsupportedError
 from modules.util.rng import digest64
 
@@ -217,7 +218,10 @@ class PreferenceStep(TrainStep):
         self._loss = training.loss_options(config)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._metrics = PairMetrics()
-        self._diagnostics = PreferenceDiagnostics(reference=self._objective.needs_reference)
+        ipo = config.rlhf_dpo_objective is DPOObjective.IPO
+        self._diagnostics = PreferenceDiagnostics(
+            reference=self._objective.needs_reference, strength="rlhf_dpo_ipo_tau" if ipo else "rlhf_dpo_beta"
+        )
         self._adaptive = AdaptiveBeta(config.rlhf_dpo_beta) if config.rlhf_dpo_adaptive_beta else None
         self._findings: list[str] = []
         self._step = 0
