@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import cancel_timer, later
@@ -25,8 +26,10 @@ class Tooltips:
         nothing.
         """
         widget.bind("<Enter>", lambda _event: self._wait(widget, text), add="+")
-        for name in ("<Leave>", "<ButtonPress>", "<Destroy>", "<KeyPress>"):
+        for name in ("<Leave>", "<ButtonPress>", "<Destroy>"):
             widget.bind(name, lambda _event: self.hide(), add="+")
+        if not isinstance(widget, (ttk.Label, ttk.Frame)):  # Tab would stop at a label that has a binding of a key
+            widget.bind("<KeyPress>", lambda _event: self.hide(), add="+")
 
     def _wait(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
         self.hide()

@@ -12,10 +12,12 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import (
+    IDLE,
     Pump,
     dialog_with_focus,
     focused,
     install_error_dialog,
+    later,
     show_error,
     types_text,
 )
@@ -63,13 +65,15 @@ class ToolHost(ttk.Frame):
         self.page: ttk.Frame | None = None
         self._when_closed = closed
         self._closing = False
+        self._held: set[str] = set()
         self._then: Callable[[], object] | None = None
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         sys.setswitchinterval(SWITCH_SECONDS)
         install_error_dialog(window)
         window.bind("<KeyPress>", self._key, add="+")
-        window.bind("<KeyRelease>", self._key_released, add="+")
+        window.bind("<KeyRelease>", lambda event: self._released(event.keysym), add="+")
+        window.bind("<FocusOut>", lambda _event: later(self, IDLE, self._release_all), add="+")
         window.protocol("WM_DELETE_WINDOW", self.close)
 
     def show(self, page: ttk.Frame, title: str) -> None:
@@ -105,12 +109,20 @@ class ToolHost(ttk.Frame):
             if sys.platform != "darwin":
                 return None
             control = True  # the command key
+        self._held.add(event.keysym)
         taken = cast(Page, self.page).on_key(event.keysym, control, bool(state & SHIFT))
         return "break" if taken else None
 
-    def _key_released(self, event: tk.Event[tk.Misc]) -> None:
-        if hasattr(self.page, "on_release"):
-            cast(Page, self.page).on_release(event.keysym)
+    def _release_all(self) -> None:
+        """Release all keys if another window has the focus, because their release is not heard here."""
+        focus = focused(self.window)
+        if focus is None or focus.winfo_toplevel() is not self.window:
+            self._released(*self._held)
+
+    def _released(self, *keys: str) -> None:
+        self._held.difference_update(keys)
+        for key in keys if hasattr(self.page, "on_release") else ():
+            cast(Page, self.page).on_release(key)
 
     def close(self, then: Callable[[], object] | None = None) -> None:
         """Finish running work, then close.

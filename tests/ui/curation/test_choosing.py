@@ -203,6 +203,21 @@ def test_holding_f_shows_each_image_in_the_others_place_until_it_is_let_go(sit_d
     assert [left.path, right.path] == paths
 
 
+def test_f_let_go_in_another_window_counts_as_let_go(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    left, right = hands.page.view.views
+    paths = [left.path, right.path]
+    hands.root.event_generate("<KeyPress-f>")
+    hands.root.event_generate("<F1>")
+    hands.until(lambda: hands.root.focus_get() in hands.root.winfo_children()[1:], "the window of the keys")
+    keys = hands.root.focus_get()
+    keys.event_generate("<KeyRelease-f>")
+    keys.event_generate("<Escape>")
+    hands.until(lambda: not keys.winfo_exists() and hands.page.view._flickering is None)
+    assert [left.path, right.path] == paths
+
+
 @pytest.mark.parametrize("how", ["click", "key"])
 def test_what_is_picked_while_images_are_in_each_others_places_is_the_image_that_is_seen_there(
     sit_down, tmp_path, how

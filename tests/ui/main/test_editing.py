@@ -204,6 +204,21 @@ def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hand
     assert reached == wanted
 
 
+def test_tab_stops_at_no_label(hands: Hands) -> None:
+    hands.focus(hands.row("epochs").input.focus_widget)
+    first = hands.window.focus_get()
+    stops: list[str] = []
+    while True:
+        hands.keys("<Tab>")
+        widget = hands.window.focus_get()
+        assert widget is not None
+        if widget is first:
+            break
+        stops.append(widget.winfo_class())
+    assert {"TEntry", "TCombobox", "TButton"} <= set(stops)
+    assert not {"TLabel", "TFrame"} & set(stops), "the focus is nowhere to be seen, and typing does nothing"
+
+
 def test_the_focus_moves_the_page_only_as_far_as_needed(hands: Hands) -> None:
     hands.window.show_page("training")
     hands.rest(0.2)
