@@ -1,8 +1,8 @@
-"""A process that has imported what a training program imports, and becomes such a program in each of its forks.
+"""A process that has imported what programs of one kind import, and becomes such a program in each of its forks.
 
-Started by ``warm.py`` with one argument, the number of its socket. A request is a line of JSON (arguments, folder,
-environment) with four open files: standard input, output, errors, and where the exit status goes. The reply is the
-number of the new process. It ends when the other end of the socket is closed.
+Started by ``warm.py`` with two arguments, the number of its socket and the kind. A request is a line of JSON
+(arguments, folder, environment) with four open files: standard input, output, errors, and where the exit status goes.
+The reply is the number of the new process. It ends when the other end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST_REQUEST = 4 << 20
 
 
-def preload() -> None:
+def preload_training() -> None:
     """Import what nearly every run of a tiny model imports."""
-    sys.path.insert(0, str(ROOT))
     import torch._dynamo
     import torch.distributed  # noqa: F401
     from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel  # noqa: F401
@@ -37,7 +36,25 @@ def preload() -> None:
     import modules.trainer.GenericTrainer
     import modules.trainer.online.OnlineLoader  # noqa: F401
 
-    sys.path.remove(str(ROOT))
+
+def preload_picking() -> None:
+    """Import what the commands import in which a person picks and compares images."""
+    import scripts.curate
+    import scripts.taste  # noqa: F401
+
+
+PRELOADS = {"training": preload_training, "picking": preload_picking}
+
+
+def draw_anew() -> None:
+    """Random numbers of a fork must not be those of the others."""
+    import numpy
+
+    numpy.random.seed()
+    if "torch" in sys.modules:
+        import torch
+
+        torch.seed()
 
 
 def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -90,18 +107,25 @@ def received(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return (json.loads(line) if line else None), files
 
 
+def open_streams() -> None:
+    """Open the standard streams anew: those of the server know whether its own files could seek."""
+    kept = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    for number, (name, old) in enumerate(kept.items()):
+        buffering = 1 if name == "stderr" else -1
+        stream = open(number, "w" if number else "r", buffering, old.encoding, old.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def become(request: dict[str, Any], files: list[int]) -> None:
     """Run a program as a new process of Python would. What it raises goes to the interpreter."""
-    import numpy
-    import torch
-
-    numpy.random.seed()
-    torch.seed()
+    draw_anew()
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
     for file in files:
         if file > 2:
             os.close(file)
+    open_streams()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -113,7 +137,9 @@ def become(request: dict[str, Any], files: list[int]) -> None:
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    preload()
+    sys.path.insert(0, str(ROOT))
+    PRELOADS[sys.argv[2]]()
+    sys.path.remove(str(ROOT))
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("the imports started threads, which no fork would have")
     gc.collect()

@@ -1,6 +1,7 @@
-"""Training programs that need not import anything, which takes most of the time of a tiny run.
+"""Programs that need not import anything, which takes most of the time of a tiny run.
 
-They are forks of a process that has imported torch and the trainer and has done nothing else: each has a number, files,
+They are forks of a process that has imported torch and the trainer, or what picking needs, and has done nothing else:
+each has a number, files,
 signals, an environment and an exit status of its own, as a new process has. Tests that start a program for what it
 trains use them. Those about starting, about launchers and about what a process imports do not. Where forks are not
 safe, all programs are started as usual.
@@ -9,6 +10,7 @@ safe, all programs are started as usual.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -20,7 +22,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 POSSIBLE = sys.platform == "linux"
 
@@ -28,13 +30,13 @@ POSSIBLE = sys.platform == "linux"
 class _Server:
     """The process that forks. It is started for the first program, and ends with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self._control, theirs = socket.socketpair()
         script = Path(__file__).with_name("server.py")
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), str(theirs.fileno())],
+                [sys.executable, str(script), str(theirs.fileno()), kind],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=self._said,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             )  # fmt: skip
@@ -65,8 +67,8 @@ class _Server:
 
 
 @cache
-def _server(owner: int) -> _Server:
-    return _Server()
+def _server(owner: int, kind: str) -> _Server:
+    return _Server(kind)
 
 
 class WarmProcess:
@@ -79,19 +81,22 @@ class WarmProcess:
     """
 
     def __init__(self, command: Sequence[str], output: Path, errors: Path, env: Mapping[str, str]) -> None:
+        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [os.open(path, appending, 0o600) for path in (output, errors)]
+        self._start("training", command, [os.open(os.devnull, os.O_RDONLY), *files], Path.cwd(), env)
+
+    def _start(
+        self, kind: str, command: Sequence[str], files: Sequence[int], folder: Path, env: Mapping[str, str]
+    ) -> None:
+        """Start it with its input, its output and its errors, which are then closed here."""
         self.args = list(command)
         self.returncode: int | None = None
-        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._ended, report = os.pipe()
-        files = [
-            os.open(os.devnull, os.O_RDONLY), os.open(output, appending, 0o600),
-            os.open(errors, appending, 0o600), report,
-        ]  # fmt: skip
-        request = {"arguments": self.args, "folder": str(Path.cwd()), "environment": dict(env)}
+        request = {"arguments": self.args, "folder": str(folder), "environment": dict(env)}
         try:
-            self.pid = _server(os.getpid()).start(request, files)
+            self.pid = _server(os.getpid(), kind).start(request, [*files, report])
         finally:
-            for file in files:
+            for file in (*files, report):
                 os.close(file)
 
     def poll(self) -> int | None:
@@ -123,6 +128,55 @@ class WarmProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class PickingProcess(WarmProcess):
+    """A command under way in which a person picks or compares: the part of ``subprocess.Popen`` that its tests use.
+
+    Args:
+        command: a script, and its arguments.
+        folder: where it works.
+        text: whether its pipes take and give text.
+
+    Attributes:
+        stdin, stdout: pipes. What it says on stderr is kept until ``communicate``.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, text: bool = False) -> None:
+        (theirs_in, mine_in), (mine_out, theirs_out) = os.pipe(), os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        files = [theirs_in, theirs_out, os.dup(self._errors.fileno())]
+        try:
+            self._start("picking", command, files, folder, os.environ)
+        finally:
+            self.stdin: IO[Any] = os.fdopen(mine_in, "w" if text else "wb")
+            self.stdout: IO[Any] = os.fdopen(mine_out, "r" if text else "rb")
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, str]:
+        """Close its input and wait for its end; the rest of its output, and what it said on stderr.
+
+        Raises:
+            TimeoutExpired: it has not ended ``timeout`` seconds after it closed its output.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        with self.stdout:
+            output = self.stdout.read()
+        self.wait(timeout)
+        with self._errors:
+            self._errors.seek(0)
+            return output, self._errors.read().decode()
+
+
+def start_picking(
+    script: Path, *arguments: object, folder: Path, text: bool = False
+) -> PickingProcess | subprocess.Popen[Any]:
+    """Start a command in which a person picks or compares, with pipes. ``communicate`` ends the talk with it."""
+    command = [str(script), *map(str, arguments)]
+    if POSSIBLE:
+        return PickingProcess(command, folder, text)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *command], cwd=folder, text=text, **pipes)
 
 
 def start_warm(

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from modules.trainer.distributed import Processes
-from tests.dist.group import run_group, run_two
+from tests.dist.group import TRAIN, Group, run_group, run_two
 from tests.trainer.builders import (
     ROOT,
     environment,
@@ -121,9 +121,7 @@ def test_two_processes_stop_together_and_resume_bit_equal(tmp_path: Path) -> Non
     whole = write_config(tmp_path / "one", **changes)
     run_two(whole)
     config = write_config(tmp_path / "two", **changes)
-    process = subprocess.Popen(
-        torchrun(config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
+    group = Group(config.parent, TRAIN, "--config-path", str(config))
     run = tmp_path / "two" / "run"
     end = time.monotonic() + 120
     while time.monotonic() < end:
@@ -132,8 +130,7 @@ def test_two_processes_stop_together_and_resume_bit_equal(tmp_path: Path) -> Non
         time.sleep(0.05)
     pid = json.loads((run / "process.json").read_text(encoding="utf-8"))["pid"]
     os.kill(pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+    group.ended()
     assert events(run)[-1]["status"] == "stopped"
     stopped_at = events(run)[-1]["progress"]["global_step"]
     assert 0 < stopped_at < 60

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,13 +12,14 @@ from typing import Any
 import pytest
 
 from scripts import taste
+from tests.children.warm import start_picking
 from tests.generator.servers import A1111Server
 from tests.project import killed_child
 from tests.project.simulated import told
 
 VERBS = {"generate": ("generate", "--per-prompt", "4"), "pick": ("pick", "--headless"), "train": ("train",),
          "compare": ("compare", "--headless", "--images", "6"), "new-round": ("next",)}  # fmt: skip
-LONGEST_SECONDS = 3.0
+LONGEST_SECONDS = 2.0
 
 
 class Killed:
@@ -38,9 +37,8 @@ class Killed:
 
     def run(self, step: str, kill: bool) -> None:
         verb, *more = VERBS[step]
-        command = [sys.executable, killed_child.__file__, verb, str(self.folder), *more]
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        child = start_picking(
+            Path(killed_child.__file__), verb, self.folder, *more, folder=Path.cwd(), text=True
         )
         talks = "--headless" in more
         # after some answers, or at some moment of a step that asks nothing
@@ -51,14 +49,11 @@ class Killed:
             time.sleep(self.rng.uniform(0.0, LONGEST_SECONDS))
         if kill:
             child.kill()
-        child.stdin.close()
-        out, err = child.stdout.read(), child.stderr.read()
-        status = child.wait()
+        out, err = child.communicate()
+        status = child.returncode
         assert status in ((0, -9) if kill else (0,)), f"{step}: {status}\n{out}\n{err}"
-        for stream in (child.stdout, child.stderr):
-            stream.close()
 
-    def _talk(self, child: subprocess.Popen[str], answers: int) -> None:
+    def _talk(self, child: Any, answers: int) -> None:
         watchdog = threading.Timer(120.0, child.kill)
         watchdog.start()
         given = 0

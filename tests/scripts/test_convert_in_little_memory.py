@@ -25,6 +25,7 @@ from modules.util.tensors.lazy_tensors import file_tensors
 from modules.weights.saving import part_tensors, single_file_tensors
 from scripts.convert_model import main
 from tests.adapter.families import trained_family
+from tests.scripts.test_convert_model import FEW
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.stable_diffusion import write_pipeline, write_standard_pipeline
 
@@ -52,11 +53,11 @@ def merged_in_memory(key: str, adapter: Path, strength: float) -> Model:
 
 KINDS: list[dict[str, Any]] = [
     {},
-    {"decompose": True},
-    {"decompose": True, "decompose_outputs": False},
-    {"kind": "LOHA"},
-    {"kind": "LOKR"},
-    {"kind": "OFT_2"},
+    {"decompose": True, **FEW},
+    {"decompose": True, "decompose_outputs": False, **FEW},
+    {"kind": "LOHA", **FEW},
+    {"kind": "LOKR", **FEW},
+    {"kind": "OFT_2", **FEW},
 ]
 
 

@@ -34,6 +34,10 @@ from tests.tiny.stable_diffusion import write_standard_pipeline
 
 SD = "STABLE_DIFFUSION_15"
 FLUX = "FLUX_DEV_1"
+FEW = {"patterns": ("down_blocks.0",)}
+"""A block with all kinds of layers, for kinds of adapters: all layers of a model take four times as long."""
+ONE = {"patterns": ("conv_in",)}
+"""A layer of the UNet, for what does not depend on the layers."""
 
 
 def trained(key: str, **options: Any) -> AdapterHandle:
@@ -86,8 +90,8 @@ def test_every_layout_into_every_other(key: str, tmp_path: Path) -> None:
 
 
 def test_facts_about_the_adapter_are_kept(tmp_path: Path) -> None:
-    source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA, metadata={"seed": 7}, title="Cats")
-    target = tmp_path / "b.safetensors"
+    adapter, target = trained(SD, **ONE), tmp_path / "b.safetensors"
+    source = save_adapter(adapter, tmp_path / "a.safetensors", KOHYA, metadata={"seed": 7}, title="Cats")
     words = (
         "adapter",
         source,
@@ -154,11 +158,11 @@ def test_a_base_of_another_size_is_refused(tmp_path: Path, capsys: pytest.Captur
     "options",
     [
         {},
-        {"decompose": True},
-        {"decompose": True, "decompose_outputs": False},
-        {"kind": "LOHA"},
-        {"kind": "LOKR"},
-        {"kind": "OFT_2"},
+        {"decompose": True, **FEW},
+        {"decompose": True, "decompose_outputs": False, **FEW},
+        {"kind": "LOHA", **FEW},
+        {"kind": "LOKR", **FEW},
+        {"kind": "OFT_2", **FEW},
     ],
 )
 def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -170,7 +174,7 @@ def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[s
 
 
 def test_strength_is_a_share_of_the_change(tmp_path: Path) -> None:
-    adapter = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
+    adapter = save_adapter(trained(SD, **ONE), tmp_path / "a.safetensors", KOHYA)
     words = ("merge", tiny_folder(), adapter)
     assert convert(*words, tmp_path / "full", "--to", "DIFFUSERS", "--family", SD) == 0
     assert convert(*words, tmp_path / "half", "--to", "DIFFUSERS", "--family", SD, "--strength", 0.5) == 0
@@ -194,7 +198,7 @@ def test_a_small_change_survives_in_the_number_format_that_is_asked_for(
     base = shutil.copytree(tiny_folder(SD), tmp_path / "base")
     state = {key: tensor.to(stored) for key, tensor in load_file(base / "unet" / name).items()}
     save_file(state, base / "unet" / name)
-    handle = trained(SD, parts=("unet",), alpha=0.002)
+    handle = trained(SD, parts=("unet",), alpha=0.002, patterns=("attn1.to_q",))
     adapter = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)
     change = changes(load_file(adapter))[f"lora_unet_{layer}".replace(".", "_")]
     words: tuple[object, ...] = ("--family", SD, "--to", "DIFFUSERS", "--dtype", "FLOAT_32")
@@ -249,7 +253,7 @@ def test_neither_the_base_nor_a_link_to_nowhere_is_replaced(
 
 
 def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
+    source = save_adapter(trained(SD, **ONE), tmp_path / "a.safetensors", KOHYA)
     target = tmp_path / "b.safetensors"
     target.write_bytes(b"precious")
     words = ("adapter", source, target, "--to", COMFY.lower(), "--base", tiny_folder())
@@ -298,7 +302,8 @@ def test_numbers_that_a_format_cannot_hold_are_refused(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = shutil.copytree(tiny_folder(), tmp_path / "base") / "unet" / "diffusion_pytorch_model.safetensors"
-    adapter, target = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA), tmp_path / "out.safetensors"
+    adapter = save_adapter(trained(SD, **ONE), tmp_path / "a.safetensors", KOHYA)
+    target = tmp_path / "out.safetensors"
     large, key = (adapter, "lora_unet_conv_in.lora_up.weight") if command == "adapter" else (base, "conv_in.weight")
     tensors = load_file(large)
     tensors[key].view(-1)[:2] = torch.tensor([65504.0, -70000.0])

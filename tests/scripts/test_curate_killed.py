@@ -112,7 +112,7 @@ class Killed:
         self.check_files()
 
     def killed_while_starting(self) -> None:
-        served = Served(self.source, self.output, "--mode", "ELO", "--pairs-per-group", "2")
+        served = Served(self.source, self.output, "--mode", "ELO", "--pairs-per-group", "2", new=True)
         threading.Timer(self.rng.uniform(0.05, 0.6), served.process.kill).start()
         served.process.wait()
         served.end(-9)

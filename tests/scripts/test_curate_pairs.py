@@ -17,8 +17,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from scripts import curate
+from tests.children.warm import start_picking
 
 ROOT = Path(__file__).resolve().parents[2]
+CURATE = ROOT / "scripts" / "curate.py"
 Reply = dict[str, Any]
 
 
@@ -40,20 +42,29 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-class Served:
-    """A running ``serve-pairs`` process."""
+def started_anew(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "scripts/curate.py", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # whoever started the tests may ignore Ctrl+C, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
-    def __init__(self, source: Path, output: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "scripts/curate.py", "serve-pairs", str(source), str(output), *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            # whoever started the tests may ignore Ctrl+C, and children inherit that
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+
+class Served:
+    """A running ``serve-pairs`` process.
+
+    Args:
+        new: whether it begins with nothing: a new process, which takes a while to start.
+    """
+
+    def __init__(self, source: Path, output: Path, *arguments: str, new: bool = False) -> None:
+        words = ("serve-pairs", str(source), str(output), *arguments)
+        self.process: Any = started_anew(*words) if new else start_picking(CURATE, *words, folder=ROOT)
 
     def read(self) -> Reply | None:
         """The next reply; ``None`` when the process has ended in the middle of it."""
@@ -73,21 +84,15 @@ class Served:
         _, said = self.process.communicate(timeout=60)
         if status is not None:
             assert self.process.returncode == status
-        return said.decode()
+        return said if isinstance(said, str) else said.decode()
 
 
 def refused(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "scripts/curate.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    process = start_picking(CURATE, *arguments, folder=ROOT, text=True)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert "Traceback" not in said
+    return said
 
 
 class TestScan:
@@ -176,10 +181,11 @@ class TestMistakes:
 
 
 def test_picking_through_the_program(source, tmp_path):
+    """In a new process, and again in another one."""
     for group in range(3):
         (source / f"g{group}" / "copy.png").write_bytes((source / f"g{group}" / "0.png").read_bytes())
     (source / "empty.png").write_bytes(b"")
-    served = Served(source, tmp_path / "out", "--mode", "SELECT")
+    served = Served(source, tmp_path / "out", "--mode", "SELECT", new=True)
     assert served.read() == {"type": "hello", "protocol": 1, "mode": "SELECT", "pairs": 0}
     state = served.read()
     prompts = set()
@@ -198,7 +204,7 @@ def test_picking_through_the_program(source, tmp_path):
     assert served.ask(do="quit") == {"type": "bye", "pairs": 3, "groups_finished": 3}
     served.end()
     assert curate.main(["finalize", str(tmp_path / "out"), "--val-percentage", "34"]) == 0
-    again = Served(source, tmp_path / "out", "--mode", "SELECT")
+    again = Served(source, tmp_path / "out", "--mode", "SELECT", new=True)
     assert again.read()["pairs"] == 3
     assert again.read()["type"] == "finished"
     again.end()

@@ -18,7 +18,7 @@ from modules.modelSetup.combining import Factors, best_factors, best_of_product
 from modules.weights.one_file import save_file
 from scripts.convert_model import main as convert
 from scripts.merge import main
-from tests.scripts.test_convert_model import FLUX, changes
+from tests.scripts.test_convert_model import FEW, FLUX, changes
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 SD = "STABLE_DIFFUSION_15"
@@ -80,7 +80,7 @@ def test_several_loras_are_rounded_once(tmp_path: Path, stored: torch.dtype, ask
     base = shutil.copytree(tiny_folder(), tmp_path / "base")
     state = {name: tensor.to(stored) for name, tensor in load_file(base / "unet" / WEIGHTS).items()}
     save_tensors(state, base / "unet" / WEIGHTS)
-    both = [lora(tmp_path / f"{seed}.safetensors", seed, alpha=0.2) for seed in (1, 2)]
+    both = [lora(tmp_path / f"{seed}.safetensors", seed, alpha=0.2, **FEW) for seed in (1, 2)]
     words = ("model", "--adapters", "; ".join(map(str, both)), "--family", SD, "--to", "DIFFUSERS", base)
     assert call(*words, tmp_path / "wide", "--dtype", "FLOAT_32") == 0
     assert call(*words, tmp_path / "narrow", *(["--dtype", asked] if asked else [])) == 0

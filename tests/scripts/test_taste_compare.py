@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from modules.arena.VoteStore import Vote, VoteStore
 from scripts import taste
+from tests.children.warm import start_picking
 from tests.scripts.test_curate_pairs import ROOT, generated
 
 Reply = dict[str, Any]
@@ -94,11 +92,8 @@ class Served:
     """A running ``compare --headless``."""
 
     def __init__(self, folder: Path, between: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "scripts/taste.py", "compare", str(folder), "--between", between, "--headless",
-             "--votes", "10000"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        words = ("compare", folder, "--between", between, "--headless", "--votes", "10000")
+        self.process = start_picking(ROOT / "scripts" / "taste.py", *words, folder=ROOT)
 
     def read(self) -> Reply | None:
         assert self.process.stdout is not None
@@ -146,11 +141,7 @@ def test_no_vote_is_lost_when_killed(folders, tmp_path):
             if now is None or now["type"] != "error":
                 counts.append(max(0, counts[-1] + change))
         killer.join()
-        served.process.wait()
-        assert served.process.stdin is not None and served.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            served.process.stdin.close()
-        served.process.stdout.close()
+        served.process.communicate()
         known = len(votes_in(folder))
         assert known in counts[-2:], "acknowledged votes are all there"
         assert not list((folder / "arena").glob("shown/*"))
