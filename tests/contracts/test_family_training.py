@@ -69,7 +69,16 @@ def test_a_resumed_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> N
     assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
 
 
-@pytest.mark.parametrize("key", USUAL)
+TUNED = (
+    *("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "STABLE_DIFFUSION_XL_10_BASE"),
+    *("FLUX_DEV_1", "FLUX_2", "SANA", "HI_DREAM_FULL", "QWEN_EDIT"),
+)
+"""Families of each prediction and of several kinds of denoisers, encoders and sources. What is trained and what is
+saved are decided without a family; that a saved folder of each is read again is seen in ``test_family.py``.
+"""
+
+
+@pytest.mark.parametrize("key", usual(CASES, *TUNED))
 def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -> None:
     side = max(32, tiny_setup(key).spec.size_multiple)
     chosen, _ = write_pairs(tmp_path / "data", 2, ((side, side),), tiny_setup(key).spec.sources > 0)

@@ -35,7 +35,7 @@ def measured(concepts: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{**one, "name": f"{one['name']} measured", "type": f"{one['type']}_VAL"} for one in concepts]
 
 
-@pytest.mark.parametrize("key", usual(FLOWS, "FLUX_2"))
+@pytest.mark.parametrize("key", usual(FLOWS, "SANA"))
 def test_it_is_learned_which_image_is_preferred(key: str, tmp_path: Path) -> None:
     spec = tiny_setup(key).spec
     side, edited = max(32, spec.size_multiple), spec.sources > 0

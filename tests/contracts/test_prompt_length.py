@@ -4,6 +4,8 @@ end has no effect.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import pytest
 import torch
 
@@ -55,13 +57,15 @@ def model_without_short_tokenizers(key: str) -> tuple[Model, int]:
 
 def of_length(tokenizer: object, length: int) -> tuple[str, str]:
     """A text of exactly this many tokens, and what it is made of."""
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text).input_ids)  # type: ignore[operator]
+
     for piece in ("a ", "a"):
-        for count in range(1, length + 1):
-            tokens = len(tokenizer((piece * count).strip()).input_ids)  # type: ignore[operator]
-            if tokens >= length:
-                break
-        if tokens == length:
-            return (piece * count).strip(), piece
+        texts = [(piece * count).strip() for count in range(1, length + 1)]
+        text = texts[min(bisect_left(texts, length, key=tokens), length - 1)]
+        if tokens(text) == length:
+            return text, piece
     raise AssertionError("no text of that length")
 
 

@@ -28,6 +28,8 @@ KEY = "ANIMA"
 PROMPTS = ["a red circle", "a large blue square on the left"]
 
 
+# the usual run has a shape of its own in tests/contracts/test_pipeline_parity.py
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", [1.0, 4.0], ids=["plain", "guided"])
 def test_images_of_another_shape_are_those_of_the_pipeline(guidance: float) -> None:
     size = (32, 64)

@@ -26,6 +26,7 @@ from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images
 from tests.tiny.hidream import sized_as_asked
 from tests.tiny.stable_diffusion import CONTEXT
+from tests.usual import usual
 from tests.weights.test_part_sources import assert_same
 
 KEY = "HI_DREAM_FULL"
@@ -34,7 +35,8 @@ SQUARE, PADDED, LARGE = (32, 32), (32, 48), (64, 96)
 """Sizes in pixels; the last has more patches than the tiny model pads to."""
 
 
-@pytest.mark.parametrize("guidance", [1.0, 5.0], ids=["plain", "guided"])
+# the usual run has another shape without guidance in tests/contracts/test_pipeline_parity.py
+@pytest.mark.parametrize("guidance", usual([1.0, 5.0], 5.0), ids=["plain", "guided"])
 def test_images_of_another_shape_are_those_of_the_pipeline(
     guidance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from modules.modelSetup.families.Krea2Setup import AFTER, BEFORE
 from modules.spec.families.krea_2 import LAYERS
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
+from tests.usual import usual
 
 KEY = "KREA_2"
 PROMPTS = ["a red circle", "a large blue square on the left"]
@@ -57,7 +58,8 @@ def distilled_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("distilled", [False, True], ids=["base", "distilled"])
+# the base is in tests/contracts/test_pipeline_parity.py
+@pytest.mark.parametrize("distilled", usual([False, True], True), ids=["base", "distilled"])
 def test_images_of_another_shape_are_those_of_the_pipeline(distilled: bool, tmp_path: Path) -> None:
     folder = distilled_folder(tmp_path / "turbo") if distilled else tiny_folder(KEY)
     setup, size = tiny_setup(KEY), (32, 64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from modules.weights.saving import save_folder
 from tests.tiny import pipeline_parts, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.qwen_21 import write
+from tests.usual import usual
 
 KEY = "QWEN_21"
 PROMPTS = ["a red circle", "a large blue square on the left"]
@@ -29,8 +31,11 @@ def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-@pytest.mark.parametrize("guidance", [1.0, 4.0], ids=["plain", "guided"])
-@pytest.mark.parametrize("cached", [False, True], ids=["whole", "cached"])
+@pytest.mark.parametrize(
+    ("guidance", "cached"),
+    usual(product((1.0, 4.0), (False, True)), (1.0, False), (4.0, True)),
+    ids=["plain-whole", "plain-cached", "guided-whole", "guided-cached"],
+)
 def test_images_of_another_shape_are_those_of_the_pipeline(
     guidance: float, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def write_edits(folder: Path, mode: str = "GRPO", **changes: Any) -> Path:
     return write_online(folder, mode, **{**given, **changes})
 
 
-@pytest.mark.parametrize("mode", usual(CASES, "GRPO", "DGPO", "AWM"))
+@pytest.mark.parametrize("mode", usual(CASES, "GRPO", "DGPO"))
 def test_the_source_counts_and_the_same_one_gives_the_same_numbers(tmp_path: Path, mode: str) -> None:
     heard = {name: Listening() for name in ("one", "same", "other")}
     configs = {name: write_edits(tmp_path / name, mode, rlhf_reward="brightness") for name in heard}
