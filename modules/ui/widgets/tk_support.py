@@ -402,12 +402,15 @@ def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
         window.tk.call("bind", _OPENING, event, "break")
     window.bindtags((_OPENING, *tags))
     window.deiconify()
+    below = grabbing(window)
     with contextlib.suppress(tk.TclError):  # while a mouse button is down, only a visible window can keep all input
         keep_input(window)
     focus()
     window.wait_visibility()
-    keep_input(window)
-    focus()
+    # a message that came meanwhile keeps all input until it is closed
+    if grabbing(window) in (None, below, window):
+        keep_input(window)
+        focus()
     window.bindtags(tags)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modules.ui.items.NamedItemDialog import NamedItemDialog
 from modules.ui.pages.RlhfPage import RlhfPage
-from modules.ui.widgets.tk_support import make_modal, show_error
+from modules.ui.widgets.tk_support import ErrorDialog, make_modal, show_error
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.errors import UserError
@@ -100,6 +100,28 @@ def test_a_message_over_a_window_that_keeps_the_input_gets_the_keys(hands: Hands
     hands.wait(lambda: not message.winfo_exists())
     assert window.grab_status() == "local", "the settings behind it can be changed"
     hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is window)
+
+
+def test_a_message_that_comes_while_a_window_opens_keeps_the_input_until_it_is_closed(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = tk.Toplevel(hands.window)
+    window.withdraw()
+    shown: list[ErrorDialog] = []
+
+    def becomes_visible() -> None:
+        message = show_error(hands.window, UserError("the disk is full"))
+        assert message is not None
+        hands.wait(lambda: message.grab_status() == "local")
+        shown.append(message)
+
+    monkeypatch.setattr(window, "wait_visibility", becomes_visible)
+    make_modal(window, hands.window)
+    assert shown[0].grab_status() == "local", "the message cannot be closed with the mouse"
+    hands.click(shown[0].close_button)
+    hands.wait(lambda: not shown[0].winfo_exists())
+    assert window.grab_status() == "local"
+    window.destroy()
 
 
 @pytest.mark.parametrize("first", ["lowest", "middle"])
