@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from modules.util.config.SecretsConfig import SecretsConfig
@@ -72,8 +71,12 @@ def find_file(name: str, field: str) -> Path:
             file = names[0]
         settings = PurePosixPath(file).with_name(NAME)
         if PurePosixPath(file).name == WEIGHTS:
-            with suppress(EntryNotFoundError):
+            try:
                 hf_hub_download(repository, str(settings), token=SecretsConfig.hub_token())
+            except EntryNotFoundError as error:
+                # without an answer from the hub, nobody knows that the repository has none
+                if isinstance(error, LocalEntryNotFoundError):
+                    raise
         return Path(hf_hub_download(repository, file, token=SecretsConfig.hub_token()))
     except (LocalEntryNotFoundError, EntryNotFoundError, HfHubHTTPError, OSError) as error:
         if (there := local_file(name)) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
@@ -204,3 +205,19 @@ def test_one_on_the_hub_is_downloaded_with_its_settings(monkeypatch: pytest.Monk
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert find_file("owner/name/in/adapter_model.safetensors", "x") == Path("/hub/in/adapter_model.safetensors")
     assert asked == ["in/adapter_config.json", "in/adapter_model.safetensors"]
+
+
+def test_a_broken_network_does_not_pass_for_a_repository_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter would be read at another strength than with them."""
+
+    def download(repository: str, file: str, **_: object) -> str:
+        if file.endswith(".json"):
+            raise missing
+        return f"/hub/{file}"
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    missing: Exception = LocalEntryNotFoundError("timed out")
+    with pytest.raises(UserError, match="cannot be downloaded: timed out"):
+        find_file("owner/name/adapter_model.safetensors", "x")
+    missing = EntryNotFoundError("404")
+    assert find_file("owner/name/adapter_model.safetensors", "x") == Path("/hub/adapter_model.safetensors")
