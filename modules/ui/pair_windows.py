@@ -12,12 +12,21 @@ from modules.util.errors import UserError
 
 
 def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
-    """Open the pair tool in a window of its own.
+    """Open the pair tool in a window of its own, or return one that is still at its start page.
 
     Args:
         source: initial folder with images; empty for the last one used.
     """
+    from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
     from modules.ui.curation.windows import open_pair_tool
+
+    for window in ui.root.winfo_children() if source is None else ():
+        if isinstance(window, tk.Toplevel) and any(
+            isinstance(tool, DPOCurationWindow) and tool.at_start for tool in window.winfo_children()
+        ):
+            window.lift()
+            window.focus_force()
+            return window
 
     def train(folder: Path) -> None:
         try:

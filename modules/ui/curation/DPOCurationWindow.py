@@ -50,6 +50,11 @@ class DPOCurationWindow(ToolHost):
         self.chooser = Chooser(window, self.memory)
         self._shot: Snapshot | None = None
 
+    @property
+    def at_start(self) -> bool:
+        """True on the start page."""
+        return isinstance(self.page, StartPage)
+
     def show_start(self) -> None:
         """Show the start page and end the current session."""
 

@@ -13,7 +13,7 @@ from modules.ui.run.Thumbnails import Thumbnails
 from modules.ui.state.RunHistory import SampleImage
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import on_event
+from modules.ui.widgets.tk_support import items_in_sight, on_event
 
 CELL = 210
 
@@ -48,14 +48,16 @@ class SampleGallery(ttk.Frame):
         self._note = ttk.Label(head, style="Muted.TLabel")
         self._note.pack(side="left", padx=px(12))
         self.canvas = tk.Canvas(
-            self, highlightthickness=0, borderwidth=0, takefocus=1, height=px(200), width=px(200)
+            self, highlightthickness=2, borderwidth=0, takefocus=1, height=px(200), width=px(200)
         )
         bar = ttk.Scrollbar(self, command=self._scroll)
         bar.pack(side="right", fill="y")
         self.canvas.pack(side="left", fill="both", expand=True)
         self.canvas.configure(yscrollcommand=bar.set)
         self.canvas.bind("<Configure>", lambda _event: self.redraw())
-        self.canvas.bind("<Button-1>", self._open)
+        self.canvas.bind("<Button-1>", lambda _event: self._open(self.canvas.find_withtag("current")))
+        for key in ("<Return>", "<KP_Enter>", "<space>"):
+            self.canvas.bind(key, lambda _event: self._open(items_in_sight(self.canvas)))
         for name, step in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
             self.canvas.bind(name, on_event(self._wheel, step))
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(-1 if event.delta > 0 else 1))
@@ -130,7 +132,9 @@ class SampleGallery(ttk.Frame):
         palette, px = self._ui.theme.palette, self._ui.theme.px
         canvas = self.canvas
         canvas.delete("all")
-        canvas.configure(background=palette.panel)
+        canvas.configure(
+            background=palette.panel, highlightbackground=palette.panel, highlightcolor=palette.accent
+        )
         if not self._rows:
             canvas.create_text(
                 px(12), px(12), anchor="nw", text=self._nothing, fill=palette.muted, font=self._ui.theme.fonts["text"],
@@ -177,12 +181,13 @@ class SampleGallery(ttk.Frame):
         self.redraw()
         return "break"
 
-    def _open(self, _event: object) -> None:
+    def _open(self, items: Sequence[int]) -> None:
+        """Show the first image among these items large."""
         self.canvas.focus_set()
-        for item in self.canvas.find_withtag("current"):
-            for tag in self.canvas.gettags(item):
-                if tag.startswith("image:"):
-                    self._show_large(tag.removeprefix("image:"))
+        tags = (tag for item in items for tag in self.canvas.gettags(item) if tag.startswith("image:"))
+        tag = next(tags, None)
+        if tag is not None:
+            self._show_large(tag.removeprefix("image:"))
 
     def _show_large(self, path: str) -> None:
         samples = [sample for row in self._rows for sample in row if sample is not None]

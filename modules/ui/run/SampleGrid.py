@@ -10,7 +10,7 @@ from modules.ui.run.Thumbnails import Thumbnails
 from modules.ui.state.runs.comparing import Grid
 from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import fit_middle, on_event
+from modules.ui.widgets.tk_support import fit_middle, items_in_sight, on_event
 
 CELL = 128
 HEAD = 26
@@ -28,7 +28,7 @@ class SampleGrid(ttk.Frame):
         self._thumbnails = Thumbnails(self, ui, self.redraw)
         self.rowconfigure(0, weight=1)
         self.columnconfigure(0, weight=1)
-        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, takefocus=1, height=10, width=10)
+        self.canvas = tk.Canvas(self, highlightthickness=2, borderwidth=0, takefocus=1, height=10, width=10)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         down, across = ttk.Scrollbar(self, command=self._down), ttk.Scrollbar(self, orient="horizontal")
         across.configure(command=self._across)
@@ -36,7 +36,9 @@ class SampleGrid(ttk.Frame):
         across.grid(row=1, column=0, sticky="ew")
         self.canvas.configure(yscrollcommand=down.set, xscrollcommand=across.set)
         self.canvas.bind("<Configure>", lambda _event: self.redraw())
-        self.canvas.bind("<Button-1>", self._open)
+        self.canvas.bind("<Button-1>", lambda _event: self._open(self.canvas.find_withtag("current")))
+        for key in ("<Return>", "<KP_Enter>", "<space>"):
+            self.canvas.bind(key, lambda _event: self._open(items_in_sight(self.canvas)))
         for name, axis, step in (
             ("<Button-4>", "y", -1), ("<Button-5>", "y", 1), ("<Up>", "y", -1), ("<Down>", "y", 1),
             ("<Shift-Button-4>", "x", -1), ("<Shift-Button-5>", "x", 1), ("<Left>", "x", -1), ("<Right>", "x", 1),
@@ -62,7 +64,9 @@ class SampleGrid(ttk.Frame):
             return
         canvas, palette, px, grid = self.canvas, self._ui.theme.palette, self._ui.theme.px, self._grid
         canvas.delete("all")
-        canvas.configure(background=palette.panel)
+        canvas.configure(
+            background=palette.panel, highlightbackground=palette.panel, highlightcolor=palette.accent
+        )
         if not grid.cells:
             self._text(px(12), px(12), self._nothing, max(100, canvas.winfo_width() - px(24)))
             canvas.configure(scrollregion=(0, 0, 1, 1))
@@ -113,9 +117,10 @@ class SampleGrid(ttk.Frame):
         self.redraw()
         return "break"
 
-    def _open(self, _event: object) -> None:
+    def _open(self, items: tuple[int, ...]) -> None:
+        """Show the first image among these items large."""
         self.canvas.focus_set()
-        tags = [tag for item in self.canvas.find_withtag("current") for tag in self.canvas.gettags(item)]
+        tags = [tag for item in items for tag in self.canvas.gettags(item)]
         cell = next((tag for tag in tags if tag.startswith("cell:")), None)
         if cell is None:
             return

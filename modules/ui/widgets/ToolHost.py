@@ -30,8 +30,8 @@ the interpreter's lock dozens of times.
 """
 PRESSING = ("space", "Return", "KP_Enter", "Up", "Down")
 NO_FOCUS = ("", "0")
-"""``takefocus`` of widgets that have no use for these keys: labels, frames, scrollbars. A click may give them the focus
-all the same.
+"""``takefocus`` of widgets that have no use for these keys: labels, frames, scrollbars. A click may still give them the
+focus.
 """
 
 

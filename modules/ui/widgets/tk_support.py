@@ -464,6 +464,12 @@ def select_all_with_ctrl_a(root: tk.Misc) -> None:
         root.event_add("<<SelectAll>>", key)
 
 
+def items_in_sight(canvas: tk.Canvas) -> tuple[int, ...]:
+    """The items of a canvas that are visible at least in part, in the order in which they were drawn."""
+    x, y = canvas.canvasx(0), canvas.canvasy(0)
+    return canvas.find_overlapping(x, y, x + canvas.winfo_width(), y + canvas.winfo_height())
+
+
 def set_ui_scale(percent: int) -> int:
     """Scale fonts, widgets and windows. Returns the percentage used, limited to 75 to 200."""
     taken = max(MIN_SCALE, min(MAX_SCALE, int(percent)))

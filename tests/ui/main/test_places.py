@@ -74,6 +74,26 @@ def viewers(hands: Hands) -> list[ImageWindow]:
     return [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
 
 
+def test_a_sample_is_looked_at_large_by_keys(small: Hands) -> None:
+    hands = small
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished")
+    hands.window.show_page("run")
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    canvas = page.gallery.canvas
+    page.scroll.see(page.gallery)
+    hands.wait(lambda: len(page.gallery._thumbnails._photos) == 2)
+    hands.focus(canvas)
+    assert int(canvas.cget("highlightthickness")) and canvas.cget("highlightcolor") != canvas.cget("background")
+    hands.keys("<Return>")
+    (viewer,) = viewers(hands)
+    hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is viewer)
+    assert "a fox" in str(viewer.about.cget("text"))
+    hands.keys("<Escape>")
+    hands.expect_focus(canvas)
+
+
 def test_a_sample_is_looked_at_large_and_the_arrows_lead_on(small: Hands, tmp_path: Path) -> None:
     hands = small
     hands.keys("<F5>", to=hands.window)

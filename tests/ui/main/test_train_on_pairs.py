@@ -100,6 +100,16 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
 
 
+@pytest.mark.gui
+def test_a_double_click_opens_one_pair_tool(hands: Hands) -> None:
+    hands.window.show_page("tools")
+    button = hands.button("Pair tool")
+    for _ in range(2):
+        hands.click(button)
+    tool = pair_tool(hands)
+    hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is tool.window)
+
+
 @pytest.fixture
 def tool(hands: Hands, tmp_path: Path) -> DPOCurationWindow:
     """The pair tool, opened from the main window, at its first question."""
