@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from pathlib import Path
+from weakref import WeakSet
 
 from modules.ui.state.pairs_to_train import train_on_pairs
 from modules.ui.texts import rlhf as words
@@ -21,9 +22,10 @@ def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
     from modules.ui.curation.windows import open_pair_tool
 
     for window in ui.root.winfo_children() if source is None else ():
-        if isinstance(window, tk.Toplevel) and any(
+        if isinstance(window, tk.Toplevel) and window in _OPENED and any(
             isinstance(tool, DPOCurationWindow) and tool.at_start for tool in window.winfo_children()
         ):
+            window.deiconify()  # it may be minimised
             window.lift()
             window.focus_force()
             return window
@@ -39,4 +41,10 @@ def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
         ui.root.focus_force()
         ui.status(words.READY.format(folder=folder))
 
-    return open_pair_tool(ui.root, ui.theme, source, ui.services.store.folder, train)
+    made = open_pair_tool(ui.root, ui.theme, source, ui.services.store.folder, train)
+    _OPENED.add(made)
+    return made
+
+
+_OPENED: WeakSet[tk.Toplevel] = WeakSet()
+"""The windows opened here, and not those of a project or the demo, which choose into folders of their own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tkinter as tk
 from pathlib import Path
 from tkinter import ttk
 
@@ -108,6 +109,28 @@ def test_a_double_click_opens_one_pair_tool(hands: Hands) -> None:
         hands.click(button)
     tool = pair_tool(hands)
     hands.wait(lambda: (focus := hands.window.focus_get()) and focus.winfo_toplevel() is tool.window)
+
+
+@pytest.mark.gui
+def test_the_button_brings_back_a_hidden_pair_tool_but_not_that_of_a_project(hands: Hands, tmp_path: Path) -> None:
+    hands.window.show_page("tools")
+    theirs = open_pair_tool(hands.window, hands.window.theme, settings=tmp_path / "settings")
+    hands.click(hands.button("Pair tool"))
+    hands.wait(lambda: len(pair_windows(hands)) == 2, "the tool of a project is taken for one of the main window")
+    (mine,) = set(pair_windows(hands)) - {theirs}
+    mine.withdraw()
+    hands.click(hands.button("Pair tool"))
+    hands.wait(mine.winfo_viewable, "it stays hidden")
+    assert len(pair_windows(hands)) == 2
+
+
+def pair_windows(hands: Hands) -> list[tk.Toplevel]:
+    return [
+        window
+        for window in hands.window.winfo_children()
+        if isinstance(window, tk.Toplevel)
+        and any(isinstance(child, DPOCurationWindow) for child in window.winfo_children())
+    ]
 
 
 @pytest.fixture
