@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +31,13 @@ from tests.dataLoader.builders import (
 
 def faults(made: TrainConfig) -> str:
     return "\n".join(str(fault) for fault in inspect_data(made).faults)
+
+
+@pytest.mark.child
+def test_the_data_are_looked_at_without_torch() -> None:
+    code = "import sys, modules.dataLoader.preflight, modules.dataLoader.source; sys.exit('torch' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

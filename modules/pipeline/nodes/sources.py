@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.Node import Node
@@ -15,6 +14,9 @@ from modules.pipeline.nodes.images import load_rgb
 from modules.pipeline.nodes.transforms import Pixels, Transform, apply_transform
 from modules.pipeline.Rules import Rules
 from modules.util.bucket import bucket_of
+
+if TYPE_CHECKING:  # it needs torch
+    from modules.pipeline.cache.ContentCache import ContentCache
 
 ALIKE = 0.02
 """Tolerance of the logarithms of two aspect ratios for images to be cropped together."""
