@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
 
 from modules.util.display import print_any_text  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
+from modules.util.files.result_file import check_result_folder  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 from scripts.demo.taste import TASTES  # noqa: E402
 
@@ -44,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         part.add_argument("--out", type=Path, help="folder for the results; a new one by default")
         part.add_argument("--seed", type=int, default=1)
         part.add_argument(
-            "--threads", type=int, default=0, help="threads for computation; 0: one for each core"
+            "--threads", type=whole, default=0, help="threads for computation; 0: one for each core"
         )
     for part in (journey, pairs):
         part.add_argument("--quick", action="store_true", help="fewer prompts, images and steps")
@@ -86,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     )
     journey.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
                          help="change a setting of the training")  # fmt: skip
-    data.add_argument("--count", type=int, default=256)
+    data.add_argument("--count", type=count, default=256)
     return made
 
 
@@ -96,6 +97,11 @@ def count(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
+
+
+def whole(text: str) -> int:
+    """Parse an integer of at least 0."""
+    return 0 if text == "0" else count(text)
 
 
 def say(text: str) -> None:
@@ -315,6 +321,7 @@ def main(argv: list[str] | None = None) -> int:
     def work() -> None:
         from scripts.demo.plan import check_new, threads
 
+        check_result_folder(out, "--out")
         if options.what in ("data", "vae", "model"):
             check_new(out, "training" if options.what == "model" else "")
         if options.what != "data":

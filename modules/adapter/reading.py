@@ -278,6 +278,9 @@ def out_rows(model: Model, place: Place) -> int:
 def find_adapter(path: str | Path) -> None:
     """Raise ``DataError`` if no adapter file can exist there, without opening it."""
     source = Path(path)
+    if source.is_dir():
+        hint = f"name the file in it, such as {peft_config.WEIGHTS}"
+        raise DataError(f"the adapter {source} is a folder, not a file", field=FIELD, hint=hint)
     if not source.is_file():
         raise DataError(f"the adapter {source} does not exist", field=FIELD, hint="check the path")
     if source.suffix.lower() != ".safetensors":

@@ -108,9 +108,15 @@ def read_tags(path: Path) -> list[tuple[str, int]]:
     """Read names and categories of the classes: 0 general, 4 character, 9 rating.
 
     Raises:
-        DataError: the table does not exist, or has other columns.
+        DataError: the table does not exist, is not UTF-8 text, or has other columns.
     """
-    text = read_bytes(path, "table of tags", MAX_TAGS_BYTES).decode("utf-8", "replace")
+    data = read_bytes(path, "table of tags", MAX_TAGS_BYTES)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {error.start})", "--model", "take it from the tagger's repository"
+        ) from error
     try:
         rows = [(row["name"], int(row["category"])) for row in csv.DictReader(text.splitlines())]
         if not rows or not all(isinstance(name, str) and name.strip() for name, _ in rows):

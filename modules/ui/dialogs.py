@@ -173,26 +173,30 @@ def ask_choice(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int 
     return answer[0] if answer else None
 
 
-def confirm(ui: Ui, title: str, question: str, yes: str, no: str = "Cancel") -> bool:
-    """Ask a yes-or-no question. Return whether the person agrees."""
-    return ask_buttons(ui, title, question, (yes, no)) == 0
+def confirm(ui: Ui, title: str, question: str, yes: str, no: str = "Cancel", loses: bool = False) -> bool:
+    """Ask a yes-or-no question. Return whether the person agrees.
+
+    Args:
+        loses: yes loses something for good, so Enter presses no.
+    """
+    return ask_buttons(ui, title, question, (yes, no), usual=1 if loses else 0) == 0
 
 
-def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int | None:
-    """Ask with one button per label and return the position of the one pressed. Enter presses the first."""
+def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str], usual: int = 0) -> int | None:
+    """Ask with one button per label and return the position of the one pressed. Enter presses the usual one."""
     answer: list[int] = []
     dialog = Dialog(ui, title, width=460)
     ttk.Label(dialog.body, text=question, wraplength=ui.theme.px(430), justify="left").pack(anchor="w")
-    first: tk.Misc | None = None
 
     def take(index: int) -> None:
         answer.append(index)
         dialog.destroy()
 
-    for index, label in enumerate(labels):
-        button = dialog.add_button(label, partial(take, index), accent=index == 0)
-        first = first or button
-    dialog.present(first)
+    buttons = [
+        dialog.add_button(label, partial(take, index), accent=index == usual)
+        for index, label in enumerate(labels)
+    ]
+    dialog.present(buttons[usual])
     ui.root.wait_window(dialog)
     return answer[0] if answer else None
 

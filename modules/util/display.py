@@ -38,7 +38,8 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if isinstance(error, BrokenPipeError) and _drop_unread("\n"):
         raise SystemExit(READER_ENDED)
     if isinstance(error, KeyboardInterrupt):
-        print("stopped", file=sys.stderr)
+        if sys.stderr is not None:
+            sys.stderr.write("stopped\n")
         raise SystemExit(INTERRUPTED)
     sys.__excepthook__(kind, error, trace)
 

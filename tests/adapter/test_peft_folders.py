@@ -127,6 +127,11 @@ def test_without_it_alpha_is_the_rank_and_a_note_says_so(tmp_path: Path) -> None
     assert any("no adapter_config.json next to it" in note for note in file.notes)
 
 
+def test_a_folder_is_told_from_a_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a folder, not a file\n.*adapter_model.safetensors"):
+        read_adapter(tmp_path, tiny_model())
+
+
 def test_files_that_peft_did_not_write_are_read_without_it(tmp_path: Path) -> None:
     saved(tmp_path, CONFIGS["plain"])
     tensors = load_file(tmp_path / "adapter_model.safetensors")

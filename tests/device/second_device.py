@@ -22,7 +22,8 @@ _FLAGS = ("-O1", "-w", "-shared", "-fPIC", "-std=c++20")
 
 def build(folder: Path) -> Path:
     """The compiled library, from ``folder`` if it was made before from the same source and PyTorch."""
-    way = " ".join((torch.__version__, torch.__file__, *_FLAGS)).encode()
+    # a checkout may have a link to the environment of another one
+    way = " ".join((torch.__version__, str(Path(torch.__file__).resolve()), *_FLAGS)).encode()
     key = hashlib.sha256(_SOURCE.read_bytes() + way).hexdigest()[:16]
     made = folder / f"second_device-{key}.so"
     if made.exists():
@@ -37,7 +38,7 @@ def build(folder: Path) -> Path:
 
 
 def _compile(made: Path) -> None:
-    home = Path(torch.__file__).parent
+    home = Path(torch.__file__).resolve().parent
     fresh = made.with_suffix(f".{os.getpid()}")
     include = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
     libraries = [f"-L{home / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]

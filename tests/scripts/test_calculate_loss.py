@@ -79,24 +79,26 @@ def test_a_planted_image_of_noise_is_first_and_numbers_are_the_same_twice(
     assert not (tmp_path / "training" / "cache").exists()
 
 
-def test_an_image_has_its_loss_whatever_else_is_there(tmp_path: Path, config: Path, images: Path) -> None:
-    assert call("--images", images, "--levels", 2, config, tmp_path / "all.csv") == 0
-    (images / "noise.png").unlink()
-    assert call("--images", images, "--levels", 2, config, tmp_path / "fewer.csv") == 0
-    before = {row["image"]: float(row["loss"]) for row in table(tmp_path / "all.csv")}
-    for row in table(tmp_path / "fewer.csv"):
-        assert float(row["loss"]) == pytest.approx(before[row["image"]], rel=1e-4)
-
-
-def test_images_of_one_size_get_the_same_noise(tmp_path: Path, config: Path, images: Path) -> None:
-    """The name of a file makes no difference: the same pixels have the same loss."""
+def test_an_image_has_its_loss_whatever_its_name_and_whatever_else_is_there(
+    tmp_path: Path, config: Path, images: Path
+) -> None:
+    """Images of one size get the same noise, so the same pixels have the same loss."""
     Image.open(images / "noise.png").save(images / "again.png", compress_level=1)
     (images / "again.txt").write_text((images / "noise.txt").read_text())
-    assert call("--images", images, "--levels", 2, config, tmp_path / "a.csv") == 0
-    first, second = table(tmp_path / "a.csv")[:2]
+    assert call("--images", images, "--levels", 2, config, tmp_path / "all.csv") == 0
+    rows = table(tmp_path / "all.csv")
+    first, second = rows[:2]
     assert {Path(row["image"]).name for row in (first, second)} == {"again.png", "noise.png"}
     for column in ("loss", "level 1", "level 2"):
         assert float(first[column]) == pytest.approx(float(second[column]), rel=1e-5)
+    for name in ("noise", "again"):
+        (images / f"{name}.png").unlink()
+    assert call("--images", images, "--levels", 2, config, tmp_path / "fewer.csv") == 0
+    before = {row["image"]: float(row["loss"]) for row in rows}
+    fewer = table(tmp_path / "fewer.csv")
+    assert len(fewer) == 5
+    for row in fewer:
+        assert float(row["loss"]) == pytest.approx(before[row["image"]], rel=1e-4)
 
 
 def test_masks_count_for_every_image(tmp_path: Path, images: Path) -> None:
@@ -138,9 +140,11 @@ def test_images_are_measured_without_random_changes(tmp_path: Path, images: Path
     assert losses == pytest.approx([losses[0]] * 5, rel=1e-5)
 
 
-def test_the_loss_is_the_error_of_the_prediction(tmp_path: Path, config: Path, images: Path) -> None:
+def test_the_loss_is_the_error_of_the_prediction_and_an_adapter_changes_it(
+    tmp_path: Path, config: Path, images: Path
+) -> None:
     """Written with diffusers and transformers alone, apart from the noise and the timestep."""
-    assert call("--images", images, "--levels", 1, config, tmp_path / "a.csv") == 0
+    assert call("--images", images, "--levels", 1, config, tmp_path / "base.csv") == 0
     vae = AutoencoderKL.from_pretrained(MODEL, subfolder="vae").float()
     unet = UNet2DConditionModel.from_pretrained(MODEL, subfolder="unet").float()
     scheduler = DDPMScheduler.from_pretrained(MODEL, subfolder="scheduler")
@@ -160,13 +164,9 @@ def test_the_loss_is_the_error_of_the_prediction(tmp_path: Path, config: Path, i
         noisy = scheduler.add_noise(latents, drawn.noise_BChw, step)
         text = CLIPTextModel.from_pretrained(MODEL, subfolder="text_encoder").float()(tokens.input_ids)[0]
         error = unet(noisy, step, text).sample - scheduler.get_velocity(latents, drawn.noise_BChw, step)
-    (row,) = [row for row in table(tmp_path / "a.csv") if row["image"].endswith("noise.png")]
+    (row,) = [row for row in table(tmp_path / "base.csv") if row["image"].endswith("noise.png")]
     assert float(row["loss"]) == pytest.approx(float(error.square().mean()), rel=1e-3)
-
-
-def test_an_adapter_changes_the_numbers(tmp_path: Path, config: Path, images: Path) -> None:
-    adapter = lora(tmp_path / "a.safetensors", 1, MODEL)
-    assert call("--images", images, "--levels", 1, config, tmp_path / "base.csv") == 0
+    adapter = lora(tmp_path / "a.safetensors", 1, MODEL, patterns=("attn1.to_q",))
     assert call("--images", images, "--levels", 1, "--adapter", adapter, config, tmp_path / "with.csv") == 0
     base, adapted = (
         {r["image"]: r["loss"] for r in table(tmp_path / name)} for name in ("base.csv", "with.csv")

@@ -295,7 +295,7 @@ class RunPage(Page):
         """Kill the trainer, after asking."""
         from modules.ui.dialogs import confirm
 
-        if confirm(self.ui, words.END_TITLE, words.END_QUESTION, words.END_NOW):
+        if confirm(self.ui, words.END_TITLE, words.END_QUESTION, words.END_NOW, loses=True):
             self.ui.work(self.control.end_now, lambda _result: self.ui.status(words.ENDED))
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:

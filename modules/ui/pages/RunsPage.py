@@ -374,7 +374,7 @@ class RunsPage(Page):
         count = counted(len(found), words.ONE_RUN)
         if not found:
             self.ui.status(words.EMPTY_NOTHING)
-        elif confirm(self.ui, words.EMPTY, words.EMPTY_ASK.format(runs=count), words.EMPTY_YES):
+        elif confirm(self.ui, words.EMPTY, words.EMPTY_ASK.format(runs=count), words.EMPTY_YES, loses=True):
             self._deleted.clear()
             self._enable()
             self.ui.work(

@@ -124,7 +124,7 @@ def read_peft_config(path: Path, kind: str) -> PeftConfig | None:
     Raises:
         UserError: the file is unreadable, too large or not valid, or its adapter is of a kind that is not read.
     """
-    found = read_json(path, "settings of the adapter,", MAX_BYTES)
+    found = read_json(path, "settings file", MAX_BYTES)
     if found == {}:
         return None
     if not isinstance(found, dict):

@@ -32,6 +32,7 @@ from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
 from tests.trainer.builders import run_here, settings, write_config
 from tests.trainer.optim.kinds import KINDS
+from tests.usual import usual
 
 USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
 """Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
@@ -143,7 +144,8 @@ def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Pat
     assert copies(rlhf_mode="GRPO", **existing, rlhf_kl_beta=0.1) == {"reference snapshot": adapter}
 
 
-@pytest.mark.parametrize("key", KEYS)
+# a denoiser of each kind in the usual run; half precision and checkpointing are tried with the same two
+@pytest.mark.parametrize("key", usual(sorted(factories()), "STABLE_DIFFUSION_15", "FLUX_DEV_1"))
 def test_activations_are_those_of_a_real_step(key: str) -> None:
     config = config_of(key, layer_filter_preset="full")
     predicted = planner(config).dry_run.step(2, SIZE, "FULL_CONCURRENT")
@@ -285,7 +287,7 @@ def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: P
     folder = ConceptConfig.from_dict({"path": str(tmp_path), "source_path": str(tmp_path)})
 
     def saved(**changes: Any) -> int:
-        made = config_of("FLUX_2", layer_filter_preset="full", **changes)
+        made = config_of("FLUX_2", **changes)
         made.concepts = [] if changes.get("rlhf_mode") else [folder]
         return planner(made).dry_run.step(1, (128, 128)).saved
 
@@ -304,9 +306,11 @@ def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -
     plain, edits = (config_of("FLUX_2", **online, **changes) for changes in ({}, prompts))
     assert "encoding images" not in weights_of(plan_memory(plain, cuda=False))
     assert {"vae", "transformer"} <= weights_of(plan_memory(edits, cuda=False))["encoding images"]
-    small = config_of("FLUX_2", **online, **prompts, source_resolution=64)
-    for needs in (lambda one: one.denoising((128, 128)), lambda one: one.images(1, one.source_size((128, 128)))):
-        assert needs(planner(small).dry_run) < needs(planner(edits).dry_run)
+    small = planner(config_of("FLUX_2", **online, **prompts, source_resolution=64)).dry_run
+    whole = planner(edits).dry_run
+    assert small.denoising((128, 128)) < whole.denoising((128, 128))
+    few, many = (one.images(1, one.source_size((128, 128))) for one in (small, whole))
+    assert few < many
 
 
 def test_samples_are_predicted_at_their_own_sizes() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 from modules.runner.known_runs import note_run
 from modules.runner.RunDirectory import MIRROR
 from modules.runner.trash import TRASH
+from modules.ui.dialogs import Dialog
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.pages.RunsPage import RunsPage
 from modules.ui.state.runs.comparing import differences
@@ -249,6 +250,19 @@ def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path:
     hands.keys("<Delete>")
     hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
     (trash / "not-a-run").mkdir()
+    asked: list[Dialog] = []
+
+    def press_enter() -> None:
+        focus = hands.window.focus_get()
+        if focus is None or not isinstance(focus.winfo_toplevel(), Dialog):
+            hands.window.after(50, press_enter)
+            return
+        asked.append(focus.winfo_toplevel())
+        hands.keys("<Return>")
+
+    press_enter()
+    hands.click(runs.buttons["Empty trash\u2026"])
+    assert asked and len(list(trash.iterdir())) == 2, "Enter, held a little too long, deletes for good"
     hands.answer("Cancel")
     hands.click(runs.buttons["Empty trash\u2026"])
     assert len(list(trash.iterdir())) == 2
