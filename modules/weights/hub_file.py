@@ -74,7 +74,7 @@ def find_file(name: str, field: str) -> Path:
             try:
                 hf_hub_download(repository, str(settings), token=SecretsConfig.hub_token())
             except EntryNotFoundError as error:
-                # no answer from the hub does not mean that the repository has none
+                # the hub did not answer, so the repository may have some
                 if isinstance(error, LocalEntryNotFoundError):
                     raise
         return Path(hf_hub_download(repository, file, token=SecretsConfig.hub_token()))

@@ -16,6 +16,7 @@ from modules.trainer.resume.checkpoint import Snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, DataError, refused_as
 from modules.util.owned_files import Owned
+from modules.util.tensors.peft_config import NAME as PEFT_CONFIG
 from modules.util.TrainProgress import TrainProgress
 
 
@@ -125,7 +126,8 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         raise ConfigError(
             "the adapter in the backup was scaled differently: the run was started from another adapter file",
             "lora_model_name",
-            "name the file the run was started from, unchanged, or none if it was started without",
+            "name the file the run was started from, unchanged, or none if it was started without. Earlier versions "
+            f"did not read an {PEFT_CONFIG} next to it: to resume a run of theirs, name a copy of the file alone",
         )
     if now["embeddings"] != saved.get("embeddings", ""):
         raise ConfigError(

@@ -18,15 +18,17 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import read_adapter
 from modules.adapter.PeftAdapter import NAME, attach
 from modules.trainer.callbacks import Callback
+from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 from tests.tiny import tiny_model
-from tests.trainer.builders import run_here
+from tests.trainer.builders import run_here, write_config
 
 OLDER = Path(__file__).parent / "older"
 RUNS = ("dpo", "kto", "plain", "grpo", "nft")
@@ -122,3 +124,25 @@ def test_its_adapters_have_the_same_strength(path: Path) -> None:
         layer.merge(safe_merge=True, adapter_names=[NAME])
         found = sums_of_change(bases[place], layer.get_base_layer().weight.detach())
         assert found == pytest.approx(told["sums"][place], rel=1e-4, abs=2e-4), place
+
+
+def test_a_run_that_began_without_the_settings_of_peft_resumes_with_a_copy_of_the_file_alone(tmp_path: Path) -> None:
+    """Earlier versions did not read them, and trained with alpha equal to the rank."""
+    layers = ["attn1.to_q", "attn2.to_v"]
+    given = get_peft_model(tiny_model().denoiser, LoraConfig(r=4, lora_alpha=10, target_modules=layers))
+    given.save_pretrained(str(tmp_path / "peft"))
+    file, settings = (tmp_path / "peft" / name for name in ("adapter_model.safetensors", "adapter_config.json"))
+    later = settings.read_bytes()
+    settings.unlink()
+
+    def run(steps: int, **changes: Any) -> None:
+        common = {"lora_rank": 4, "layer_filter_preset": "custom", "layer_filter": ",".join(layers)}
+        common |= {"backup_after": 2, "backup_after_unit": "STEP", "lora_model_name": str(file)}
+        run_here(write_config(tmp_path / "run", max_steps=steps, **{**common, **changes}))
+
+    run(2)
+    settings.write_bytes(later)
+    with pytest.raises(UserError, match="did not read an adapter_config.json"):
+        run(4, continue_last_backup=True)
+    alone = Path(shutil.copy(file, tmp_path / "alone.safetensors"))
+    run(4, continue_last_backup=True, lora_model_name=str(alone))
