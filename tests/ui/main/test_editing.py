@@ -156,7 +156,7 @@ def test_what_is_found_can_be_read_to_its_end(hands: Hands) -> None:
 def test_search_tells_what_shows_a_hidden_field(hands: Hands) -> None:
     hands.window.jump("rlhf_dpo_beta")
     assert hands.window.page == "rlhf"
-    hands.expect_status("Beta is shown when Preference training is on and Mode is DPO.")
+    hands.expect_status("Beta is shown when Preference training is on and Mode is DPO and Objective is not IPO.")
 
 
 def test_escape_closes_the_search(hands: Hands) -> None:
