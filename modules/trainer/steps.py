@@ -29,7 +29,6 @@ from modules.trainer.distributed import Processes
 from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import UnsupportedError
 from modules.util.rng import digest64
 
@@ -218,9 +217,8 @@ class PreferenceStep(TrainStep):
         self._loss = training.loss_options(config)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._metrics = PairMetrics()
-        ipo = config.rlhf_dpo_objective is DPOObjective.IPO
         self._diagnostics = PreferenceDiagnostics(
-            reference=self._objective.needs_reference, strength="rlhf_dpo_ipo_tau" if ipo else "rlhf_dpo_beta"
+            reference=self._objective.needs_reference, strength=self._objective.strength
         )
         self._adaptive = AdaptiveBeta(config.rlhf_dpo_beta) if config.rlhf_dpo_adaptive_beta else None
         self._findings: list[str] = []

@@ -122,7 +122,7 @@ CHANGES: list[Callable[[torch.Tensor, random.Random], torch.Tensor]] = [_shape, 
 @pytest.mark.parametrize("kind", usual(KINDS, "LORA"))
 def test_whatever_a_file_holds_no_traceback_comes(tmp_path: Path, kind: str) -> None:
     source = random.Random(f"damaged {kind}")
-    # layers of every sort, and not so many that reading them takes most of the time
+    # layers of every sort, but few, because reading them would take most of the time
     sound = {name: each for name, each in whole(kind).items() if re.search("conv_in|mid_block|time_emb", name)}
     path, refused, model = tmp_path / "a.safetensors", 0, tiny_model()
     for _ in range(60):

@@ -109,6 +109,7 @@ class LossOut:
     rejected_reward_B: torch.Tensor
 
 
+BETA = "rlhf_dpo_beta"
 LossFunction = Callable[[PairScores, ObjectiveOptions], LossOut]
 
 
@@ -121,6 +122,7 @@ class PreferenceLoss:
         label_smoothing: whether label smoothing applies to it.
         single_images: whether it accepts pairs with a missing side, and compares with a reference point.
         accuracy_tells: whether a higher accuracy on pairs means better weights; otherwise a lower loss does.
+        strength: the setting that holds the model to the reference, higher values more closely.
     """
 
     key: str
@@ -129,6 +131,7 @@ class PreferenceLoss:
     label_smoothing: bool
     single_images: bool = False
     accuracy_tells: bool = True
+    strength: str = BETA
 
     def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
         if self.needs_reference and scores.reference_chosen is None:
@@ -149,12 +152,15 @@ def preference_loss(
     label_smoothing: bool = False,
     single_images: bool = False,
     accuracy_tells: bool = True,
+    strength: str = BETA,
 ) -> Callable[[LossFunction], LossFunction]:
     """Decorator that registers a pure function of scores under ``key``."""
 
     def decorate(function: LossFunction) -> LossFunction:
         PREFERENCE_LOSSES.register(key)(
-            PreferenceLoss(key, function, needs_reference, label_smoothing, single_images, accuracy_tells)
+            PreferenceLoss(
+                key, function, needs_reference, label_smoothing, single_images, accuracy_tells, strength
+            )
         )
         return function
 

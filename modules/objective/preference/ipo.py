@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules.objective.preference.base import LossOut, ObjectiveOptions, PairScores, preference_loss
 
 
-@preference_loss("IPO")
+@preference_loss("IPO", strength="rlhf_dpo_ipo_tau")
 def ipo(scores: PairScores, options: ObjectiveOptions) -> LossOut:
     """``(cw - cl - 1/(2 tau))^2``, (B,), in squared score units; beta takes no part.
 
