@@ -95,7 +95,7 @@ class PairwiseReward(GroupwiseReward):
             )
         chance_2P = chance_2P.detach().to("cpu", torch.float64)
         if not bool(((chance_2P >= 0) & (chance_2P <= 1)).all()):
-            raise RewardError(f"reward {self.name!r} answered a chance outside [0, 1]")
+            raise RewardError(f"reward {self.name!r} returned a probability outside [0, 1]")
         won_P = (chance_2P[: len(pairs)] + 1 - chance_2P[len(pairs) :]) / 2
         chance_KK = torch.full((len(images_KCHW), len(images_KCHW)), 0.5, dtype=torch.float64)
         for (i, j), chance in zip(pairs, won_P, strict=True):
