@@ -8,6 +8,7 @@ from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction", "flow"]
 PartKind = Literal["denoiser", "guide", "text_encoder", "vae", "tokenizer", "processor", "scheduler"]
+_INPAINTING = "-inpainting"
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,7 @@ class FamilySpec:
             filters; those that begin with ``^`` are regular expressions.
         onetrainer_type: the model type that OneTrainer gives it, where that is another family's here; its
             base model tells them apart.
-        lora_architecture: ``modelspec.architecture`` of its adapters.
-        model_architecture: the same for a whole model.
+        model_architecture: ``modelspec.architecture`` of a model.
         default_resolution: width and height in pixels of a square sample.
         size_multiple: widths and heights of samples are multiples of this.
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
@@ -198,7 +198,6 @@ class FamilySpec:
     parts: tuple[PartSpec, ...]
     pipeline_class: str
     prediction: Prediction
-    lora_architecture: str
     model_architecture: str
     prompt_tokens: int
     template_tokens: int = 0
@@ -240,6 +239,11 @@ class FamilySpec:
     other_prediction: str = ""
     relatives: tuple[Relative, ...] = ()
     order: int = 1000
+
+    @property
+    def lora_architecture(self) -> str:
+        """``modelspec.architecture`` of its adapters. Those of an inpainting model have the same layers as others."""
+        return f"{self.model_architecture.removesuffix(_INPAINTING)}/lora"
 
     def part(self, name: str) -> PartSpec:
         """The part called ``name``; ``KeyError`` if the family has none."""
@@ -354,7 +358,7 @@ class FamilySpec:
             key=key,
             label=label,
             pipeline_class=pipeline_class,
-            model_architecture=f"{self.model_architecture}-inpainting",
+            model_architecture=self.model_architecture + _INPAINTING,
             inpainting=True,
             # latents, the mask, and the latents of the masked image
             denoiser_channels=9,

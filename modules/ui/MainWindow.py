@@ -53,6 +53,7 @@ from modules.ui.widgets.tk_support import (
     MAX_SCALE,
     MIN_SCALE,
     Pump,
+    Timer,
     cancel_timer,
     focus_on_click,
     install_error_dialog,
@@ -117,7 +118,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self._at_fields: dict[str, Problem] = {}
         self.page = ""
         self._problems_open = False
-        self._refreshing = False
+        self._refreshing = Timer(self, IDLE, self._refresh_bars)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
         self.autosave = Autosave(
             self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
@@ -125,7 +126,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         install_error_dialog(self)
         self.theme.apply(self.memory.appearance, self.memory.scale)
         set_ui_scale(self.memory.scale)
-        self.check = StartCheck(self.ui, lambda: self.control.is_live_here, self._refresh_soon, dry_run)
+        self.check = StartCheck(self.ui, lambda: self.control.is_live_here, self._refreshing.start, dry_run)
         self.runs = RunActions(self.ui, self.control, self.check, self._refuse_start, self._run_heard)
         runner = QueueRunner(RunQueue(store.queue_path))
         self.queue = QueueWork(self.ui, runner, self.runs.attach)
@@ -297,15 +298,9 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             page.refresh(paths)
         self.autosave.soon()
         self.check.soon()
-        self._refresh_soon()
-
-    def _refresh_soon(self) -> None:
-        if not self._refreshing:
-            self._refreshing = True
-            later(self, IDLE, self._refresh_bars)
+        self._refreshing.start()
 
     def _refresh_bars(self) -> None:
-        self._refreshing = False
         found = self.check.problems()
         errors = [problem for problem in found if not problem.warning]
         counts: dict[str, int] = {}

@@ -34,7 +34,6 @@ class SmallFluxSetup(BaseModelSetup):
         ),
         pipeline_class="FluxPipeline",
         prediction="flow",
-        lora_architecture="flux-1-dev/lora",
         model_architecture="flux-1-dev",
         prompt_tokens=TOKENS,
         layer_presets={"attn-mlp": ("transformer_blocks",)},

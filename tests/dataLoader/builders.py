@@ -69,7 +69,6 @@ class AveragingSetup:
         pipeline_class="",
         prediction="epsilon",
         prompt_tokens=40,
-        lora_architecture="",
         model_architecture="",
     )
 

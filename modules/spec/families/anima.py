@@ -39,7 +39,6 @@ ANIMA = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
-    lora_architecture="Anima/lora",
     model_architecture="Anima",
     key_map="anima",
     default_resolution=1024,

@@ -27,7 +27,6 @@ CHROMA_1 = FamilySpec(
     ),
     layer_presets=block_presets(("attn",), STREAM_LAYERS),
     onetrainer_presets={"attn-mlp": "attn,ff"},
-    lora_architecture="Chroma1/lora",
     model_architecture="Chroma1",
     default_resolution=1024,
     size_multiple=16,

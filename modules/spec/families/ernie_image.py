@@ -32,7 +32,6 @@ ERNIE = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("self_attention",), ("mlp",), ("layers.",)),
-    lora_architecture="Ernie/lora",
     model_architecture="Ernie",
     default_resolution=1024,
     size_multiple=16,

@@ -60,7 +60,6 @@ HI_DREAM_FULL = FamilySpec(
     ),
     # which also train the experts
     onetrainer_presets={"attn-mlp": "attn1,ff_i", "blocks": "stream_block"},
-    lora_architecture="HiDream-I1/lora",
     model_architecture="HiDream-I1",
     default_resolution=1024,
     size_multiple=16,

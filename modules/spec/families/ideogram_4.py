@@ -32,7 +32,6 @@ IDEOGRAM_4 = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attention",), ("feed_forward",), ("layers.",)),
-    lora_architecture="Ideogram/lora",
     model_architecture="Ideogram",
     key_map="ideogram-4",
     blocks=34,

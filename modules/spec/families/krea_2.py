@@ -33,7 +33,6 @@ KREA_2 = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), ("ff",)),
-    lora_architecture="Krea-2/lora",
     model_architecture="Krea-2",
     key_map="krea-2",
     default_resolution=1024,

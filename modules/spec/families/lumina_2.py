@@ -27,7 +27,6 @@ LUMINA_2 = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), ("feed_forward",), ("layers.", "refiner.")),
-    lora_architecture="lumina-2/lora",
     model_architecture="lumina-2",
     key_map="lumina-2",
     default_resolution=1024,

@@ -20,7 +20,6 @@ PIXART_ALPHA = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
-    lora_architecture="pixart-alpha/lora",
     model_architecture="pixart-alpha",
     default_resolution=1024,
     size_multiple=16,
@@ -42,7 +41,6 @@ PIXART_SIGMA = replace(
     key="PIXART_SIGMA",
     label="PixArt Sigma",
     pipeline_class="PixArtSigmaPipeline",
-    lora_architecture="pixart-sigma/lora",
     model_architecture="pixart-sigma",
     prompt_tokens=300,
 )

@@ -29,7 +29,6 @@ QWEN_21 = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), ("img_mlp",)),
-    lora_architecture="Qwen-Image-2.1/lora",
     model_architecture="Qwen-Image-2.1",
     key_map="qwen-2.1",
     blocks=32,

@@ -23,7 +23,6 @@ SANA = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
-    lora_architecture="sana/lora",
     model_architecture="sana",
     default_resolution=1024,
     size_multiple=32,

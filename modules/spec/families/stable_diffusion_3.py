@@ -34,7 +34,6 @@ STABLE_DIFFUSION_3 = FamilySpec(
         scheduler(),
     ),
     layer_presets=block_presets(("attn",), ("ff",)),
-    lora_architecture="stable-diffusion-3-medium/lora",
     model_architecture="stable-diffusion-3-medium",
     prompt_weighting=True,
     default_resolution=1024,
@@ -56,7 +55,6 @@ STABLE_DIFFUSION_35 = replace(
     key="STABLE_DIFFUSION_35",
     blocks=0,
     label="Stable Diffusion 3.5",
-    lora_architecture="stable-diffusion-3.5-large/lora",
     model_architecture="stable-diffusion-3.5-large",
     default_cfg=4.5,
 )

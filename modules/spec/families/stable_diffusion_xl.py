@@ -42,7 +42,6 @@ STABLE_DIFFUSION_XL_10_BASE = FamilySpec(
         scheduler(),
     ),
     layer_presets=UNET_PRESETS,
-    lora_architecture="stable-diffusion-xl-v1-base/lora",
     model_architecture="stable-diffusion-xl-v1-base",
     lora_metadata={"ss_base_model_version": "sdxl_"},
     denoiser_channels=4,

@@ -27,7 +27,6 @@ Z_IMAGE = FamilySpec(
         "attn-only": "^(?=.*attention)(?!.*refiner).*",
         "blocks": "layers",
     },
-    lora_architecture="Z-Image/lora",
     model_architecture="Z-Image",
     default_resolution=1024,
     size_multiple=16,

@@ -18,7 +18,7 @@ from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 from modules.util.display import counted
 
 UNDO_KEYS = ("Control-z", "BackSpace")
@@ -48,7 +48,7 @@ class VotingPage(ttk.Frame):
         self.theme, self.controller, self.prefetcher = theme, controller, prefetcher
         self.shot: ArenaShot | None = None
         self._swapped = False
-        self._unasked, self._timer = unasked, ""
+        self._unasked, self._quiet = unasked, Timer(self, QUIET_MS, self._begin)
         self.zoom = ZoomState()
         self.columnconfigure((1, 2), weight=1, uniform="images")
         self.rowconfigure(2, weight=1)
@@ -109,9 +109,7 @@ class VotingPage(ttk.Frame):
     def _pause(self) -> None:
         """Let votes begin after a pause from now, if they have not begun yet."""
         if self._unasked:
-            if self._timer:
-                cancel_timer(self, self._timer)
-            self._timer = later(self, QUIET_MS, self._begin)
+            self._quiet.restart()
 
     def _begin(self) -> None:
         if not self._complete():

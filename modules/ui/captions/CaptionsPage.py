@@ -34,7 +34,7 @@ from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import later, show_error
+from modules.ui.widgets.tk_support import Timer, later, show_error
 from modules.util.display import counted
 from modules.util.errors import UserError
 
@@ -71,7 +71,6 @@ class CaptionsPage(ttk.Frame):
         self._stop = threading.Event()
         self._busy = False
         self._told: tuple[int, int] | None = None
-        self._gathering = False
         self._generation = 0
         self.read = False
         self.columnconfigure(0, weight=1)
@@ -81,6 +80,7 @@ class CaptionsPage(ttk.Frame):
         self.find.grid(row=0, column=0, columnspan=2, sticky="ew")
         self.grid_of_images = CaptionGrid(self, theme, prefetcher, self.list, self.go, self.edit)
         self.grid_of_images.grid(row=1, column=0, sticky="nsew")
+        self._gathering = Timer(self, GATHER_MS, self.grid_of_images.renew)
         self.grid_of_images.canvas.bind("<Configure>", lambda _event: self._want(), add="+")
         self._build_side()
 
@@ -201,13 +201,7 @@ class CaptionsPage(ttk.Frame):
 
     def arrived(self, key: Key) -> None:
         """Handle a decoded image. Images that arrive together are drawn together."""
-        if not self._gathering and self.winfo_exists():
-            self._gathering = True
-            later(self, GATHER_MS, self._gathered)
-
-    def _gathered(self) -> None:
-        self._gathering = False
-        self.grid_of_images.renew()
+        self._gathering.start()
 
     def say(self, text: str) -> None:
         """Show a line below the buttons."""

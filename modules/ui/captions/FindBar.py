@@ -9,7 +9,7 @@ from tkinter import ttk
 from modules.ui.texts import captions as words
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 
 DELAY_MS = 150
 
@@ -36,7 +36,7 @@ class FindBar(ttk.Frame):
         px = theme.px
         super().__init__(parent, padding=(px(10), px(6)))
         self._look = look
-        self._timer: str | None = None
+        self._typing = Timer(self, DELAY_MS, self._changed)
         self._last = (words.BY_TEXT, "")
         self._masks = tk.BooleanVar(self, True)
         row = FlowFrame(self, px(8))
@@ -58,15 +58,10 @@ class FindBar(ttk.Frame):
         ):  # fmt: skip
             row.add(widget)
         self.by.bind("<<ComboboxSelected>>", lambda _event: self._now())
-        self.entry.bind("<KeyRelease>", lambda _event: self._soon())
+        self.entry.bind("<KeyRelease>", lambda _event: self._typing.restart())
         self.entry.bind("<Return>", lambda _event: self._leave())
         self.entry.bind("<Escape>", lambda _event: self._leave())
         self.by.bind("<Escape>", lambda _event: self._leave())
-
-    def destroy(self) -> None:
-        if self._timer is not None:
-            cancel_timer(self, self._timer)
-        super().destroy()
 
     def say(self, text: str) -> None:
         """Show how many images were found."""
@@ -103,15 +98,8 @@ class FindBar(ttk.Frame):
         self.clear()
         self._look(*self._last)
 
-    def _soon(self) -> None:
-        if self._timer is not None:
-            cancel_timer(self, self._timer)
-        self._timer = later(self, DELAY_MS, self._changed)
-
     def _changed(self) -> None:
-        if self._timer is not None:
-            cancel_timer(self, self._timer)
-            self._timer = None
+        self._typing.stop()
         if (self.by.get(), self.entry.get()) != self._last:
             self._now()
 

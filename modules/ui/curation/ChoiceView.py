@@ -19,7 +19,7 @@ from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key, Shown
 from modules.ui.widgets.ImageView import ZoomState
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ChoiceView(ttk.Frame):
         self.hint = ""
         self.comparing: Comparing | None = None
         self._turn = 0
-        self._turning: str | None = None
+        self._turning = Timer(self, FLIP_MS, self._next_source)
 
     @property
     def controller(self) -> PairController:
@@ -264,23 +264,17 @@ class ChoiceView(ttk.Frame):
 
     def flip(self, on: bool) -> None:
         """Show the sources in place of the images, cycling through several, or stop doing so."""
-        if on and self._turning is None and self.has_sources:
+        if on and not self._turning.running and self.has_sources:
             self._turn = -1
             self._next_source()
-        elif not on and self._turning is not None:
-            self.stop_flipping()
+        elif not on and self._turning.running:
+            self._turning.stop()
             self.compare(None)
 
     def _next_source(self) -> None:
         self._turn += 1
-        self._turning = later(self, FLIP_MS, self._next_source)
+        self._turning.start()
         self.compare(Comparing.SOURCE)
-
-    def stop_flipping(self) -> None:
-        """Stop cycling through sources. What is on the screen stays."""
-        if self._turning is not None:
-            cancel_timer(self, self._turning)
-            self._turning = None
 
     def toggle_difference(self) -> None:
         """Show how the images differ from their first source, or show the images again."""
@@ -290,7 +284,7 @@ class ChoiceView(ttk.Frame):
 
     def show_images(self) -> None:
         """Show images again when the question changes."""
-        self.stop_flipping()
+        self._turning.stop()
         self.comparing = None
 
     def compare(self, how: Comparing | None) -> None:
@@ -299,10 +293,6 @@ class ChoiceView(ttk.Frame):
         self.draw()
         self.context.want()
         self.event_generate("<<HintChanged>>")
-
-    def destroy(self) -> None:
-        self.stop_flipping()
-        super().destroy()
 
     def on_key(self, key: str, shift: bool) -> bool:
         """Handle a key that belongs to no action. Return ``True`` if it is used here."""

@@ -30,7 +30,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
-from modules.ui.widgets.tk_support import IDLE, cancel_timer, elide_middle, later
+from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
@@ -57,7 +57,11 @@ class ChoosingPage(ttk.Frame):
         super().__init__(parent, style="Back.TFrame")
         self.theme = theme
         self.controller = controller
-        self.context = ViewContext(theme, controller, prefetcher, blind=blind, want=self._prefetch)
+        self._release = Timer(self, FLICKER_RELEASE_MS, self._let_go)
+        self._prefetching = Timer(self, IDLE, self._prefetch)
+        self.context = ViewContext(
+            theme, controller, prefetcher, blind=blind, want=self._prefetching.start
+        )
         self.shot: Snapshot | None = None
         self.view: ChoiceView | None = None
         self.ranking = False
@@ -67,8 +71,6 @@ class ChoosingPage(ttk.Frame):
         self._shown_actions: tuple[tuple[str, str], ...] = ()
         self._question: Question | None = None
         self._held = ""
-        self._release: str | None = None
-        self._prefetching: str | None = None
         self.saving = [
             Action(words.PAIR_NOW, ("p",), controller.pick_now),
             Action(words.RANK, ("r",), lambda: self.show_ranking(True)),
@@ -177,7 +179,7 @@ class ChoosingPage(ttk.Frame):
             self._draw_actions(offered + self._common_actions(shot.state.phase, offered))
         self._draw_hint()
         self._draw_certainty(shot)
-        self._prefetch()
+        self._prefetching.start()
 
     @property
     def way(self) -> WayOfChoosing:
@@ -350,20 +352,12 @@ class ChoosingPage(ttk.Frame):
     # --- decoding ahead -----------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
-        """Decode images ahead once they have their places."""
-        if self._prefetching is None:
-            self._prefetching = later(self, IDLE, self._prefetch_now)
-
-    def _prefetch_now(self) -> None:
-        self._prefetching = None
+        """Decode images ahead, now that they have their places."""
         if self.view is not None and self.view.shot is not None and self.view.winfo_width() > 1:
             self.context.prefetcher.want(self.view.wanted())
 
     def destroy(self) -> None:
         self.gauge.close()
-        for timer in (self._prefetching, self._release):
-            if timer is not None:
-                cancel_timer(self, timer)
         super().destroy()
 
     def arrived(self, key: Key) -> None:
@@ -411,13 +405,11 @@ class ChoosingPage(ttk.Frame):
 
     def on_release(self, key: str) -> None:
         """Handle a key release."""
-        if self._held and key.lower() == self._held and self._release is None:
-            self._release = later(self, FLICKER_RELEASE_MS, self._let_go)
+        if self._held and key.lower() == self._held:
+            self._release.start()
 
     def _hold(self, name: str) -> None:
-        if self._release is not None:
-            cancel_timer(self, self._release)
-            self._release = None
+        self._release.stop()
         if name != self._held:
             self._let_go()
         self._held = name
@@ -426,9 +418,8 @@ class ChoosingPage(ttk.Frame):
 
     def _let_go(self) -> None:
         """Reset the state of held keys."""
-        if self._release is not None:
-            cancel_timer(self, self._release)
-        self._held, self._release = "", None
+        self._release.stop()
+        self._held = ""
         if self.view is not None:
             self.view.flicker(False)
             self.view.flip(False)

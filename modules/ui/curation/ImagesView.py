@@ -157,12 +157,6 @@ class ImagesView(ChoiceView):
         self.draw()
         self._flickering = later(self, FLICKER_MS, self._swap)
 
-    def destroy(self) -> None:
-        if self._flickering is not None:
-            cancel_timer(self, self._flickering)
-            self._flickering = None
-        super().destroy()
-
 
 class QuestionView(ImagesView):
     """The question of a way of choosing.

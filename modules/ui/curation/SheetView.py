@@ -15,7 +15,7 @@ from modules.ui.curation.PairController import Snapshot
 from modules.ui.curation.SheetGrid import Section, SheetGrid
 from modules.ui.texts import choosing as words
 from modules.ui.widgets.ThumbGrid import ThumbGrid
-from modules.ui.widgets.tk_support import BAD, GOOD, cancel_timer, later, shade
+from modules.ui.widgets.tk_support import BAD, GOOD, later, shade
 
 SEEN_AFTER_S = 1.0
 LOOK_MS = 200
@@ -39,7 +39,7 @@ class SheetView(GridView):
         self._told: set[Image] = set()
         self._prompt_at: str | None = None
         self.take_keys(self.way.keys(0))
-        self._looking: str | None = later(self, LOOK_MS, self._look)
+        later(self, LOOK_MS, self._look)
 
     def make_grid(self) -> ThumbGrid:
         px = self.context.theme.px
@@ -159,7 +159,7 @@ class SheetView(GridView):
 
     def _look(self) -> None:
         """Record images that have been in view long enough."""
-        self._looking = later(self, LOOK_MS, self._look)
+        later(self, LOOK_MS, self._look)
         now = time.monotonic()
         places = [] if self.comparing is not None else self.grid_of_images.in_view()
         inside = [self._images[place] for place in places if place < len(self._images)]
@@ -173,9 +173,3 @@ class SheetView(GridView):
                 self._told.add((key, name))
         for key, files in found.items():
             self.controller.see(key, files)
-
-    def destroy(self) -> None:
-        if self._looking is not None:
-            cancel_timer(self, self._looking)
-            self._looking = None
-        super().destroy()

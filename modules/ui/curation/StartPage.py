@@ -27,7 +27,7 @@ from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import (
     IDLE,
     Pump,
-    cancel_timer,
+    Timer,
     dialog_with_focus,
     elide_middle,
     later,
@@ -91,7 +91,7 @@ class StartPage(ttk.Frame):
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.memory = theme, memory
         self._pump, self._chooser, self._actions = pump, chooser, actions
-        self._looking: str | None = None
+        self._looking = Timer(self, LOOK_MS, self._look)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         self.source = tk.StringVar(self, memory.source)
@@ -126,8 +126,8 @@ class StartPage(ttk.Frame):
         self._follow()
         self.source.trace_add("write", lambda *_: self._follow())
         for folder in (self.source, self.output):
-            folder.trace_add("write", lambda *_: self._look_soon())
-        self._look_soon()
+            folder.trace_add("write", lambda *_: self._looking.restart())
+        self._looking.start()
         for name, entry in self.entries.items():
             if name in ("source", "output"):
                 accept_drops(entry, partial(self._dropped, name))
@@ -310,13 +310,7 @@ class StartPage(ttk.Frame):
         if self.output.get().strip() in ("", before):
             self.output.set(self._suggested)
 
-    def _look_soon(self) -> None:
-        if self._looking is not None:
-            cancel_timer(self, self._looking)
-        self._looking = later(self, LOOK_MS, self._look)
-
     def _look(self) -> None:
-        self._looking = None
         name = self.output.get().strip()
         if not name:
             self._found(None)
@@ -409,12 +403,6 @@ class StartPage(ttk.Frame):
         memory.mode = self.mode.value
         memory.blind, memory.ask_to_continue = self.blind.get(), self.ask.get()
         memory.sources, memory.edits = self.edited.get().strip(), self.edits.get()
-
-    def destroy(self) -> None:
-        if self._looking is not None:
-            cancel_timer(self, self._looking)
-            self._looking = None
-        super().destroy()
 
 
 def suggested_output(source: str) -> str:

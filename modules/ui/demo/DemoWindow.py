@@ -21,7 +21,7 @@ from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
-from modules.ui.widgets.tk_support import IDLE, cancel_timer, later
+from modules.ui.widgets.tk_support import IDLE, Timer, later
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
@@ -39,7 +39,7 @@ class DemoWindow(Dialog):
         super().__init__(ui, words.TITLE, width=WIDTH)
         self._maker: MakerProcess | None = None
         self._after: Callable[[], None] = self._made_images
-        self._timer = ""
+        self._polling = Timer(self, POLL_MS, self._poll)
         self._tool: tk.Toplevel | None = None
         self.folder = tk.StringVar(self, str(folder))
         self.prompts = tk.StringVar(self, str(PROMPTS))
@@ -269,7 +269,7 @@ class DemoWindow(Dialog):
         self.about_images.configure(text=text)
         self.refresh()
         self.buttons["cancel"].focus_set()
-        self._timer = later(self, POLL_MS, self._poll)
+        self._polling.start()
 
     def _poll(self) -> None:
         maker = self._maker
@@ -281,7 +281,7 @@ class DemoWindow(Dialog):
                 text=words.MADE_OF.format(done=maker.done, images=counted(maker.total, words.IMAGE))
             )
         if maker.running():
-            self._timer = later(self, POLL_MS, self._poll)
+            self._polling.start()
             return
         self._maker = None
         problem = maker.problem()
@@ -374,7 +374,4 @@ class DemoWindow(Dialog):
         if self._maker is not None:  # the program ends
             self._maker.process.end(0.5)
             self._maker = None
-        if self._timer:
-            cancel_timer(self, self._timer)
-            self._timer = ""
         super().destroy()

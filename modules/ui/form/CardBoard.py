@@ -6,7 +6,7 @@ import tkinter as tk
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import IDLE, later
+from modules.ui.widgets.tk_support import IDLE, Timer
 
 CARD_WIDTH = 500
 MAX_CARD_WIDTH = 760
@@ -26,7 +26,7 @@ class CardBoard(ttk.Frame):
         self._theme = theme
         self._cards: list[ttk.Frame] = []
         self._shown: dict[ttk.Frame, bool] = {}
-        self._waiting = False
+        self._arranging = Timer(self, IDLE, self._arrange)
         self.bind("<Configure>", lambda _event: self.arrange_soon())
         theme.on_change(self.arrange_soon, self)
 
@@ -55,15 +55,12 @@ class CardBoard(ttk.Frame):
 
     def arrange_soon(self) -> None:
         """Arrange the cards once the current changes are done."""
-        if not self._waiting and self.winfo_exists():
-            self._waiting = True
-            later(self, IDLE, self._arrange)
+        self._arranging.start()
 
     def columns(self) -> int:
         return max(1, min(3, self.winfo_width() // self._theme.px(CARD_WIDTH)))
 
     def _arrange(self) -> None:
-        self._waiting = False
         if self.winfo_width() <= 1:
             return
         gap, columns = self._theme.px(GAP), self.columns()

@@ -21,7 +21,7 @@ from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import IDLE, later
+from modules.ui.widgets.tk_support import IDLE, Timer
 from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
 
@@ -42,7 +42,7 @@ class BoardView(ttk.Frame):
         self.columnconfigure(0, weight=1)
         self.prefetcher = ImagePrefetcher(self._ready, workers=1, budget=THUMB_BYTES)
         self._since: tuple[object, float, int] = (None, 0.0, 0)
-        self._drawing = False
+        self._drawing = Timer(self, IDLE, self._draw)
         self.actions = HomeActions(ui, watch)
         head = ttk.Frame(self, style="Back.TFrame")
         head.grid(row=0, column=0, sticky="ew", pady=(0, px(6)))
@@ -203,15 +203,9 @@ class BoardView(ttk.Frame):
         return (total - done) * (now - begun) / (done - first)
 
     def _ready(self, _key: Key) -> None:
-        self.ui.pump.post(self._draw_soon)
-
-    def _draw_soon(self) -> None:
-        if not self._drawing and self.winfo_exists():
-            self._drawing = True
-            later(self, IDLE, self._draw)
+        self.ui.pump.post(self._drawing.start)
 
     def _draw(self) -> None:
-        self._drawing = False
         for card in self.cards.values():
             card.draw()
 

@@ -15,7 +15,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.ui.home.ProjectJob import ProjectJob
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import home as words
-from modules.ui.widgets.tk_support import Pump, cancel_timer, later, run_in_thread
+from modules.ui.widgets.tk_support import Pump, Timer, cancel_timer, later, run_in_thread
 from modules.util.errors import UserError
 
 POLL_MS = 600
@@ -47,10 +47,10 @@ class ProjectWatch:
         """A window that changes the project. While it is open, the project is read continuously."""
         self._listeners: list[Callable[[], None]] = []
         self._looking = False
-        self._timer = later(root, 0, self._begin)
+        self._beginning = later(root, 0, self._begin)
+        self._polling = Timer(root, POLL_MS, self.look)
 
     def _begin(self) -> None:
-        self._timer = ""
         if self.memory.project:
             self.open(Path(self.memory.project))
 
@@ -161,12 +161,8 @@ class ProjectWatch:
         self._tell()
         if found is not None and found.live and self.job is None:
             self.run("train")  # its result must be taken
-        if (self.job is not None or self.tool is not None) and not self._timer:
-            self._timer = later(self._root, POLL_MS, self._again)
-
-    def _again(self) -> None:
-        self._timer = ""
-        self.look()
+        if self.busy:
+            self._polling.start()
 
     def held_back(self) -> frozenset[str] | None:
         """Images of prompts that are not complete yet, for the search of the pair tool. May be called from
@@ -248,8 +244,8 @@ class ProjectWatch:
         """Handle the closing of the window. Training continues; other steps end, and what they finished
         stays.
         """
-        if self._timer:
-            cancel_timer(self._root, self._timer)
+        cancel_timer(self._root, self._beginning)
+        self._polling.stop()
         job, self.job, self.project = self.job, None, None
         if job is not None and job.verb != "train":
             job.stop()

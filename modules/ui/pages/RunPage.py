@@ -28,7 +28,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later, on_event, pack_with_bar
+from modules.ui.widgets.tk_support import Timer, elide_middle, on_event, pack_with_bar
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -75,8 +75,7 @@ class RunPage(Page):
         self.tabs.bind("<<NotebookTabChanged>>", lambda _event: self._make_room())
         self._tail: LogTail | None = None
         self._last_message: Message | None = None
-        self._timer = ""
-        self.bind("<Destroy>", self._destroyed, add="+")
+        self._reading = Timer(self, LOG_MS, self._look_at_log)
         self.bind(
             "<Configure>",
             lambda event: self.advice.configure(wraplength=max(100, self.winfo_width() - px(60))),
@@ -250,9 +249,6 @@ class RunPage(Page):
         _replace(self.diary, "\n".join(f"{_clock(m.when)}  {m.kind:13} {m.text}" for m in messages))
 
     def _look_at_log(self) -> None:
-        if self._timer:
-            cancel_timer(self, self._timer)
-            self._timer = ""
         if not self.showing:
             return
         run = self.control.run
@@ -265,7 +261,7 @@ class RunPage(Page):
                 _replace(self.log, text)
             elif text:
                 _append(self.log, text)
-        self._timer = later(self, LOG_MS, self._look_at_log)
+        self._reading.restart()
 
     # -- buttons ---------------------------------------------------------------------------------------------
 
@@ -297,10 +293,6 @@ class RunPage(Page):
 
         if confirm(self.ui, words.END_TITLE, words.END_QUESTION, words.END_NOW, loses=True):
             self.ui.work(self.control.end_now, lambda _result: self.ui.status(words.ENDED))
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self and self._timer:
-            cancel_timer(self, self._timer)
 
 
 def _clock(when: float) -> str:

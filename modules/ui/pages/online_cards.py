@@ -18,7 +18,7 @@ from modules.ui.state.ItemList import ItemList
 from modules.ui.texts import lists
 from modules.ui.texts import rlhf as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import cancel_timer, elide_middle, later
+from modules.ui.widgets.tk_support import Timer, elide_middle
 from modules.util.catalog import Entry, accelerators, rewards
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
@@ -124,7 +124,6 @@ class OnlineCards:
     def __init__(self, ui: Ui, form: SettingsForm) -> None:
         self.ui, self.form = ui, form
         self.prompts_fault: Problem | None = None
-        self._counting = ""
         self._count: int | None = None
         self.changed: Callable[[], None] = lambda: None
         self._prompts()
@@ -138,14 +137,9 @@ class OnlineCards:
         self.count = ttk.Label(self.form.extend_card("Prompts"), style="Muted.TLabel", justify="left")
         wrap_within(self.count, self.form.cards["Prompts"], self.ui.theme)
         self.count.pack(anchor="w")
-
-    def _count_soon(self) -> None:
-        if self._counting:
-            cancel_timer(self.count, self._counting)
-        self._counting = later(self.count, COUNT_AFTER_MS, self._count_now)
+        self._counting = Timer(self.count, COUNT_AFTER_MS, self._count_now)
 
     def _count_now(self) -> None:
-        self._counting = ""
         name = str(self.ui.state.value(FILE)).strip()
         if not name:
             self._counted(name, None)
@@ -290,7 +284,7 @@ class OnlineCards:
             return
         if touched is None or not touched.isdisjoint(_COUNTED | {"rlhf_enabled", "rlhf_mode"}):
             self._write_count()
-            self._count_soon()
+            self._counting.restart()
         self.show_rollouts()
 
     def show_problems(self, problems: Mapping[str, Problem]) -> dict[str, Problem]:

@@ -23,7 +23,7 @@ from modules.ui.remote.windows import PasswordDialog, TrustDialog
 from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import remote as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import cancel_timer, later, listen_while_alive
+from modules.ui.widgets.tk_support import Timer, listen_while_alive
 from modules.util.config.load import load_config
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
@@ -61,7 +61,7 @@ class RemoteRuns:
         self._checking = False
         self._what = ""
         self._on_closing = (words.COPYING_TITLE, words.COPYING)
-        self._timer = ""
+        self._ticking = Timer(ui.root, TICK_MS, self._tick)
         self._listeners: list[Callable[[], None]] = []
 
     # -- watching this object --------------------------------------------------------------------------------
@@ -96,7 +96,8 @@ class RemoteRuns:
         return min(1.0, task.sent / task.total) if task is not None and task.total else None
 
     def _tick(self) -> None:
-        self._timer = later(self._ui.root, TICK_MS, self._tick) if self._job is not None else ""
+        if self._job is not None:
+            self._ticking.start()
         for listener in list(self._listeners):
             listener()
 
@@ -365,8 +366,7 @@ class RemoteRuns:
 
     def close(self) -> None:
         """Cancel everything and forget all passwords. Runs continue."""
-        if self._timer:
-            cancel_timer(self._ui.root, self._timer)
+        self._ticking.stop()
         self.watch.leave()
         if self._job is not None:
             self._job.cancel()

@@ -12,7 +12,7 @@ from modules.ui.state.DryRun import DRY_RUN, DryRun, Found, no_images
 from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 
 SETTLED_MS = 1500
 """Files are checked after this long without a change."""
@@ -38,7 +38,7 @@ class StartCheck:
         self._ui, self._is_live, self._changed, self._command = ui, is_live, changed, command
         self._of_files: list[Problem] = []
         self._run: DryRun | None = None
-        self._timer = ""
+        self._settling = Timer(ui.root, SETTLED_MS, self._look)
         self._then: dict[Callable[[], None], Mapping[str, Any]] = {}
         self._paces: list[tuple[dict[str, Any], float]] = []
         self.forecast = Forecast()
@@ -64,7 +64,7 @@ class StartCheck:
     @property
     def checking(self) -> bool:
         """True if a check is running."""
-        return self._run is not None or bool(self._timer)
+        return self._run is not None or self._settling.running
 
     def _of_settings(self) -> list[Problem]:
         state = self._ui.state
@@ -77,7 +77,7 @@ class StartCheck:
         """Schedule a check once changes have settled."""
         self._stop()
         self.checked, self.forecast = False, Forecast()
-        self._timer = later(self._ui.root, SETTLED_MS, self._look)
+        self._settling.start()
 
     def after_absence(self) -> None:
         """Check again when the person returns to the window, as files may have been fixed."""
@@ -99,7 +99,6 @@ class StartCheck:
         self._look()
 
     def _look(self) -> None:
-        self._timer = ""
         if self._is_live() and not self._then:
             self._changed()
         elif self.errors_of_settings():
@@ -149,9 +148,7 @@ class StartCheck:
         return replace(forecast, seconds=known[-1]) if known else forecast
 
     def _stop(self) -> None:
-        if self._timer:
-            cancel_timer(self._ui.root, self._timer)
-            self._timer = ""
+        self._settling.stop()
         if self._run is not None:
             self._run.cancel()
             self._run = None

@@ -10,7 +10,7 @@ from PIL import ImageTk
 
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import later
+from modules.ui.widgets.tk_support import Timer
 
 BUDGET = 128 * 2**20
 GATHER_MS = 30
@@ -26,12 +26,12 @@ class Thumbnails:
     """
 
     def __init__(self, owner: tk.Misc, ui: Ui, redraw: Callable[[], None]) -> None:
-        self._owner, self._ui, self._redraw = owner, ui, redraw
+        self._owner, self._ui = owner, ui
+        self._gathering = Timer(owner, GATHER_MS, redraw)
         self._photos: dict[Key, ImageTk.PhotoImage] = {}
         self._used: dict[Key, ImageTk.PhotoImage] = {}
         self._wanted: list[Key] = []
         self._prefetcher: ImagePrefetcher | None = None
-        self._pending = False
         owner.bind("<Destroy>", self._destroyed)
 
     @contextmanager
@@ -64,17 +64,8 @@ class Thumbnails:
 
     def _images(self) -> ImagePrefetcher:
         if self._prefetcher is None:
-            self._prefetcher = ImagePrefetcher(lambda _key: self._ui.pump.post(self._arrived), budget=BUDGET)
+            self._prefetcher = ImagePrefetcher(lambda _key: self._ui.pump.post(self._gathering.start), budget=BUDGET)
         return self._prefetcher
-
-    def _arrived(self) -> None:
-        if not self._pending and self._owner.winfo_exists():
-            self._pending = True
-            later(self._owner, GATHER_MS, self._gathered)
-
-    def _gathered(self) -> None:
-        self._pending = False
-        self._redraw()
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self._owner and self._prefetcher is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
 from modules.ui.texts import window as words
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 
 log = logging.getLogger(__name__)
 DELAY_MS = 700
@@ -32,26 +32,22 @@ class Autosave:
         snapshot: Callable[[], tuple[Session, WindowMemory]],
         failed: Callable[[str], None],
     ) -> None:
-        self._root, self._store, self._snapshot, self._failed = root, store, snapshot, failed
-        self._timer: str | None = None
+        self._store, self._snapshot, self._failed = store, snapshot, failed
+        self._timer = Timer(root, DELAY_MS, self._start)
         self._lock = threading.Lock()
         self._complained = False
 
     def soon(self) -> None:
         """Schedule a save after a change."""
-        if self._timer is None:
-            self._timer = later(self._root, DELAY_MS, self._start)
+        self._timer.start()
 
     def _start(self) -> None:
-        self._timer = None
         session, memory = self._snapshot()
         threading.Thread(target=self._write, args=(session, memory), daemon=True, name="autosave").start()
 
     def now(self) -> None:
         """Save before returning, for the end of the program."""
-        if self._timer is not None:
-            cancel_timer(self._root, self._timer)
-            self._timer = None
+        self._timer.stop()
         self._write(*self._snapshot())
 
     def _write(self, session: Session, memory: WindowMemory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from tkinter import ttk
 
-from modules.ui.widgets.tk_support import IDLE, later
+from modules.ui.widgets.tk_support import IDLE, Timer
 
 
 class FlowFrame(ttk.Frame):
@@ -19,23 +19,17 @@ class FlowFrame(ttk.Frame):
         super().__init__(parent, style=style, height=1, width=1)
         self._gap = gap
         self._members: list[tk.Widget] = []
-        self._waiting = False
-        self.bind("<Configure>", lambda _event: self._soon())
+        self._arranging = Timer(self, IDLE, self._arrange)
+        self.bind("<Configure>", lambda _event: self._arranging.start())
 
     def add(self, *widgets: tk.Widget) -> None:
         """Append widgets."""
         for widget in widgets:
             self._members.append(widget)
-            widget.bind("<Configure>", lambda _event: self._soon(), add="+")
-        self._soon()
-
-    def _soon(self) -> None:
-        if not self._waiting and self.winfo_exists():
-            self._waiting = True
-            later(self, IDLE, self._arrange)
+            widget.bind("<Configure>", lambda _event: self._arranging.start(), add="+")
+        self._arranging.start()
 
     def _arrange(self) -> None:
-        self._waiting = False
         if not self._members:
             return
         width = self.winfo_width() if self.winfo_width() > 1 else 1 << 15

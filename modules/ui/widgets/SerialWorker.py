@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from modules.ui.widgets.tk_support import cancel_timer, later
+from modules.ui.widgets.tk_support import Timer
 
 POLL_MS = 3
 
@@ -29,13 +29,12 @@ class SerialWorker:
     """
 
     def __init__(self, widget: tk.Misc, failed: Failed) -> None:
-        self._widget = widget
         self._failed = failed
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Done, Failed] | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._open_calls = 0
         self._closed = False
-        self._timer: str | None = None
+        self._timer = Timer(widget, POLL_MS, self._poll)
         self._thread = threading.Thread(target=self._work, daemon=True, name="pair-tool-store")
         self._thread.start()
 
@@ -54,8 +53,7 @@ class SerialWorker:
             return
         self._open_calls += 1
         self._calls.put((work, done, failed or self._failed))
-        if self._timer is None:
-            self._timer = later(self._widget, POLL_MS, self._poll)
+        self._timer.start()
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -67,7 +65,6 @@ class SerialWorker:
             self._outcomes.put(outcome)
 
     def _poll(self) -> None:
-        self._timer = None
         try:
             while not self._closed:
                 outcome = self._outcomes.get_nowait()
@@ -76,14 +73,12 @@ class SerialWorker:
         except queue.Empty:
             pass
         finally:
-            if self._open_calls and not self._closed and self._timer is None:
-                self._timer = later(self._widget, POLL_MS, self._poll)
+            if self._open_calls and not self._closed:
+                self._timer.start()
 
     def close(self) -> None:
         """Finish pending calls, drop their results, and end the thread."""
         self._closed = True
-        if self._timer is not None:
-            cancel_timer(self._widget, self._timer)
-            self._timer = None
+        self._timer.stop()
         self._calls.put(None)
         self._thread.join(timeout=30)

@@ -161,6 +161,43 @@ def cancel_timer(widget: tk.Misc, timer: str) -> None:
     widget._root().after_cancel(timer)  # type: ignore[attr-defined]
 
 
+class Timer:
+    """Calls a function after a delay, at most once for any number of starts, unless the widget is gone by then.
+
+    Args:
+        delay: as for ``later``.
+    """
+
+    def __init__(self, widget: tk.Misc, delay: int | Literal["idle"], call: Callable[[], object]) -> None:
+        self._widget, self._delay, self._call = widget, delay, call
+        self._waiting = ""
+
+    @property
+    def running(self) -> bool:
+        """True if the call is still to come."""
+        return bool(self._waiting)
+
+    def start(self) -> None:
+        """Begin the delay, unless it has begun."""
+        if not self._waiting:
+            self._waiting = later(self._widget, self._delay, self._due)
+
+    def restart(self) -> None:
+        """Begin the delay anew."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Cancel the call."""
+        if self._waiting:
+            cancel_timer(self._widget, self._waiting)
+            self._waiting = ""
+
+    def _due(self) -> None:
+        self._waiting = ""
+        self._call()
+
+
 def run_in_thread(
     pump: Pump,
     work: Callable[[], T],
