@@ -6,6 +6,7 @@ pipelines, and its modules in ours. Without it, they use the in-tree base classe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,11 +31,22 @@ __all__ = ["SOURCE", "THREAD_SAFE", "Node", "PipelineModule", "RandomAccessPipel
 
 
 class Node(PipelineModule, RandomAccessPipelineModule):
-    """A random-access module with as many items as its first input."""
+    """A random-access module with as many items as its first input.
 
-    def __init__(self) -> None:
+    Args:
+        inputs, outputs: their names.
+    """
+
+    def __init__(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> None:
         super().__init__()
         self.started = False
+        self._inputs, self._outputs = list(inputs), list(outputs)
 
     def length(self) -> int:
         return self._get_previous_length(self.get_inputs()[0])
+
+    def get_inputs(self) -> list[str]:
+        return self._inputs
+
+    def get_outputs(self) -> list[str]:
+        return self._outputs

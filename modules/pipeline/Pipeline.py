@@ -17,17 +17,10 @@ class Output(Node):
     """The end of a pipeline: an item holds all of ``names``."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__()
-        self._names = list(names)
-
-    def get_inputs(self) -> list[str]:
-        return self._names
-
-    def get_outputs(self) -> list[str]:
-        return self._names
+        super().__init__(names, names)
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
-        names = self._names if requested_name is None else [requested_name]
+        names = self._outputs if requested_name is None else [requested_name]
         return {name: self._get_previous_item(variation, name, index) for name in names}
 
 

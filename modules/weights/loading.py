@@ -382,48 +382,35 @@ def refuse_packed(config: Mapping[str, Any], place: Path) -> None:
         )
 
 
-def load_module(
-    from_pretrained: Callable[..., Any],
-    folder: Path,
-    part: str,
-    dtype: torch.dtype,
-    dtype_name: str,
-    half: bool = False,
-    before: str = "",
-    variant: str = "",
-) -> nn.Module:
-    """One part of a diffusers folder with all its weights. Its attribute ``read_from`` is the first file of them.
-
-    Args:
-        from_pretrained: the class method of the part's class.
-        dtype_name: the method's argument for the number type.
-        half, before, variant: which files are read, see ``choose_files``.
+def load_module(place: Path, part: PartSpec, dtypes: PartDtypes) -> nn.Module:
+    """One part in a folder of its own with all its weights. Its attribute ``read_from`` is the first file of them.
 
     Raises:
         UserError: the part is unreadable, or its weights do not match its config.
     """
-    place = folder / part
     _quiet_progress_bars()
-    half = half and takes_half(getattr(from_pretrained, "__self__", None))
-    files = choose_files(place, half, before, variant, tell=True)
+    files = files_to_read(place, part, dtypes, tell=True)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
-    with blaming_half(files, variant):
+    with blaming_half(files, dtypes.variant):
         check_shards(files)
         if isinstance(config, dict):
             check_layers(config, lambda: _count_tensors(files), place)
-        module = _filled(from_pretrained, place, files, {dtype_name: dtype})
+        keyword = "dtype" if part.of_transformers else "torch_dtype"
+        module = _filled(part_class(part).from_pretrained, place, files, {keyword: dtypes.of(part.name)})
     if files:
         module.read_from = files[0]  # type: ignore[assignment]
     module.eval().requires_grad_(False)
     return module
 
 
-def takes_half(kind: Any) -> bool:
-    """Return whether a class of parts can be read from ``fp16`` files, because it keeps no layers in 32 bits.
-    """
-    return not any(getattr(kind, name, None) for name in _IN_FULL)
+def files_to_read(place: Path, part: PartSpec, dtypes: PartDtypes, tell: bool = False) -> list[Path]:
+    """The files of weights that are read of a part in a folder of its own, see ``choose_files``."""
+    kind = part_class(part)
+    # a class that keeps layers in 32 bits is not read from ``fp16`` files
+    half = part.name in dtypes.half and not any(getattr(kind, name, None) for name in _IN_FULL)
+    return choose_files(place, half, dtypes.before.get(part.name, ""), dtypes.variant, tell)
 
 
 def _filled(
@@ -537,17 +524,7 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
         elif part.kind == "processor":
             loaded[name] = _read_processor(folder / part.place)
         else:
-            keyword = "dtype" if part.of_transformers else "torch_dtype"
-            loaded[name] = load_module(
-                part_class(part).from_pretrained,
-                folder,
-                part.place,
-                dtypes.of(name),
-                keyword,
-                name in dtypes.half,
-                dtypes.before.get(name, ""),
-                dtypes.variant,
-            )
+            loaded[name] = load_module(folder / part.place, part, dtypes)
     return loaded
 
 

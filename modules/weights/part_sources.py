@@ -24,6 +24,7 @@ from modules.weights.loading import (
     MOST_LAYERS,
     check_folder,
     check_layers,
+    files_to_read,
     find_source,
     left_out,
     load_module,
@@ -33,7 +34,6 @@ from modules.weights.loading import (
     refuse_packed,
     refuse_unread,
     require_floats,
-    takes_half,
 )
 from modules.weights.other_kinds import (
     EncoderSize,
@@ -57,7 +57,7 @@ from modules.weights.part_files import (
     part_tensors,
     shipped,
 )
-from modules.weights.shards import blaming_half, check_shards, check_variant, choose_files
+from modules.weights.shards import blaming_half, check_shards, check_variant
 from modules.weights.single_file import file_prefixes, marked_scheduler
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -196,24 +196,15 @@ def _load_alone(
             what = "holds several parts of a model, but no" if file.shapes else "is empty: it holds no"
             raise UserError(f"{path} {what} {part.name}", hint="name a file of that part, or a diffusers folder")
         return module
-    keyword = "dtype" if part.of_transformers else "torch_dtype"
-    folder, name = path, part.place
+    place = path
     if index_file(path):
         check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
+        place = path / part.place
     else:
         refuse_other_folders(path, field_of(part.name), spec, part.name)
-        folder, name = path.parent, path.name
-    if dtypes.lazy or _has_scales(folder / name, part, dtypes):
-        return part_from_folder(folder / name, part, spec, dtypes)
-    return load_module(
-        part_class(part).from_pretrained,
-        folder,
-        name,
-        dtypes.of(part.name),
-        keyword,
-        part.name in dtypes.half,
-        dtypes.before.get(part.name, ""),
-    )
+    if dtypes.lazy or _has_scales(place, part, dtypes):
+        return part_from_folder(place, part, spec, dtypes)
+    return load_module(place, part, dtypes)
 
 
 def part_from_file(
@@ -288,15 +279,10 @@ def _has_scales(place: Path, part: PartSpec, dtypes: PartDtypes) -> bool:
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         refuse_packed(config, place)
-    files = _chosen(place, part, dtypes)
+    files = files_to_read(place, part, dtypes)
     with blaming_half(files, dtypes.variant):
         opened = [open_weights(path, FIELD) for path in files]
     return any(name.endswith(_SCALES) for file in opened for name in file.names)
-
-
-def _chosen(place: Path, part: PartSpec, dtypes: PartDtypes) -> list[Path]:
-    half = part.name in dtypes.half and takes_half(part_class(part))
-    return choose_files(place, half, dtypes.before.get(part.name, ""), dtypes.variant)
 
 
 def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: PartDtypes) -> nn.Module:
@@ -310,7 +296,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, dtypes: Part
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
     refuse_packed(config, place)
-    files = _chosen(place, part, dtypes)
+    files = files_to_read(place, part, dtypes)
     if dtypes.configs_only and not files:
         check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})

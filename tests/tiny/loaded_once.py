@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
-
 from modules.model.dtypes import PartDtypes
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.weights import loading, part_sources
@@ -27,15 +25,13 @@ def _known(key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
     return _READ[key].copy()
 
 
-def _module(
-    from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, *more: object
-) -> Any:
+def _module(place: Path, part: PartSpec, dtypes: PartDtypes) -> Any:
     def read() -> Any:
-        return _MODULE(from_pretrained, folder, part, dtype, *more)
+        return _MODULE(place, part, dtypes)
 
-    if folder.parent != root():
+    if place.parent.parent != root():
         return read()
-    return _known((from_pretrained.__qualname__, folder, part, dtype, *more), read)
+    return _known((part.module, part.classes, place, dtypes.of(part.name), *_files(part, dtypes)), read)
 
 
 def _tokenizer(kind: Any, place: Path, **options: str) -> Any:

@@ -17,17 +17,11 @@ class PairByFilename(Node):
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
-        super().__init__()
+        super().__init__(outputs=["name", "there", "chosen_item", "rejected_item"])
         self._pairs = pairs
 
     def length(self) -> int:
         return len(self._pairs)
-
-    def get_inputs(self) -> list[str]:
-        return []
-
-    def get_outputs(self) -> list[str]:
-        return ["name", "there", "chosen_item", "rejected_item"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         pair = self._pairs[index]

@@ -46,15 +46,9 @@ class MaskCells(Node):
         seed: int,
         side: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__([f"{side}item", f"{side}transform", "name"], [f"{side}cells", f"{side}ignored"])
         self._masks, self._files, self._factor, self._alpha = masks, files, factor, alpha
         self._cache, self._ignored, self._seed, self._side = cache, ignored, seed, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", f"{self._side}transform", "name"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}cells", f"{self._side}ignored"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)

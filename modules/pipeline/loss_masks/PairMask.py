@@ -38,15 +38,9 @@ class PairMask(Node):
         dilate: int,
         cache: ContentCache | None,
     ) -> None:
-        super().__init__()
+        super().__init__([f"{side}{name}" for side in SIDES for name in ("item", "transform", "pixels")], ["pair_mask"])
         self._of_files, self._files, self._factor = of_files, files, factor
         self._dilate, self._cache = dilate, cache
-
-    def get_inputs(self) -> list[str]:
-        return [f"{side}{name}" for side in SIDES for name in ("item", "transform", "pixels")]
-
-    def get_outputs(self) -> list[str]:
-        return ["pair_mask"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         sides = self._sides(variation, index)

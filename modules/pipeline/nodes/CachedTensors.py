@@ -36,15 +36,9 @@ class CachedTensors(Node):
         key_out: str,
         tensors_out: str,
     ) -> None:
-        super().__init__()
-        self._inputs, self._key, self._cache = list(inputs), key, cache
+        super().__init__(inputs, [key_out, tensors_out])
+        self._key, self._cache = key, cache
         self._key_out, self._tensors_out = key_out, tensors_out
-
-    def get_inputs(self) -> list[str]:
-        return self._inputs
-
-    def get_outputs(self) -> list[str]:
-        return [self._key_out, self._tensors_out]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         values = [self._get_previous_item(variation, name, index) for name in self._inputs]

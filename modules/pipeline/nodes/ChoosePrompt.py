@@ -18,14 +18,8 @@ class ChoosePrompt(Node):
     """
 
     def __init__(self, rules: Sequence[Rules], side: str = "", cached: bool = True) -> None:
-        super().__init__()
+        super().__init__([f"{side}item", "name"], [f"{side}prompt"])
         self._rules, self._side, self._cached = rules, side, cached
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", "name"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}prompt"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)

@@ -18,14 +18,8 @@ class LoadPixels(Node):
     """
 
     def __init__(self, files: FileIndex, side: str = "") -> None:
-        super().__init__()
+        super().__init__([f"{side}item", f"{side}transform"], [f"{side}pixels"])
         self._files, self._side = files, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", f"{self._side}transform"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}pixels"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)

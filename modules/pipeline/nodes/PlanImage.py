@@ -31,15 +31,9 @@ class PlanImage(Node):
         cached: bool = True,
         outlines: MaskOutlines | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__([f"{side}item", "name"], [f"{side}{name}" for name in ("crop", "transform", "geometry")])
         self._outlines = outlines
         self._rules, self._files, self._side, self._cached = rules, files, side, cached
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", "name"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}{name}" for name in ("crop", "transform", "geometry")]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)

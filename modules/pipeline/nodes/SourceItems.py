@@ -11,17 +11,11 @@ class SourceItems(Node):
     """The first module of a pipeline of single images. Provides ``item`` and its ``name``."""
 
     def __init__(self, items: Sequence[Item]) -> None:
-        super().__init__()
+        super().__init__(outputs=["item", "name"])
         self._items = items
 
     def length(self) -> int:
         return len(self._items)
-
-    def get_inputs(self) -> list[str]:
-        return []
-
-    def get_outputs(self) -> list[str]:
-        return ["item", "name"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item = self._items[index]

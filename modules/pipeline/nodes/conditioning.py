@@ -26,18 +26,12 @@ class PlanCondition(Node):
     """
 
     def __init__(self, conditions: Mapping[str, str], ignored: bool, side: str) -> None:
-        super().__init__()
-        self._conditions, self._ignored, self._side = conditions, ignored, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", f"{self._side}{'ignored' if self._ignored else 'mask'}"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}condition"]
+        super().__init__([f"{side}item", f"{side}{'ignored' if ignored else 'mask'}"], [f"{side}condition"])
+        self._conditions, self._side = conditions, side
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
-        said: bool | Mask | CellMask = self._get_previous_item(variation, self.get_inputs()[1], index)
+        said: bool | Mask | CellMask = self._get_previous_item(variation, self._inputs[1], index)
         blank = said.whole if isinstance(said, Mask) else said is True
         return {f"{self._side}condition": "" if blank else self._conditions.get(item.id, "")}
 
@@ -51,19 +45,11 @@ class LoadCondition(Node):
     """
 
     def __init__(self, files: FileIndex, side: str) -> None:
-        super().__init__()
+        super().__init__([f"{side}{name}" for name in ("item", "transform", "condition")], [f"{side}condition_pixels"])
         self._files, self._side = files, side
 
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}{name}" for name in ("item", "transform", "condition")]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}condition_pixels"]
-
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
-        item, transform, path = (
-            self._get_previous_item(variation, name, index) for name in self.get_inputs()
-        )
+        item, transform, path = (self._get_previous_item(variation, name, index) for name in self._inputs)
         made = load_condition(path, item, transform, self._files) if path else None
         return {f"{self._side}condition_pixels": made}
 

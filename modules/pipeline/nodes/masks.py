@@ -104,14 +104,8 @@ class PlanMask(Node):
     """
 
     def __init__(self, side: str, count: int) -> None:
-        super().__init__()
+        super().__init__(["name"], [f"{side}mask"])
         self._side, self._count = side, count
-
-    def get_inputs(self) -> list[str]:
-        return ["name"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}mask"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         name: str = self._get_previous_item(variation, "name", index)
@@ -127,14 +121,8 @@ class MaskFromCells(Node):
     """
 
     def __init__(self, side: str) -> None:
-        super().__init__()
+        super().__init__([f"{side}cells"], [f"{side}mask"])
         self._side = side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}cells"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}mask"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         cells = self._get_previous_item(variation, f"{self._side}cells", index)

@@ -93,14 +93,8 @@ class PlanSources(Node):
     """
 
     def __init__(self, rules: Sequence[Rules], files: FileIndex, side: str = "") -> None:
-        super().__init__()
+        super().__init__([f"{side}item", f"{side}transform"], [f"{side}sources"])
         self._rules, self._files, self._side = rules, files, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}item", f"{self._side}transform"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}sources"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
@@ -118,14 +112,8 @@ class LoadSources(Node):
     """
 
     def __init__(self, files: FileIndex, side: str = "") -> None:
-        super().__init__()
+        super().__init__([f"{side}sources"], [f"{side}source_pixels"])
         self._files, self._side = files, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}sources"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}source_pixels"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         plans: Sequence[SourcePlan] = self._get_previous_item(variation, f"{self._side}sources", index)
@@ -142,14 +130,8 @@ class CachedSources(Node):
     """
 
     def __init__(self, key: Callable[[SourcePlan], str], cache: ContentCache, side: str = "") -> None:
-        super().__init__()
+        super().__init__([f"{side}sources"], [f"{side}source_keys", f"{side}source_latents"])
         self._key, self._cache, self._side = key, cache, side
-
-    def get_inputs(self) -> list[str]:
-        return [f"{self._side}sources"]
-
-    def get_outputs(self) -> list[str]:
-        return [f"{self._side}source_keys", f"{self._side}source_latents"]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         plans: Sequence[SourcePlan] = self._get_previous_item(variation, f"{self._side}sources", index)
