@@ -36,8 +36,7 @@ class EmbeddingSection(BaseConfig):
     )
     embedding_learning_rate: Float | None = _training_of_embeddings(
         None,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=_OFFERED,
         title="Learning rate",
         tip=(

@@ -16,8 +16,7 @@ class BackupSection(BaseConfig):
 
     backup_after: int = _backups(
         30,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!backup_after_unit=NEVER|ALWAYS",
         title="Back up every",
         tip="Interval between backups, in the unit next to it.",
@@ -39,8 +38,7 @@ class BackupSection(BaseConfig):
     rolling_backup: bool = _backups(True, title="Newest backups only", tip="Delete older backups of the run.")
     rolling_backup_count: int = _backups(
         3,
-        ge=1,
-        le=100_000,
+        within=(1, 100_000),
         visible="rolling_backup",
         title="Backups kept",
         tip="Number of backups that are kept; the oldest are deleted first.",
@@ -52,8 +50,7 @@ class BackupSection(BaseConfig):
     )
     save_every: int = _saves(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!save_every_unit=NEVER|ALWAYS",
         title="Save every",
         tip="Interval between saves of the model during training, in the unit next to it.",
@@ -65,8 +62,7 @@ class BackupSection(BaseConfig):
     )
     save_skip_first: int = _saves(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!save_every_unit=NEVER",
         title="Skipped saves",
         tip="Skip this many saves at the start.",

@@ -43,8 +43,7 @@ class DataSection(BaseConfig):
     )
     source_resolution: int | None = _images(
         None,
-        ge=64,
-        le=1024,
+        within=(64, 1024),
         cost="value",
         title="Source size",
         tip=(
@@ -74,8 +73,7 @@ class DataSection(BaseConfig):
     )
     cache_batch_size: int | None = _cache(
         None,
-        ge=1,
-        le=1024,
+        within=(1, 1024),
         visible="latent_caching",
         title="Images read ahead",
         tip=(
@@ -86,8 +84,7 @@ class DataSection(BaseConfig):
     )
     dataloader_threads: int = _cache(
         2,
-        ge=0,
-        le=256,
+        within=(0, 256),
         cost="value",
         title="Loader threads",
         tip="Threads that read and decode images. 0: read images between the steps.",
@@ -112,8 +109,7 @@ class DataSection(BaseConfig):
     )
     unmasked_weight: Float = _masks(
         0.1,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="masked_training",
         title="Unmasked weight",
         tip=(
@@ -123,8 +119,7 @@ class DataSection(BaseConfig):
     )
     unmasked_probability: Float = _masks(
         0.1,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="masked_training",
         title="Mask dropout",
         tip=(
@@ -143,8 +138,7 @@ class DataSection(BaseConfig):
     )
     masked_prior_preservation_weight: Float = _masks(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible="masked_training,training_method=LORA|EMBEDDING",
         cost="switch",
         title="Prior preservation",

@@ -40,8 +40,7 @@ class LoraSection(BaseConfig):
     )
     lora_rank: int = _adapter(
         16,
-        ge=1,
-        le=_MAX_RANK,
+        within=(1, _MAX_RANK),
         visible=_LORA,
         cost="value",
         title="Rank",

@@ -145,8 +145,7 @@ class ModelSection(BaseConfig):
     )
     max_prompt_chunks: int = _prompts(
         3,
-        ge=1,
-        le=8,
+        within=(1, 8),
         visible=_PROMPT_CHUNKS,
         cost="value",
         title="Longest prompt (x 75 tokens)",

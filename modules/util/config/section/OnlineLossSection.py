@@ -47,16 +47,14 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_clip_range_high: Float = _policy_loss(
         1e-4,
-        ge=0,
-        le=10,
+        within=(0, 10),
         visible=shown_for("clip"),
         title="Clip above",
         tip="How far the ratio of new to old probability may rise above 1 before it is clipped.",
     )
     rlhf_kl_beta: Float = _policy_loss(
         0.0,
-        ge=0,
-        le=1000000.0,
+        within=(0, 1000000.0),
         visible=_KL,
         cost="switch",
         first=True,
@@ -149,8 +147,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_ratio_tolerance: Float | None = _policy_loss(
         None,
-        ge=0,
-        le=1e9,
+        within=(0, 1e9),
         visible=f"{_COUPLED},rlhf_ratio_check=AUTO|WARN|ERROR",
         free=True,
         title="Ratio tolerance",
@@ -187,8 +184,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_beta: Float = _group_loss(
         100.0,
-        ge=1e-6,
-        le=1e9,
+        within=(1e-6, 1e9),
         visible=shown_for("group_loss"),
         first=True,
         title="Beta",
@@ -238,8 +234,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_kl_cfg: Float = _group_loss(
         1.0,
-        ge=1,
-        le=100,
+        within=(1, 100),
         visible=shown_for("group_loss"),
         cost="value",
         title="Reference CFG",
@@ -256,8 +251,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_num_train_timesteps: int = _group_loss(
         0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible=_DECOUPLED,
         cost="value",
         title="Timesteps per image",
@@ -297,8 +291,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_timestep_mean: Float = _group_loss(
         0.0,
-        ge=-100,
-        le=100,
+        within=(-100, 100),
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
         title="Logit-normal mean",
         tip=(
@@ -335,8 +328,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_ema_ref_ramp_rate: Float = _old_policy(
         0.001,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible=shown_for("old_policy"),
         title="Old-policy decay ramp",
         tip="How much the kept share of the old policy rises with each optimizer step, starting at 0.",
@@ -351,8 +343,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_online_dpo_beta: Float = _pair_loss(
         5000.0,
-        ge=1e-6,
-        le=1e9,
+        within=(1e-6, 1e9),
         visible=shown_for("pair_loss"),
         first=True,
         title="Beta",
@@ -370,8 +361,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_nft_beta: Float = _pair_loss(
         1.0,
-        ge=1e-6,
-        le=100,
+        within=(1e-6, 100),
         visible=shown_for("mirror_loss"),
         first=True,
         title="Beta",

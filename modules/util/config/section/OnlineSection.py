@@ -45,8 +45,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_prompts_per_epoch: int = _prompts(
         8,
-        ge=1,
-        le=1000000,
+        within=(1, 1000000),
         visible=_ONLINE,
         cost="value",
         first=True,
@@ -55,8 +54,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_group_size: int = _prompts(
         8,
-        ge=2,
-        le=4096,
+        within=(2, 4096),
         visible=_ONLINE,
         cost="value",
         first=True,
@@ -80,8 +78,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_inner_epochs: int = _prompts(
         1,
-        ge=1,
-        le=1000,
+        within=(1, 1000),
         visible=_ONLINE,
         cost="value",
         title="Passes per epoch",
@@ -89,8 +86,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_docs_per_step: int = _prompts(
         0,
-        ge=0,
-        le=1000000,
+        within=(0, 1000000),
         visible=_ONLINE,
         cost="value",
         title="Images per step",
@@ -101,8 +97,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_docs_per_step_multiple: int = _prompts(
         1,
-        ge=1,
-        le=1024,
+        within=(1, 1024),
         visible=f"{_ONLINE},rlhf_docs_per_step",
         cost="value",
         title="Micro-batch multiple",
@@ -123,16 +118,14 @@ class OnlineSection(BaseConfig):
     )
     rlhf_max_empty_batches: int = _prompts(
         16,
-        ge=1,
-        le=1000000,
+        within=(1, 1000000),
         visible=f"{_ONLINE},rlhf_docs_per_step",
         title="Empty micro-batches",
         tip=("Stop with an error after this many consecutive micro-batches without a usable image."),
     )
     rlhf_rollout_steps: int = _rollout(
         10,
-        ge=1,
-        le=1000,
+        within=(1, 1000),
         visible=_ONLINE,
         cost="value",
         first=True,
@@ -151,8 +144,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_rollout_cfg_scale: Float = _rollout(
         1.0,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=_ONLINE,
         cost="value",
         first=True,
@@ -171,8 +163,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_rollout_batch_size: int = _rollout(
         0,
-        ge=0,
-        le=4096,
+        within=(0, 4096),
         visible=_ONLINE,
         cost="value",
         title="Rollout batch size",
@@ -211,8 +202,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_rollout_noise_level: Float | None = _rollout(
         None,
-        ge=0,
-        le=10,
+        within=(0, 10),
         visible=_COUPLED,
         title="Noise level",
         tip="Strength of the noise in denoising steps (eta). Empty: the usual level of the transition.",
@@ -240,8 +230,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_num_sde_steps: int = _rollout(
         0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible=_COUPLED,
         cost="value",
         title="Trained steps per image",
@@ -273,8 +262,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_switch_ema_ref: int = _rollout(
         200,
-        ge=0,
-        le=1000000000,
+        within=(0, 1000000000),
         visible=shown_for("old_policy"),
         title="Old policy from step",
         tip=(
@@ -284,8 +272,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_keep_images: int = _rollout(
         16,
-        ge=0,
-        le=10000,
+        within=(0, 10000),
         visible=_ONLINE,
         free=True,
         title="Images kept",
@@ -293,8 +280,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_keep_image_epochs: int = _rollout(
         20,
-        ge=1,
-        le=100000,
+        within=(1, 100000),
         visible=_ONLINE,
         free=True,
         title="Epochs of images kept",
@@ -354,8 +340,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_person_timeout: Float = _reward(
         0.0,
-        ge=0,
-        le=1e7,
+        within=(0, 1e7),
         visible=_ONLINE,
         title="Vote timeout",
         tip=(

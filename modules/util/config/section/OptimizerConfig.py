@@ -47,15 +47,13 @@ class OptimizerConfig(BaseConfig):
     )
     eps: Float | None = _optimizer(
         None,
-        ge=0,
-        le=1,
+        within=(0, 1),
         title="Epsilon",
         tip="Added to the denominator to avoid division by zero. Empty: the optimizer's default.",
     )
     weight_decay: Float | None = _optimizer(
         None,
-        ge=0,
-        le=10,
+        within=(0, 10),
         title="Weight decay",
         tip="How strongly the weights are pulled towards zero. Empty: the optimizer's default.",
     )

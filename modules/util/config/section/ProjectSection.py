@@ -34,8 +34,7 @@ class ProjectSection(BaseConfig):
     )
     seed: int = _run(
         42,
-        ge=0,
-        le=2**53 - 1,
+        within=(0, 2**53 - 1),
         free=False,
         title="Seed",
         tip=("Seed of all random numbers. The same config with the same seed trains the same weights."),
@@ -92,8 +91,7 @@ class ProjectSection(BaseConfig):
     )
     cpu_threads: int = _hardware(
         0,
-        ge=0,
-        le=1024,
+        within=(0, 1024),
         cost="value",
         title="CPU threads",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",
@@ -105,8 +103,7 @@ class ProjectSection(BaseConfig):
     )
     tensorboard_port: int = _logging(
         6006,
-        ge=1,
-        le=65535,
+        within=(1, 65535),
         title="TensorBoard port",
         tip="The local port that the TensorBoard button opens.",
     )

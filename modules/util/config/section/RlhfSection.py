@@ -83,8 +83,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_beta: Float = _loss(
         5000.0,
-        ge=0,
-        le=1e9,
+        within=(0, 1e9),
         visible=f"{_DPO},!rlhf_dpo_objective=IPO",
         first=True,
         title="Beta",
@@ -115,8 +114,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_ipo_tau: Float = _loss(
         1000.0,
-        ge=1e-6,
-        le=1e9,
+        within=(1e-6, 1e9),
         visible=f"{_DPO},rlhf_dpo_objective=IPO",
         title="IPO tau",
         tip=(
@@ -126,8 +124,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_mapo_weight: Float = _loss(
         0.1,
-        ge=0,
-        le=1e6,
+        within=(0, 1e6),
         visible=f"{_DPO},rlhf_dpo_objective=MAPO",
         title="MAPO weight",
         tip=(
@@ -146,8 +143,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_supervised_mix: Float = _loss(
         0.0,
-        ge=0,
-        le=1e6,
+        within=(0, 1e6),
         visible=_DPO,
         cost="switch",
         first=True,
@@ -170,8 +166,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_safeguard_mu: Float = _loss(
         0.0,
-        ge=0,
-        le=0.2,
+        within=(0, 0.2),
         visible=f"{_DPO},rlhf_dpo_safeguard=OUTPUT",
         title="Safeguard mu",
         tip=(
@@ -181,8 +176,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_norm_guard: Float = _loss(
         0.0,
-        ge=0,
-        le=1e6,
+        within=(0, 1e6),
         visible=f"{shown_for('norm_guard')},!rlhf_mode={DPO.key} or {_WITH_REFERENCE}",
         cost="switch",
         title="Norm guard",
@@ -204,8 +198,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_mask_dilate: int = _masks(
         1,
-        ge=0,
-        le=64,
+        within=(0, 64),
         visible=f"{_DPO},rlhf_dpo_mask=DIFFERENCE",
         title="Enlarge masks",
         tip="Number of latent cells (usually of 8 pixels) by which a DIFFERENCE mask grows on all sides.",
@@ -221,8 +214,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_anchor_weight: Float = _masks(
         0.0,
-        ge=0,
-        le=1e6,
+        within=(0, 1e6),
         visible=f"{_DPO},{_WITH_REFERENCE}",
         cost="switch",
         title="Anchor",
@@ -264,8 +256,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_timestep_strata: int = _noise(
         16,
-        ge=2,
-        le=1000,
+        within=(2, 1000),
         visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
         title="Timestep strata",
         tip=(
@@ -309,8 +300,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_reference_cache_draws: int = _memory(
         16,
-        ge=1,
-        le=10_000,
+        within=(1, 10_000),
         visible=f"{_DPO},{_WITH_REFERENCE},rlhf_dpo_reference_cache",
         cost="value",
         title="Cached draws per pair",
@@ -342,8 +332,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_validation_draws: int = _validation(
         4,
-        ge=1,
-        le=1000,
+        within=(1, 1000),
         visible=_VALIDATION,
         title="Validation draws",
         tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
@@ -373,8 +362,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_patience_value: int = _validation(
         5,
-        ge=1,
-        le=1_000_000,
+        within=(1, 1_000_000),
         visible=_PATIENCE,
         title="Patience",
         tip="Number of consecutive validations without progress before training stops.",

@@ -39,8 +39,7 @@ class SamplingSection(BaseConfig):
     )
     sample_after: int = _when(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!sample_after_unit=NEVER|ALWAYS",
         title="Sample every",
         tip="Interval between samplings, in the unit next to it.",
@@ -52,8 +51,7 @@ class SamplingSection(BaseConfig):
     )
     sample_skip_first: int = _when(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!sample_after_unit=NEVER",
         title="Skipped samplings",
         tip="Skip this many samplings at the start, when images change little. Samples before training are still made.",

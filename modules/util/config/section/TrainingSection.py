@@ -27,24 +27,21 @@ class TrainingSection(BaseConfig):
 
     epochs: int = _steps(
         10,
-        ge=1,
-        le=1_000_000,
+        within=(1, 1_000_000),
         first=True,
         title="Epochs",
         tip="Number of passes over the whole data set.",
     )
     max_steps: int = _steps(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         first=True,
         title="Maximum steps",
         tip="Stop after this many optimizer steps. 0: no limit, epochs decide.",
     )
     batch_size: int = _steps(
         1,
-        ge=1,
-        le=4096,
+        within=(1, 4096),
         cost="value",
         first=True,
         title="Batch size",
@@ -52,8 +49,7 @@ class TrainingSection(BaseConfig):
     )
     gradient_accumulation_steps: int = _steps(
         1,
-        ge=1,
-        le=4096,
+        within=(1, 4096),
         cost="value",
         first=True,
         title="Accumulation",
@@ -64,8 +60,7 @@ class TrainingSection(BaseConfig):
     )
     clip_grad_norm: Float | None = _steps(
         1.0,
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         title="Clip gradient norm",
         tip="Maximum norm of the gradients. Larger gradients are scaled down to this norm. Empty or 0: no limit.",
     )
@@ -79,8 +74,7 @@ class TrainingSection(BaseConfig):
     )
     nan_patience: int = _steps(
         0,
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         free=True,
         title="Invalid steps tolerated",
         tip=(
@@ -91,8 +85,7 @@ class TrainingSection(BaseConfig):
 
     learning_rate: Float = _learning_rate(
         1e-4,
-        ge=0,
-        le=100,
+        within=(0, 100),
         first=True,
         title="Learning rate",
         tip=(
@@ -130,8 +123,7 @@ class TrainingSection(BaseConfig):
     )
     learning_rate_warmup_steps: Float = _learning_rate(
         0.0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         first=True,
         title="Warm-up",
         tip=(
@@ -152,8 +144,7 @@ class TrainingSection(BaseConfig):
     )
     learning_rate_min_factor: Float = _learning_rate(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="!learning_rate_scheduler=CONSTANT|ADAFACTOR",
         title="Lowest rate factor",
         tip="The schedule ends at this share of the learning rate.",
@@ -202,16 +193,14 @@ class TrainingSection(BaseConfig):
     )
     ema_decay: Float = _ema(
         0.999,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="!ema=OFF",
         title="EMA decay",
         tip="Share of the average that is kept at each update; values closer to 1 average over more steps.",
     )
     ema_update_step_interval: int = _ema(
         5,
-        ge=1,
-        le=1_000_000,
+        within=(1, 1_000_000),
         visible="!ema=OFF",
         cost="value",
         title="EMA interval",
@@ -220,29 +209,25 @@ class TrainingSection(BaseConfig):
 
     mse_strength: Float = _loss(
         1.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         title="MSE strength",
         tip="Weight of the squared distance in the supervised loss.",
     )
     mae_strength: Float = _loss(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         title="MAE strength",
         tip="Weight of the absolute distance in the supervised loss.",
     )
     log_cosh_strength: Float = _loss(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         title="Log-cosh strength",
         tip="Weight of the log-cosh distance in the supervised loss.",
     )
     huber_strength: Float = _loss(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         title="Huber strength",
         tip="Weight of the Huber distance in the supervised loss.",
     )
@@ -256,8 +241,7 @@ class TrainingSection(BaseConfig):
     )
     vb_loss_strength: Float = _loss(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible=families_where(lambda spec: spec.predicts_variance),
         title="Variance strength",
         tip=(
@@ -273,8 +257,7 @@ class TrainingSection(BaseConfig):
     )
     loss_weight_strength: Float = _loss(
         5.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible="loss_weight_fn=MIN_SNR_GAMMA|P2|SNR",
         title="Loss weight strength",
         tip=(
@@ -304,8 +287,7 @@ class TrainingSection(BaseConfig):
     )
     noising_weight: Float = _noise(
         0.0,
-        ge=-100,
-        le=100,
+        within=(-100, 100),
         visible="!timestep_distribution=UNIFORM|COS_MAP",
         title="Distribution weight",
         tip=(
@@ -315,8 +297,7 @@ class TrainingSection(BaseConfig):
     )
     noising_bias: Float = _noise(
         0.0,
-        ge=-100,
-        le=100,
+        within=(-100, 100),
         visible="!timestep_distribution=UNIFORM|COS_MAP|HEAVY_TAIL",
         title="Distribution bias",
         tip=(
@@ -365,8 +346,7 @@ class TrainingSection(BaseConfig):
     )
     offset_noise_weight: Float = _noise(
         0.0,
-        ge=0,
-        le=10,
+        within=(0, 10),
         title="Offset noise",
         tip=(
             "Strength of additional noise that is constant over each channel, so that the model learns "
@@ -384,8 +364,7 @@ class TrainingSection(BaseConfig):
     )
     perturbation_noise_weight: Float = _noise(
         0.0,
-        ge=0,
-        le=10,
+        within=(0, 10),
         title="Perturbation noise",
         tip="Strength of additional noise in the model's input only, to reduce overfitting to the exact noise. 0: off.",
     )

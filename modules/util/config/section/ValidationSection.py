@@ -23,8 +23,7 @@ class ValidationSection(BaseConfig):
     )
     validate_after: int = _validation(
         1,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!validate_after_unit=NEVER|ALWAYS",
         title="Validate every",
         tip="Interval between validations, in the unit next to it. Validation on pairs uses the same interval.",
@@ -36,8 +35,7 @@ class ValidationSection(BaseConfig):
     )
     validation_draws: int = _validation(
         4,
-        ge=1,
-        le=1000,
+        within=(1, 1000),
         visible="validation",
         title="Draws per image",
         tip="Number of timesteps at which each validation image is measured. The timesteps are always the same.",
