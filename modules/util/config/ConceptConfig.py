@@ -50,8 +50,7 @@ class ConceptImageConfig(BaseConfig):
     )
     random_rotate_max_angle: Float = setting(
         0.0,
-        ge=-180,
-        le=180,
+        within=(-180, 180),
         title="Maximum angle",
         tip="Maximum angle in degrees, counter-clockwise. Below 0: clockwise.",
     )
@@ -64,7 +63,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed brightness", tip="Change the brightness of every image by the strength."
     )
     random_brightness_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Brightness strength", tip="0: no change. 1: twice as bright. -1: black."
+        0.0, within=(-1, 1), title="Brightness strength", tip="0: no change. 1: twice as bright. -1: black."
     )
     enable_random_contrast: bool = setting(
         False,
@@ -76,8 +75,7 @@ class ConceptImageConfig(BaseConfig):
     )
     random_contrast_max_strength: Float = setting(
         0.0,
-        ge=-1,
-        le=1,
+        within=(-1, 1),
         title="Contrast strength",
         tip="0: no change. 1: twice the contrast. -1: no contrast, all grey.",
     )
@@ -91,8 +89,7 @@ class ConceptImageConfig(BaseConfig):
     )
     random_saturation_max_strength: Float = setting(
         0.0,
-        ge=-1,
-        le=1,
+        within=(-1, 1),
         title="Saturation strength",
         tip="0: no change. 1: twice the saturation. -1: no colour.",
     )
@@ -105,7 +102,10 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed hue", tip="Shift the hue of every image by the strength."
     )
     random_hue_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Hue strength", tip="0: no change. 1 or -1: half a turn of the colour wheel."
+        0.0,
+        within=(-1, 1),
+        title="Hue strength",
+        tip="0: no change. 1 or -1: half a turn of the colour wheel.",
     )
     enable_random_circular_mask_shrink: bool = setting(
         False,
@@ -199,8 +199,7 @@ class ConceptTextConfig(BaseConfig):
     )
     keep_tags_count: int = setting(
         1,
-        ge=0,
-        le=10000,
+        within=(0, 10000),
         title="Tags to keep",
         tip="Number of tags at the start that are not moved, dropped or given random capitals.",
     )
@@ -216,8 +215,7 @@ class ConceptTextConfig(BaseConfig):
     )
     tag_dropout_probability: Float = setting(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible=".tag_dropout_enable",
         title="Dropout probability",
         tip="Probability that a tag (FULL: all tags) is dropped.",
@@ -252,8 +250,7 @@ class ConceptTextConfig(BaseConfig):
     )
     caps_randomize_probability: Float = setting(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible=".caps_randomize_enable",
         title="Capitals probability",
         tip="Probability that the capitals of a tag are changed.",
@@ -320,29 +317,25 @@ class ConceptConfig(BaseConfig):
     )
     seed: int = setting(
         0,
-        ge=-(2**53) + 1,
-        le=2**53 - 1,
+        within=(-(2**53) + 1, 2**53 - 1),
         title="Seed",
         tip="Seed of the variations and of the choice of images. Another seed gives other variations.",
     )
     image_variations: int = setting(
         1,
-        ge=1,
-        le=10000,
+        within=(1, 10000),
         title="Image variations",
         tip="Number of differently augmented versions of each image. They are used in turn.",
     )
     text_variations: int = setting(
         1,
-        ge=1,
-        le=10000,
+        within=(1, 10000),
         title="Text variations",
         tip="Number of differently augmented versions of each prompt. They are used in turn.",
     )
     balancing: Float = setting(
         1.0,
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         title="Balancing",
         tip=(
             "Number of repeats of the concept in each epoch (2.5 uses every image twice and half of the images "
@@ -356,8 +349,7 @@ class ConceptConfig(BaseConfig):
     )
     loss_weight: Float = setting(
         1.0,
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         title="Loss weight",
         tip=(
             "Factor on the supervised loss of this concept's images. 1: unchanged. Preference scores are never "

@@ -52,8 +52,7 @@ class FilledSample:
 def _skip(number: int) -> Any:
     return setting(
         None,
-        ge=0,
-        le=100,
+        within=(0, 100),
         widget="inherited",
         group=_READING,
         title=f"Layer skip {number}",
@@ -67,8 +66,7 @@ def _skip(number: int) -> Any:
 def _length(number: int) -> Any:
     return setting(
         None,
-        ge=1,
-        le=2048,
+        within=(1, 2048),
         widget="inherited",
         group=_READING,
         title=f"Tokens per prompt {number}",
@@ -135,24 +133,21 @@ class SampleConfig(BaseConfig):
     )
     width: int | None = setting(
         None,
-        ge=64,
-        le=8192,
+        within=(64, 8192),
         multiple_of=8,
         title="Width",
         tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     height: int | None = setting(
         None,
-        ge=64,
-        le=8192,
+        within=(64, 8192),
         multiple_of=8,
         title="Height",
         tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     seed: int = setting(
         42,
-        ge=0,
-        le=MAX_SEED,
+        within=(0, MAX_SEED),
         visible="!.random_seed",
         title="Seed",
         tip="The same seed gives the same noise, so samples of one run can be compared.",
@@ -163,12 +158,11 @@ class SampleConfig(BaseConfig):
         tip="Use a different seed at each sampling. It is derived from the seed and the step.",
     )
     diffusion_steps: int | None = setting(
-        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty: the model's usual number."
+        None, within=(1, 1000), title="Steps", tip="Denoising steps. Empty: the model's usual number."
     )
     cfg_scale: Float | None = setting(
         None,
-        ge=0,
-        le=100,
+        within=(0, 100),
         title="CFG scale",
         tip="Strength of the prompt. 1: no guidance. Empty: the model's usual scale.",
     )

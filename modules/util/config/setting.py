@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from modules.util.owned_files import fault_of_path, shown
 
@@ -72,15 +72,14 @@ NamePart = Annotated[str, AfterValidator(_name_part)]
 VariantText = Annotated[str, AfterValidator(_variant)]
 """The variant in the names of files of weights, such as ``fp16``; empty for none."""
 
-_NOT_GIVEN: Any = object()
-
 
 def setting(
-    default: Any = _NOT_GIVEN,
+    default: Any = PydanticUndefined,
     *,
     title: str,
     tip: str,
     group: str = "",
+    within: tuple[float, float] | None = None,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -91,7 +90,7 @@ def setting(
     widget: str = "",
     hidden: bool = False,
     first: bool = False,
-    factory: Any = None,
+    factory: Any = PydanticUndefined,
     free: bool | None = None,
     cost: Literal["", "value", "switch"] = "",
 ) -> Any:
@@ -102,7 +101,7 @@ def setting(
         title: label of its row, a few words.
         tip: what it does and when to change it, one or two sentences.
         group: box of the section in which it is shown.
-        ge, gt, le, lt, multiple_of, min_length: limits of its values.
+        within, ge, gt, le, lt, multiple_of, min_length: limits of its values. ``within`` has both ends.
         visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
             when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
             values. A leading dot means a field of the same object (``.train``).
@@ -125,13 +124,12 @@ def setting(
         "first": first,
         "cost": cost,
     }
+    ge, le = within or (ge, le)
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of, "min_length": min_length}
-    made: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
-    if factory is not None:
-        made["default_factory"] = factory
-    elif default is not _NOT_GIVEN:
-        # files hold the names of choices, not the choices
-        made |= {"default": default} | ({"strict": False} if isinstance(default, Enum) else {})
+    made: dict[str, Any] = {"default": default, "default_factory": factory}
+    made |= {name: value for name, value in limits.items() if value is not None}
+    if isinstance(default, Enum):
+        made["strict"] = False  # files hold the names of choices, not the choices
     made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
     made["json_schema_extra"] |= {} if free is None else {"free": free}
     return Field(title=title, description=tip, **made)

@@ -71,8 +71,7 @@ class EmbeddingConfig(BaseConfig):
     )
     token_count: int | None = setting(
         1,
-        ge=1,
-        le=MOST_TOKENS,
+        within=(1, MOST_TOKENS),
         visible="!.model_name",
         cost="value",
         free=False,
@@ -94,8 +93,7 @@ class EmbeddingConfig(BaseConfig):
     )
     stop_training_after: int = setting(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
         free=False,
         title="Stop training after",

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
@@ -7,6 +8,8 @@ from modules.util.enum.choices import DataType
 from modules.util.enum.ModelType import families_where
 
 _OFFERED = families_where(lambda spec: bool(spec.embedding_keys or spec.output_keys))
+
+_training_of_embeddings = partial(setting, group="Training of embeddings", free=False)
 
 
 class EmbeddingSection(BaseConfig):
@@ -22,56 +25,46 @@ class EmbeddingSection(BaseConfig):
         group="Embedding",
         tip="The embedding that training_method EMBEDDING trains.",
     )
-    additional_embeddings: list[EmbeddingConfig] = setting(
+    additional_embeddings: list[EmbeddingConfig] = _training_of_embeddings(
         factory=list,
         hidden=True,
-        free=False,
-        group="Training of embeddings",
         title="Additional embeddings",
         tip=(
             "Embeddings that are trained along with the adapter or the model, or only used in captions and prompts. "
             "Each needs its own placeholder."
         ),
     )
-    embedding_learning_rate: Float | None = setting(
+    embedding_learning_rate: Float | None = _training_of_embeddings(
         None,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=_OFFERED,
-        free=False,
         title="Learning rate",
-        group="Training of embeddings",
         tip=(
             "Learning rate of all embeddings. Embeddings need a much higher rate than an adapter: 1e-3 to 5e-3 is "
             "usual. Empty: the run's learning rate."
         ),
     )
-    embedding_weight_dtype: DataType = setting(
+    embedding_weight_dtype: DataType = _training_of_embeddings(
         DataType.FLOAT_32,
         visible=_OFFERED,
         cost="value",
-        free=False,
         title="Embedding weights",
-        group="Training of embeddings",
         tip="Number format of embeddings in training. Keep FLOAT_32: in 16 bits small steps are lost.",
     )
-    preserve_embedding_norm: bool = setting(
+    preserve_embedding_norm: bool = _training_of_embeddings(
         False,
         visible=_OFFERED,
-        free=False,
         title="Keep vector length",
-        group="Training of embeddings",
         tip=(
             "After each step, scale every vector to the median length of the text encoder's own vectors. Switch "
             "it on if an embedding dominates the image at high learning rates. Output vectors are not scaled."
         ),
     )
-    bundle_additional_embeddings: bool = setting(
+    bundle_additional_embeddings: bool = _training_of_embeddings(
         True,
         visible="training_method=LORA",
         free=True,
         title="Save in the adapter's file",
-        group="Training of embeddings",
         tip=(
             "Write additional embeddings into the file of the adapter. Off: write them as files in a folder next "
             "to it. Switch it off if you use the adapter in diffusers, which refuses adapter files that hold "

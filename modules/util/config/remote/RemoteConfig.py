@@ -29,7 +29,7 @@ class RemoteConfig(BaseConfig):
             "Start button below always trains on this computer."
         ),
     )
-    port: int = setting(22, ge=1, le=65535, free=True, title="Port", tip="Port of the SSH server on that computer.")
+    port: int = setting(22, within=(1, 65535), free=True, title="Port", tip="Port of the SSH server on that computer.")
     user: str = setting(
         "", free=True, title="User", tip="Your name on that computer. Empty: the same name as here."
     )

@@ -1,8 +1,12 @@
+from functools import partial
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import NamePart, setting
 from modules.util.enum.choices import TimeUnit
+
+_backups = partial(setting, group="Backups", free=True)
+_saves = partial(setting, group="Saves", free=True)
 
 
 class BackupSection(BaseConfig):
@@ -10,85 +14,61 @@ class BackupSection(BaseConfig):
 
     SECTION: ClassVar[str] = "Backup"
 
-    backup_after: int = setting(
+    backup_after: int = _backups(
         30,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!backup_after_unit=NEVER|ALWAYS",
-        free=True,
         title="Back up every",
-        group="Backups",
         tip="Interval between backups, in the unit next to it.",
     )
-    backup_after_unit: TimeUnit = setting(
+    backup_after_unit: TimeUnit = _backups(
         TimeUnit.MINUTE,
-        free=True,
         title="Backup unit",
-        group="Backups",
         tip="Unit of the backup interval. ALWAYS: after each step. NEVER: no backups at intervals.",
     )
-    backup_each_tenth: bool = setting(
+    backup_each_tenth: bool = _backups(
         True,
         visible="backup_after_unit=SECOND|MINUTE|HOUR",
-        free=True,
         title="Backup every 10 %",
-        group="Backups",
         tip=(
             "Make an additional backup after each tenth of the run's steps. A killed run then loses at most a tenth of "
             "its steps. Turn this off if backups take long, as in full fine-tuning."
         ),
     )
-    rolling_backup: bool = setting(
-        True, free=True, title="Newest backups only", group="Backups", tip="Delete older backups of the run."
-    )
-    rolling_backup_count: int = setting(
+    rolling_backup: bool = _backups(True, title="Newest backups only", tip="Delete older backups of the run.")
+    rolling_backup_count: int = _backups(
         3,
-        ge=1,
-        le=100_000,
+        within=(1, 100_000),
         visible="rolling_backup",
-        free=True,
         title="Backups kept",
-        group="Backups",
         tip="Number of backups that are kept; the oldest are deleted first.",
     )
-    backup_before_save: bool = setting(
+    backup_before_save: bool = _backups(
         False,
-        free=True,
         title="Final backup",
-        group="Backups",
         tip="Make a backup when training ends, before the final save.",
     )
-    save_every: int = setting(
+    save_every: int = _saves(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!save_every_unit=NEVER|ALWAYS",
-        free=True,
         title="Save every",
-        group="Saves",
         tip="Interval between saves of the model during training, in the unit next to it.",
     )
-    save_every_unit: TimeUnit = setting(
+    save_every_unit: TimeUnit = _saves(
         TimeUnit.NEVER,
-        free=True,
         title="Save unit",
-        group="Saves",
         tip="Unit of the save interval. NEVER: the model is not saved during training. ALWAYS: after each step.",
     )
-    save_skip_first: int = setting(
+    save_skip_first: int = _saves(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!save_every_unit=NEVER",
-        free=True,
         title="Skipped saves",
-        group="Saves",
         tip="Skip this many saves at the start.",
     )
-    save_filename_prefix: NamePart = setting(
+    save_filename_prefix: NamePart = _saves(
         "",
-        free=True,
         title="File name prefix",
-        group="Saves",
         tip="Text at the start of the file names of models saved during training.",
     )

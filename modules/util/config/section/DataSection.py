@@ -1,3 +1,4 @@
+from functools import partial
 from typing import ClassVar
 
 from pydantic import field_validator
@@ -8,47 +9,43 @@ from modules.util.config.resolution import parse_resolutions
 from modules.util.config.setting import Float, PathText, setting
 from modules.util.enum.choices import MaskSource
 
+_concepts = partial(setting, group="Concepts", free=True)
+_images = partial(setting, group="Images", free=False)
+_cache = partial(setting, group="Cache", free=True)
+_masks = partial(setting, group="Masks", free=False)
+
 
 class DataSection(BaseConfig):
     """Images, prompts and how they are fed to the model."""
 
     SECTION: ClassVar[str] = "Data"
 
-    concept_file_name: PathText = setting(
+    concept_file_name: PathText = _concepts(
         "training_concepts/concepts.json",
         widget="file",
-        free=True,
         title="Concept file",
-        group="Concepts",
         tip="The list of image folders to train on. Not read if the config itself contains the concepts.",
     )
-    concepts: list[ConceptConfig] | None = setting(
+    concepts: list[ConceptConfig] | None = _concepts(
         None,
         hidden=True,
-        free=True,
         title="Concepts",
-        group="Concepts",
         tip="The concepts themselves; null reads them from the concept file.",
     )
-    resolution: str = setting(
+    resolution: str = _images(
         "512",
         cost="value",
-        free=False,
         title="Resolution",
-        group="Images",
         tip=(
             "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
             '"512, 768", every image is trained at each of these sizes.'
         ),
     )
-    source_resolution: int | None = setting(
+    source_resolution: int | None = _images(
         None,
-        ge=64,
-        le=1024,
+        within=(64, 1024),
         cost="value",
-        free=False,
         title="Source size",
-        group="Images",
         tip=(
             "For models that edit images: source images are scaled to about the area of a square with this side, in "
             "pixels. Empty: to the size of the result, up to one megapixel. A smaller value needs less memory and "
@@ -56,120 +53,95 @@ class DataSection(BaseConfig):
             "images of online training. Usual: empty, or 512."
         ),
     )
-    aspect_ratio_bucketing: bool = setting(
+    aspect_ratio_bucketing: bool = _images(
         True,
         cost="value",
-        free=False,
         title="Aspect ratio bucketing",
-        group="Images",
         tip=(
             "Keep the shape of the images instead of cropping everything to a square. A batch then has images of "
             "equal shape."
         ),
     )
-    latent_caching: bool = setting(
+    latent_caching: bool = _cache(
         True,
         cost="value",
-        free=True,
         title="Latent caching",
-        group="Cache",
         tip=(
             "Encode every image and prompt once and keep the result on disk. Off: every batch is encoded "
             "again, and text encoders and VAE stay on the device."
         ),
     )
-    cache_batch_size: int | None = setting(
+    cache_batch_size: int | None = _cache(
         None,
-        ge=1,
-        le=1024,
+        within=(1, 1024),
         visible="latent_caching",
-        free=True,
         title="Images read ahead",
-        group="Cache",
         tip=(
             "Number of images decoded ahead of encoding while the cache is filled. It does not affect the "
             "latents: images are encoded one at a time. Larger values need more main memory. Empty: up to "
             "8, fewer if they would take more than a tenth of the free memory."
         ),
     )
-    dataloader_threads: int = setting(
+    dataloader_threads: int = _cache(
         2,
-        ge=0,
-        le=256,
+        within=(0, 256),
         cost="value",
-        free=True,
         title="Loader threads",
-        group="Cache",
         tip="Threads that read and decode images. 0: read images between the steps.",
     )
 
-    masked_training: bool = setting(
+    masked_training: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        free=False,
         title="Masked training",
-        group="Masks",
         tip=(
             "Learn each image only where its mask is white, for example the person and not the "
             "room. Pairs have their own mask settings."
         ),
     )
-    mask_source: MaskSource = setting(
+    mask_source: MaskSource = _masks(
         MaskSource.FILE,
-        free=False,
         title="Mask source",
-        group="Masks",
         tip=(
             "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the file "
             "of the same name in the concept's mask folder. An image without a mask is learned in full."
         ),
     )
-    unmasked_weight: Float = setting(
+    unmasked_weight: Float = _masks(
         0.1,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="masked_training",
-        free=False,
         title="Unmasked weight",
-        group="Masks",
         tip=(
             "Weight of the black area of a mask. A small weight keeps the model from changing the rest of "
             "the image. 0: the black area does not count."
         ),
     )
-    unmasked_probability: Float = setting(
+    unmasked_probability: Float = _masks(
         0.1,
-        ge=0,
-        le=1,
+        within=(0, 1),
         visible="masked_training",
-        free=False,
         title="Mask dropout",
-        group="Masks",
         tip=(
             "Probability that an image is used without its mask, so that the whole image is learned. 0: "
             "never, 1: always."
         ),
     )
-    normalize_masked_area_loss: bool = setting(
+    normalize_masked_area_loss: bool = _masks(
         False,
         visible="masked_training",
-        free=False,
         title="Area normalisation",
-        group="Masks",
         tip=(
             "Divide the loss of an image by the share of its area that counts, so that small "
             "subjects weigh as much as large ones."
         ),
     )
-    masked_prior_preservation_weight: Float = setting(
+    masked_prior_preservation_weight: Float = _masks(
         0.0,
-        ge=0,
-        le=1000,
+        within=(0, 1000),
         visible="masked_training,training_method=LORA|EMBEDDING",
         cost="switch",
-        free=False,
         title="Prior preservation",
-        group="Masks",
         tip=(
             "How strongly the area outside the mask is held to the model's prediction without the adapter, or with the "
             "word of an embedding as it was. Backgrounds then stay as they were. Each step takes one more "
@@ -177,12 +149,10 @@ class DataSection(BaseConfig):
         ),
     )
 
-    custom_conditioning_image: bool = setting(
+    custom_conditioning_image: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        free=False,
         title="Custom conditioning image",
-        group="Masks",
         tip=(
             "For inpainting models: the model sees photo-condlabel.png, next to photo.jpg, instead of the masked "
             "image. An image without such a file is masked as usual."

@@ -1,4 +1,5 @@
 import re
+from functools import partial
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
@@ -10,154 +11,129 @@ _LORA = "training_method=LORA"
 _MAX_RANK = 4096
 _LIMIT = 65536
 
+_adapter = partial(setting, group="Adapter", free=False)
+_layers = partial(setting, group="Layers", free=False)
+
 
 class LoraSection(BaseConfig):
     """The trained adapter."""
 
     SECTION: ClassVar[str] = "LoRA"
 
-    peft_type: PeftType = setting(
+    peft_type: PeftType = _adapter(
         PeftType.LORA,
         visible=_LORA,
         cost="value",
-        free=False,
         title="Adapter type",
-        group="Adapter",
         tip="LORA files work in every program. The other kinds are variants that not every program reads.",
     )
-    lora_model_name: PathText = setting(
+    lora_model_name: PathText = _adapter(
         "",
         visible=_LORA,
         widget="file",
         free=True,
         title="Start from adapter",
-        group="Adapter",
         tip=(
             "An adapter file to continue training from. In preference training a frozen copy of it is the "
             "reference. Empty: start with a new adapter."
         ),
     )
-    lora_rank: int = setting(
+    lora_rank: int = _adapter(
         16,
-        ge=1,
-        le=_MAX_RANK,
+        within=(1, _MAX_RANK),
         visible=_LORA,
         cost="value",
-        free=False,
         title="Rank",
-        group="Adapter",
         tip="Size of the adapter. A higher rank can learn more and makes a larger file. For OFT_2: the block size.",
     )
-    lora_alpha: Float = setting(
+    lora_alpha: Float = _adapter(
         16.0,
         gt=0,
         le=_LIMIT,
         visible=_LORA,
-        free=False,
         title="Alpha",
-        group="Adapter",
         tip="The adapter's output is multiplied by alpha / rank.",
     )
-    lora_rank_pattern: str = setting(
+    lora_rank_pattern: str = _adapter(
         "",
         visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
         cost="value",
-        free=False,
         title="Ranks by layer",
-        group="Adapter",
         tip=(
             "Different ranks for some layers, as pattern=rank, separated by commas. A pattern is part of a "
             "layer's name, such as attn or text_encoder. The first matching pattern counts."
         ),
     )
-    lora_alpha_pattern: str = setting(
+    lora_alpha_pattern: str = _adapter(
         "",
         visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
-        free=False,
         title="Alphas by layer",
-        group="Adapter",
         tip="Different alphas for some layers, as pattern=alpha, separated by commas.",
     )
-    lora_decompose: bool = setting(
+    lora_decompose: bool = _adapter(
         False,
         visible=f"{_LORA},peft_type=LORA",
         cost="value",
-        free=False,
         title="DoRA",
-        group="Adapter",
         tip="Train the magnitude and the direction of the weights separately (weight-decomposed LoRA).",
     )
-    lora_decompose_output_axis: bool = setting(
+    lora_decompose_output_axis: bool = _adapter(
         True,
         visible=f"{_LORA},peft_type=LORA,lora_decompose",
         cost="value",
-        free=False,
         title="DoRA output axis",
-        group="Adapter",
         tip=(
             "On: one magnitude for each output of a layer, which diffusers can read. Off: one magnitude for each "
             "input of a layer, OneTrainer's default."
         ),
     )
-    lora_rs: bool = setting(
+    lora_rs: bool = _adapter(
         False,
         visible=f"{_LORA},peft_type=LORA",
-        free=False,
         title="Rank-stabilised",
-        group="Adapter",
         tip="Scale by alpha / sqrt(rank), so that one learning rate suits every rank.",
     )
-    lora_weight_dtype: DataType = setting(
+    lora_weight_dtype: DataType = _adapter(
         DataType.FLOAT_32,
         visible=_LORA,
         cost="value",
-        free=False,
         title="Adapter weights",
-        group="Adapter",
         tip="Number format of the adapter's weights. Keep FLOAT_32: in 16 bits small steps are lost.",
     )
-    dropout_probability: Float = setting(
+    dropout_probability: Float = _adapter(
         0.0,
         ge=0,
         lt=1,
         visible=_LORA,
-        free=False,
         title="Dropout",
-        group="Adapter",
         tip=(
             "Share of the adapter's input that is dropped in supervised training. Never applied to "
             "preference pairs."
         ),
     )
-    layer_filter_preset: str = setting(
+    layer_filter_preset: str = _layers(
         "attn-mlp",
         min_length=1,
         widget="layers",
         cost="value",
-        free=False,
         title="Layers",
-        group="Layers",
         tip=(
             "The layers of the denoiser that are trained. Choose a preset of the model family, \u201cfull\u201d (all "
             "layers) or \u201ccustom\u201d (your own filter)."
         ),
     )
-    layer_filter: str = setting(
+    layer_filter: str = _layers(
         "",
         visible="layer_filter_preset=custom",
         cost="value",
-        free=False,
         title="Layer filter",
-        group="Layers",
         tip="Parts of layer names, separated by commas; a layer whose name contains any of them is trained.",
     )
-    layer_filter_regex: bool = setting(
+    layer_filter_regex: bool = _layers(
         False,
         visible="layer_filter_preset=custom",
         cost="value",
-        free=False,
         title="Regex layer filter",
-        group="Layers",
         tip="Read the parts of the filter as regular expressions.",
     )
 

@@ -51,8 +51,7 @@ class TrainingAdapterConfig(BaseConfig):
     )
     strength: Float = setting(
         1.0,
-        ge=0,
-        le=10,
+        within=(0, 10),
         visible=".model_name",
         free=False,
         title="Strength",
@@ -82,8 +81,7 @@ class ModelPartConfig(SourcedPartConfig):
     )
     learning_rate: Float | None = setting(
         None,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=".train",
         free=False,
         title="Learning rate",
@@ -91,8 +89,7 @@ class ModelPartConfig(SourcedPartConfig):
     )
     stop_training_after: int = setting(
         0,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
         cost="value",
         free=False,
@@ -144,8 +141,7 @@ class DenoiserConfig(ModelPartConfig):
 
     offload_fraction: Float = setting(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         cost="value",
         free=False,
         title="Layers in main memory",
@@ -205,8 +201,7 @@ class TransformerConfig(DenoiserConfig):
 
     guidance_scale: Float = setting(
         1.0,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=families_where(lambda spec: spec.embeds_guidance),
         free=False,
         title="Guidance",
@@ -240,8 +235,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
     )
     offload_fraction: Float = setting(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         cost="value",
         free=False,
         title="Layers in main memory",
@@ -253,8 +247,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
     )
     sequence_length: int | None = setting(
         None,
-        ge=1,
-        le=2048,
+        within=(1, 2048),
         visible=families_where(lambda spec: bool(spec.length_of)),
         cost="value",
         free=False,
@@ -302,8 +295,7 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
 
     layer_skip: int = setting(
         0,
-        ge=0,
-        le=100,
+        within=(0, 100),
         visible=families_where(lambda spec: bool(spec.skips_layers_of)),
         free=False,
         title="Layer skip",
@@ -319,8 +311,7 @@ class TextEncoderConfig(ClipTextEncoderConfig):
 
     dropout_probability: Float = setting(
         0.0,
-        ge=0,
-        le=1,
+        within=(0, 1),
         free=False,
         title="Caption dropout",
         tip=(

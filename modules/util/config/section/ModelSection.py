@@ -1,3 +1,4 @@
+from functools import partial
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
@@ -19,36 +20,36 @@ from modules.util.enum.ModelType import ModelType, families_where, families_with
 _PROMPT_CHUNKS = families_where(lambda spec: spec.chunks_prompts)
 _NOISE_SCHEDULE = families_where(lambda spec: not spec.flow_matching)
 
+_base_model = partial(setting, group="Base model", free=False)
+_output = partial(setting, group="Output", free=True)
+_prompts = partial(setting, group="Prompts", free=False)
+_prediction = partial(setting, group="Prediction", free=False)
+
 
 class ModelSection(BaseConfig):
     """The base model, its parts and the output file."""
 
     SECTION: ClassVar[str] = "Model"
 
-    model_type: ModelType = setting(
+    model_type: ModelType = _base_model(
         ModelType("STABLE_DIFFUSION_15"),
         cost="value",
-        free=False,
         title="Model family",
-        group="Base model",
         tip="The family the base model belongs to.",
     )
-    base_model_name: PathText = setting(
+    base_model_name: PathText = _base_model(
         "stable-diffusion-v1-5/stable-diffusion-v1-5",
         min_length=1,
         widget="model",
         cost="value",
         free=True,
         title="Base model",
-        group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
         "owner/model@revision). A .gguf file contains only a transformer: choose it as the source of the transformer.",
     )
-    weight_variant: VariantText = setting(
+    weight_variant: VariantText = _base_model(
         "",
-        free=False,
         title="Weight variant",
-        group="Base model",
         tip="The variant of the base model's weights to read if its folder has several: fp16 for files such as "
         "model.fp16.safetensors. The denoiser must have this variant; other parts without it are read from their "
         "plain files. Empty: plain files are read, but fp16 files for frozen parts that are kept as FLOAT_16.",
@@ -60,20 +61,16 @@ class ModelSection(BaseConfig):
         title="Training adapter",
         tip="An additional LoRA that lets a distilled model be trained without losing its distillation.",
     )
-    output_model_destination: PathText = setting(
+    output_model_destination: PathText = _output(
         "models/model.safetensors",
         min_length=1,
         widget="save_file",
-        free=True,
         title="Output file",
-        group="Output",
         tip="The file to which the trained model is written; in the diffusers format, a folder.",
     )
-    output_model_format: ModelFormat = setting(
+    output_model_format: ModelFormat = _output(
         ModelFormat.AUTO,
-        free=True,
         title="Output format",
-        group="Output",
         tip=(
             "AUTO: adapters become a kohya LoRA file. Whole models become a .safetensors file if "
             "one file can hold the whole model (Stable Diffusion 1.5 and XL), otherwise a folder. "
@@ -82,18 +79,14 @@ class ModelSection(BaseConfig):
             "LEGACY_LORA: an adapter file in which layers that other formats fuse stay separate."
         ),
     )
-    output_dtype: DataType = setting(
+    output_dtype: DataType = _output(
         DataType.FLOAT_16,
-        free=True,
         title="Output weights",
-        group="Output",
         tip="Number format of the saved weights.",
     )
-    prevent_overwrites: bool = setting(
+    prevent_overwrites: bool = _output(
         False,
-        free=True,
         title="Prevent overwrites",
-        group="Output",
         tip="Refuse to start if the output file already exists. Off: the start warns, and saving replaces the file.",
     )
     unet: DenoiserConfig = setting(
@@ -142,25 +135,20 @@ class ModelSection(BaseConfig):
     vae: FrozenPartConfig = setting(
         factory=FrozenPartConfig, free=False, title="VAE", tip="Turns images into latents and back."
     )
-    prompt_weighting: bool = setting(
+    prompt_weighting: bool = _prompts(
         False,
-        free=False,
         title="Emphasis in prompts",
-        group="Prompts",
         tip=(
             "In captions and sample prompts, (word), [word] and (word:1.3) give words more or less "
             "weight. Off: brackets are ordinary text."
         ),
     )
-    max_prompt_chunks: int = setting(
+    max_prompt_chunks: int = _prompts(
         3,
-        ge=1,
-        le=8,
+        within=(1, 8),
         visible=_PROMPT_CHUNKS,
         cost="value",
-        free=False,
         title="Longest prompt (x 75 tokens)",
-        group="Prompts",
         tip=(
             "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75, up to this many. 1: "
             "truncate longer prompts."
@@ -176,27 +164,21 @@ class ModelSection(BaseConfig):
             "opposite edge. Use the trained model in a program that also wraps edges around."
         ),
     )
-    force_v_prediction: bool = setting(
+    force_v_prediction: bool = _prediction(
         False,
         visible=_NOISE_SCHEDULE,
-        free=False,
         title="Force v-prediction",
-        group="Prediction",
         tip="Train as a v-prediction model, regardless of the model's own scheduler config.",
     )
-    force_epsilon_prediction: bool = setting(
+    force_epsilon_prediction: bool = _prediction(
         False,
         visible=_NOISE_SCHEDULE,
-        free=False,
         title="Force epsilon prediction",
-        group="Prediction",
         tip="Train as an epsilon-prediction model, regardless of the model's own scheduler config.",
     )
-    rescale_noise_scheduler_to_zero_terminal_snr: bool = setting(
+    rescale_noise_scheduler_to_zero_terminal_snr: bool = _prediction(
         False,
         visible=_NOISE_SCHEDULE,
-        free=False,
         title="Zero terminal SNR",
-        group="Prediction",
         tip="Rescale the noise schedule so that it ends in pure noise. Needs v-prediction.",
     )

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
@@ -9,17 +10,17 @@ from modules.util.enum.choices import Optimizer
 
 Scalar = bool | int | float | str | None
 
+_optimizer = partial(setting, group="Optimizer", free=False)
+
 
 class OptimizerConfig(BaseConfig):
     """The optimizer and its numbers. Empty fields keep the optimizer's own defaults."""
 
-    optimizer: Optimizer = setting(
+    optimizer: Optimizer = _optimizer(
         Optimizer.ADAMW,
         cost="value",
-        free=False,
         first=True,
         title="Optimizer",
-        group="Optimizer",
         tip=(
             "The update rule. ADAMW is the safe choice. PRODIGY and DADAPT find their own step size; set "
             "the learning rate to 1 for them. MUON updates the matrices inside blocks and leaves "
@@ -27,88 +28,70 @@ class OptimizerConfig(BaseConfig):
             "PRODIGY_PLUS_SCHEDULE_FREE need additional packages (requirements-optimizers.txt)."
         ),
     )
-    beta1: Float | None = setting(
+    beta1: Float | None = _optimizer(
         None,
         ge=0,
         lt=1,
-        free=False,
         title="Beta 1",
-        group="Optimizer",
         tip="Decay of the moving average of gradients; 0.9 is usual. Empty: the optimizer's default.",
     )
-    beta2: Float | None = setting(
+    beta2: Float | None = _optimizer(
         None,
         ge=0,
         lt=1,
-        free=False,
         title="Beta 2",
-        group="Optimizer",
         tip=(
             "Decay of the moving average of squared gradients (LION: of gradients); 0.99 to 0.999 is usual. "
             "Empty: the optimizer's default."
         ),
     )
-    eps: Float | None = setting(
+    eps: Float | None = _optimizer(
         None,
-        ge=0,
-        le=1,
-        free=False,
+        within=(0, 1),
         title="Epsilon",
-        group="Optimizer",
         tip="Added to the denominator to avoid division by zero. Empty: the optimizer's default.",
     )
-    weight_decay: Float | None = setting(
+    weight_decay: Float | None = _optimizer(
         None,
-        ge=0,
-        le=10,
-        free=False,
+        within=(0, 10),
         title="Weight decay",
-        group="Optimizer",
         tip="How strongly the weights are pulled towards zero. Empty: the optimizer's default.",
     )
-    momentum: Float | None = setting(
+    momentum: Float | None = _optimizer(
         None,
         ge=0,
         lt=1,
-        free=False,
         title="Momentum",
-        group="Optimizer",
         tip=(
             "Momentum of SGD, RMSPROP, LARS and MUON. Empty: the optimizer's default. SGD_8BIT and "
             "LARS_8BIT need momentum and use 0.9 if this is empty."
         ),
     )
-    fused_back_pass: bool = setting(
+    fused_back_pass: bool = _optimizer(
         False,
         cost="value",
-        free=False,
         title="Fused backward pass",
-        group="Optimizer",
         tip=(
             "Apply each gradient as soon as it is computed, then drop it. Fine-tuning a whole "
             "model then needs no memory for gradients. Cannot be combined with accumulation, "
             "clipping of all gradients together, FLOAT_16, preference training or several processes."
         ),
     )
-    stochastic_rounding: bool = setting(
+    stochastic_rounding: bool = _optimizer(
         False,
         cost="value",
-        free=False,
         title="Stochastic rounding",
-        group="Optimizer",
         tip=(
             "For trained weights in BFLOAT_16: round each step up or down at random, so that small steps "
             "are not lost. The optimizer state is then kept in 32 bits. Turn this on when fine-tuning a "
             "model in BFLOAT_16. Works with ADAMW, ADAM, ADAFACTOR, CAME, LION and SGD."
         ),
     )
-    params: dict[str, Scalar] = setting(
+    params: dict[str, Scalar] = _optimizer(
         factory=dict,
         hidden=True,
         cost="value",
-        free=False,
         title="Parameters",
-        group="Optimizer",
         tip="The optimizer's other parameters, by name; docs/optimizers.md lists them.",
     )
 

@@ -1,4 +1,5 @@
 import re
+from functools import partial
 from typing import ClassVar
 
 from pydantic import field_validator
@@ -10,115 +11,100 @@ from modules.util.enum.choices import DataType, TrainingMethod
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+|cpu(,cpu)+")
 
+_run = partial(setting, group="Run")
+_folders = partial(setting, group="Folders", free=True)
+_hardware = partial(setting, group="Hardware", free=False)
+_logging = partial(setting, group="Logging", free=True)
+
 
 class ProjectSection(BaseConfig):
     """The training method, the hardware, and the folders of the run."""
 
     SECTION: ClassVar[str] = "Project"
 
-    training_method: TrainingMethod = setting(
+    training_method: TrainingMethod = _run(
         TrainingMethod.LORA,
         cost="value",
         free=False,
         title="Training method",
-        group="Run",
         tip=(
             "LORA trains a small adapter. FINE_TUNE trains the model's own weights and needs far more "
             "memory. EMBEDDING trains only the vectors of new words."
         ),
     )
-    seed: int = setting(
+    seed: int = _run(
         42,
-        ge=0,
-        le=2**53 - 1,
+        within=(0, 2**53 - 1),
         free=False,
         title="Seed",
-        group="Run",
         tip=("Seed of all random numbers. The same config with the same seed trains the same weights."),
     )
-    continue_last_backup: bool = setting(
+    continue_last_backup: bool = _run(
         False,
         free=True,
         title="Resume from last backup",
-        group="Run",
         tip="Resume from the newest backup in the workspace instead of starting a new run.",
     )
-    only_cache: bool = setting(
+    only_cache: bool = _run(
         False,
         free=True,
         title="Only fill the cache",
-        group="Run",
         tip="Encode all images and prompts, then stop before training.",
     )
-    workspace_dir: PathText = setting(
+    workspace_dir: PathText = _folders(
         "workspace/run",
         min_length=1,
         widget="folder",
-        free=True,
         title="Workspace",
-        group="Folders",
         tip="Folder for this run's backups, samples, logs and saved models.",
     )
-    cache_dir: PathText = setting(
+    cache_dir: PathText = _folders(
         "workspace-cache/run",
         min_length=1,
         widget="folder",
-        free=True,
         title="Cache",
-        group="Folders",
         tip=(
             "Folder for encoded images and prompts. Entries are found by content, so several runs can share the "
             "folder."
         ),
     )
-    train_device: str = setting(
+    train_device: str = _hardware(
         "auto",
         widget="device",
         cost="value",
         free=True,
         title="Device",
-        group="Hardware",
         tip=(
             "auto: the first GPU, or the CPU if there is none. Otherwise cpu, cuda, or cuda:1 for the second GPU. "
             "If several GPUs are listed, such as cuda:0,cuda:1, each trains its own batch, and a step "
             "learns from all of these batches."
         ),
     )
-    train_dtype: DataType = setting(
+    train_dtype: DataType = _hardware(
         DataType.BFLOAT_16,
         cost="value",
-        free=False,
         title="Autocast",
-        group="Hardware",
         tip=(
             "Number format of the computation. FLOAT_32 switches autocast off: slower, but exactly repeatable on the "
             "CPU."
         ),
     )
-    cpu_threads: int = setting(
+    cpu_threads: int = _hardware(
         0,
-        ge=0,
-        le=1024,
+        within=(0, 1024),
         cost="value",
-        free=False,
         title="CPU threads",
-        group="Hardware",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",
     )
-    tensorboard: bool = setting(
+    tensorboard: bool = _logging(
         True,
-        free=True,
         title="TensorBoard",
-        group="Logging",
         tip="Write curves and samples for TensorBoard into the workspace.",
     )
-    tensorboard_port: int = setting(
+    tensorboard_port: int = _logging(
         6006,
-        ge=1,
-        le=65535,
-        free=True,
+        within=(1, 65535),
         title="TensorBoard port",
-        group="Logging",
         tip="The local port that the TensorBoard button opens.",
     )
 

@@ -1,8 +1,11 @@
+from functools import partial
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import setting
 from modules.util.enum.choices import TimeUnit
+
+_validation = partial(setting, group="Validation", free=True)
 
 
 class ValidationSection(BaseConfig):
@@ -10,40 +13,30 @@ class ValidationSection(BaseConfig):
 
     SECTION: ClassVar[str] = "Validation"
 
-    validation: bool = setting(
+    validation: bool = _validation(
         False,
-        free=True,
         title="Validation",
-        group="Validation",
         tip=(
             "Measure the loss on the validation concepts (preference pairs have their own switch in the RLHF "
             "section)."
         ),
     )
-    validate_after: int = setting(
+    validate_after: int = _validation(
         1,
-        ge=0,
-        le=1_000_000_000,
+        within=(0, 1_000_000_000),
         visible="!validate_after_unit=NEVER|ALWAYS",
-        free=True,
         title="Validate every",
-        group="Validation",
         tip="Interval between validations, in the unit next to it. Validation on pairs uses the same interval.",
     )
-    validate_after_unit: TimeUnit = setting(
+    validate_after_unit: TimeUnit = _validation(
         TimeUnit.EPOCH,
-        free=True,
         title="Validation unit",
-        group="Validation",
         tip="Unit of the validation interval. NEVER: only at the end of training. ALWAYS: after each step.",
     )
-    validation_draws: int = setting(
+    validation_draws: int = _validation(
         4,
-        ge=1,
-        le=1000,
+        within=(1, 1000),
         visible="validation",
-        free=True,
         title="Draws per image",
-        group="Validation",
         tip="Number of timesteps at which each validation image is measured. The timesteps are always the same.",
     )
