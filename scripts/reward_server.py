@@ -40,7 +40,7 @@ from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
 from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
 from modules.trainer.distributed import choose_only_device  # noqa: E402
 from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
-from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
+from modules.util.errors import ConfigError, UnsupportedError, UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 
 try:
@@ -380,7 +380,7 @@ def serve(options: argparse.Namespace) -> None:
     token = checked_token(options.host)
     reward = create_reward(options.reward, params)
     hint = "give one device, and start a server with a port of its own for each of the others"
-    reward.load(choose_only_device(options.device, hint))
+    device = choose_only_device(options.device, hint)
     limits = Limits(options.max_megabytes * 1024**2, options.max_images, options.max_pixels)
     config = uvicorn.Config(
         create_app(reward, limits, token),
@@ -394,10 +394,40 @@ def serve(options: argparse.Namespace) -> None:
         ssl_certfile=options.certificate,
         ssl_keyfile=options.key,
     )
-    sock = config.bind_socket()
-    address = {"url": f"{'https' if options.certificate else 'http'}://{_shown(sock.getsockname())}"}
-    announcement = json.dumps({**address, "reward": reward.name, "kind": reward.kind})
-    AnnouncingServer(config, announcement).run(sockets=[sock])
+    with bound(config) as sock:
+        reward.load(device)
+        address = {"url": f"{'https' if options.certificate else 'http'}://{_shown(sock.getsockname())}"}
+        announcement = json.dumps({**address, "reward": reward.name, "kind": reward.kind})
+        AnnouncingServer(config, announcement).run(sockets=[sock])
+
+
+def bound(config: uvicorn.Config) -> socket.socket:
+    """A socket at the address to listen on, once the certificate is read.
+
+    Raises:
+        ConfigError: the address cannot be used, or the certificate or its key cannot be read.
+    """
+    try:
+        config.load()
+    except OSError as error:
+        raise ConfigError(
+            f"{config.ssl_certfile} and {config.ssl_keyfile} cannot be used: {system_refusal(error)}",
+            "--certificate",
+            "name a certificate and its key as PEM files",
+        ) from error
+    sock = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+    try:
+        if os.name != "nt":
+            # the port of a server that has just ended is free
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((config.host, config.port))
+    except (OSError, OverflowError) as error:
+        sock.close()
+        said = system_refusal(error) if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"cannot listen at {config.host}, port {config.port}: {said}", "--port", "0 takes any free port"
+        ) from error
+    return sock
 
 
 def _shown(name: tuple[Any, ...]) -> str:

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     defaults = SampleConfig()
     parser = argparse.ArgumentParser(description=__doc__)
+    # argparse takes -1,0,1 for an option: to it, only single numbers are values
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.add_argument(
         "--model", required=True, help="diffusers folder, safetensors file or Hugging Face name"
     )

@@ -10,7 +10,7 @@ import numpy
 import torch
 from PIL import Image
 
-from modules.captioner.failing import failing_as
+from modules.captioner.failing import check_answer, failing_as
 from modules.util.display import counted
 from modules.util.errors import ConfigError, DataError, UserError, first_line
 from modules.util.files.hub_names import fetched
@@ -50,7 +50,11 @@ def check_weights(read: Mapping[str, Any]) -> None:
 def pixels_above(probability_11hw: torch.Tensor, image: Image.Image, threshold: float) -> numpy.ndarray:
     """Return the places where a small map of probabilities reaches the threshold, at an image's size: booleans
     (height, width).
+
+    Raises:
+        UserError: a probability is NaN.
     """
+    check_answer(probability_11hw)
     size = (image.height, image.width)
     found = torch.nn.functional.interpolate(probability_11hw, size, mode="bilinear", align_corners=False)
     chosen: numpy.ndarray = (found[0, 0] >= threshold).cpu().numpy()
@@ -102,7 +106,7 @@ class Segmenter:
             raise ConfigError(
                 f"the text has {tokens} tokens, but the model reads at most {most}", "--prompt", "shorten it"
             )
-        self._model = model.requires_grad_(False).eval().to(device)
+        self._model = model.requires_grad_(False).eval().float().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:
         """The pixels at which the words are at least as probable as the threshold: booleans (height, width).

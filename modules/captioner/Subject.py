@@ -55,7 +55,7 @@ class Subject:
             )
             check_weights(read)
             self._background = _background_of(model.config.id2label)
-        self._model = model.requires_grad_(False).eval().to(device)
+        self._model = model.requires_grad_(False).eval().float().to(device)
 
     def select(self, image: Image.Image) -> numpy.ndarray:
         """Return the places where something other than the background is: booleans (height, width).

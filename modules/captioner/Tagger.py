@@ -12,7 +12,7 @@ import numpy
 import torch
 from PIL import Image
 
-from modules.captioner.failing import failing_as
+from modules.captioner.failing import check_answer, failing_as
 from modules.util.errors import ConfigError, DataError, UserError, first_line
 from modules.util.files.hub_names import UNREADABLE
 from modules.util.jsonio import read_bytes
@@ -84,6 +84,7 @@ class Tagger:
         """The tags of each image, separated by commas."""
         with failing_as(_fault, MemoryError):
             judged_BN = self._judge(images)
+            check_answer(torch.from_numpy(judged_BN))
         if judged_BN.shape[1] != len(self._tags):
             raise DataError(
                 f"the tagger has {judged_BN.shape[1]} classes, {TAGS} has {len(self._tags)}", "--model",
@@ -202,7 +203,7 @@ def _classifier(folder: Path, device: torch.device) -> Judge:
             f"the tagger in {folder} cannot be loaded: {said}", "--model",
             f"transformers must know its kind; most taggers also have a {ONNX}",
         ) from error  # fmt: skip
-    model = model.requires_grad_(False).eval().to(device)
+    model = model.requires_grad_(False).eval().float().to(device)
 
     def judge(images: Sequence[Image.Image]) -> numpy.ndarray[Any, Any]:
         pixels = processor(images=[squared(one, CLASSIFIER_SIDE) for one in images], return_tensors="pt")

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from modules.captioner.Captioner import THINKS, without_thoughts
-from modules.captioner.failing import failing_as
+from modules.captioner.failing import check_answer, failing_as
 from modules.util.errors import DataError, UserError, first_line
 from modules.util.files.hub_names import UNREADABLE, fetched
 
@@ -66,7 +66,9 @@ class TransformersCaptioner:
     def _answers(self, images: list[Image.Image]) -> list[str | UserError]:
         inputs = self._inputs(images).to(self._device, self._model.dtype)
         with torch.no_grad():
-            tokens_BT = self._model.generate(**inputs, max_new_tokens=self._most_tokens, do_sample=False)
+            tokens_BT = self._model.generate(
+                **inputs, max_new_tokens=self._most_tokens, do_sample=False, logits_processor=[_checked]
+            )
         # models that continue a prompt repeat it before their answer; those with an encoder do not
         given = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
         begins = tokens_BT[:, :given]
@@ -94,3 +96,9 @@ class TransformersCaptioner:
             )  # fmt: skip
         text = {"text": [self._prompt] * len(images)} if self._prompt else {}
         return self._processor(images=images, return_tensors="pt", **text)
+
+
+def _checked(tokens_BT: torch.Tensor, scores_BV: torch.Tensor) -> torch.Tensor:
+    """The scores of the next token, for ``generate``, which would choose the first token where they are NaN."""
+    check_answer(scores_BV)
+    return scores_BV

@@ -26,3 +26,13 @@ def failing_as(fault: Callable[[Exception], UserError], *more: type[Exception]) 
         raise
     except kinds as error:
         raise fault(error) from error
+
+
+def check_answer(answer: torch.Tensor) -> None:
+    """Check what a model computed for an image.
+
+    Raises:
+        UserError: a number is NaN.
+    """
+    if answer.isnan().any():
+        raise UserError("the model's answer is NaN", "--model", "its files may be damaged: download it again")

@@ -115,8 +115,8 @@ class WeightFile(ABC):
             UserError: it is a scale of blocks.
         """
         _refuse_blocks(other.path, self._stored[name], scale, other.shapes[scale])
-        stored, factor = self._lazy(name), other.lazy(scale)
-        return LazyTensor(stored.shape, torch.float32, lambda: _times(stored.read(), factor.read()))
+        stored, factor, where = self._lazy(name), other.lazy(scale), f"{other.path}: {scale}"
+        return LazyTensor(stored.shape, torch.float32, lambda: _times(stored.read(), factor.read(), where))
 
     @abstractmethod
     def _read(self, name: str) -> torch.Tensor: ...
@@ -136,7 +136,7 @@ class WeightFile(ABC):
         return {name: self.lazy(name) for name in self.shapes}
 
     def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        return _times(tensor, self._read(name))
+        return _times(tensor, self._read(name), f"{self.path}: {name}")
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor in its stored type, or in float32 if it is stored with a scale."""
@@ -172,8 +172,14 @@ def _refuse_blocks(path: Path, shape: Sequence[int], scale: str, numbers: Sequen
         )
 
 
-def _times(tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """A tensor times its scale, which is a single number, or one per row."""
+def _times(tensor: torch.Tensor, scale: torch.Tensor, where: str) -> torch.Tensor:
+    """A tensor times its scale, which is a single number, or one per row.
+
+    Raises:
+        UserError: the scale is not finite.
+    """
+    if not scale.float().isfinite().all():
+        raise UserError(f"{where} is NaN or infinite", hint="the file is damaged: download it again")
     return tensor.float() * scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
 
 

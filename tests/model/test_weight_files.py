@@ -126,3 +126,14 @@ def test_eight_bits_with_a_scale(tmp_path: Path) -> None:
     assert file.shapes.keys() == {"layer.weight", "plain.weight"}
     assert (file.tensor("layer.weight") - weight).abs().max() < 0.07 * weight.abs().max()
     assert file.tensor("plain.weight").dtype == torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("scale", [torch.nan, torch.inf])
+def test_a_scale_that_is_not_finite_is_refused(tmp_path: Path, scale: float) -> None:
+    path = tmp_path / "model.safetensors"
+    weight = torch.ones(4, 4).to(torch.float8_e4m3fn)
+    save_file({"layer.weight": weight, "layer.weight_scale": torch.tensor([1.0, 1.0, scale, 1.0])}, path)
+    file = open_weights(path, "transformer.model_name")
+    for read in (lambda: file.tensor("layer.weight"), lambda: file.lazy("layer.weight").read()):
+        with pytest.raises(UserError, match="layer.weight_scale is NaN or infinite"):
+            read()

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.reward.base import RewardError, create_reward, to_uint8
+from modules.reward.base import Reward, RewardError, create_reward, to_uint8
 from modules.reward.remote import TOKEN_VARIABLE
 from modules.reward.wire import decode_image, encode_image, encode_request
 from modules.util.errors import ConfigError
@@ -253,6 +253,21 @@ def test_wrong_options_end_the_server_with_a_reason(monkeypatch, capsys, argumen
     monkeypatch.setenv(TOKEN_VARIABLE, token or "")
     assert reward_server.main([*arguments, "--port", "0"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_used_ends_the_server_before_the_reward_is_loaded(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(Reward, "load", lambda *_: pytest.fail("it was loaded"))
+    (tmp_path / "text.pem").write_text("no certificate")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for words, said in (
+            (["--port", port], f"--port: cannot listen at 127.0.0.1, port {port}: Address already in use"),
+            (["--port", "99999"], "--port: cannot listen at 127.0.0.1, port 99999"),
+            (["--certificate", f"{tmp_path}/none.pem", "--key", f"{tmp_path}/none.key"], "none.pem and "),
+            (["--certificate", f"{tmp_path}/text.pem", "--key", f"{tmp_path}/text.pem"], "text.pem and "),
+        ):
+            assert reward_server.main(["--reward", "brightness", *words]) == 2
+            assert said in capsys.readouterr().err
 
 
 def test_a_group_reward_is_served_with_its_errors(monkeypatch):

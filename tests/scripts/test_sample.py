@@ -48,7 +48,7 @@ def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
     about = read_metadata(tmp_path / "base" / names[0])
     assert (about.prompt, about.seed) == ("a red circle", 42)
     grid = tmp_path / "grid"
-    assert main([*common, "--out", str(grid), "--adapter", adapter, "--strengths", "0,0.5,1"]) == 0
+    assert main([*common, "--out", str(grid), "--adapter", adapter, "--strengths", "-.5,0,1"]) == 0
     assert len(list(grid.iterdir())) == 7 and pixels(grid / "strengths.png").shape == (20 + 2 * 64, 3 * 64, 3)
     for name in names:
         none, whole = (name.replace(".png", f"-at-{strength}.png") for strength in ("0", "1"))
