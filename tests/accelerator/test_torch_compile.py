@@ -9,6 +9,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from modules.accelerator.plan import build_plan
 from modules.util.errors import ConfigError, UnsupportedError
 from tests.accelerator.models import denoise, flux, noise, sd3, unet, velocity
+from tests.usual import usual
 
 torch.set_num_threads(1)
 LAYERS = {"regional": 2, "full": 1}
@@ -110,7 +111,8 @@ def test_what_was_compiled_before_is_compiled_after():
     assert model._compiled_call_impl is before
 
 
-@pytest.mark.parametrize("scope", ["regional", "full"])
+# what the scopes compile is tried above; there is no other difference
+@pytest.mark.parametrize("scope", usual(LAYERS, "regional"))
 def test_decoupled_rollouts_have_a_program_of_their_own_and_eager_returns(graphs, scope):
     """Tracing is what takes time here: both programs are made once, and all is asked of them."""
     model = flux(layers=LAYERS[scope])
@@ -180,7 +182,7 @@ def test_adapters_and_wrappers_are_peeled():
     plan.teardown()
 
 
-@pytest.mark.parametrize("scope", ["regional", "full"])
+@pytest.mark.parametrize("scope", usual(LAYERS, "full"))
 def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
     """With an adapter: names as without compilation, one program for rollout, evaluation and training, gradients in
     the adapter only.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from modules.modelSetup.sample_images import SampleRequest, sample
 from scripts.demo.journey import run_journey
 from scripts.demo.judging import win_rate
 from scripts.demo.plan import FULL, Journey, Size
+from scripts.demo.sampling import STEPS
 from scripts.make_demo import main
 from tests.children.warm import start_warm
 
@@ -38,7 +41,18 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scripts.demo.training.subprocess", programs)
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.fixture
+def rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images take 4 denoising steps: what they look like is tried in ``test_model.py``."""
+
+    def made(setup: Any, model: Any, request: SampleRequest) -> Any:
+        assert request.steps == STEPS
+        return sample(setup, model, replace(request, steps=4))
+
+    monkeypatch.setattr("scripts.demo.sampling.sample", made)
+
+
+@pytest.mark.usefixtures("forked", "rough")
 def test_a_small_journey(tmp_path: Path) -> None:
     told: list[str] = []
     size = Size(prompts=5, images_per_prompt=4, pairs_per_prompt=1, judged=2, epochs=2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.faults import names
 from tests.faults.cases import DISKS, Runs, Tally, drawn
-from tests.faults.damage import DAMAGES, KINDS, DamageTally, damage
+from tests.faults.damage import DAMAGES, DamageTally, damage, file_kinds
 from tests.faults.fuzzing import Tally as FuzzTally
 from tests.faults.fuzzing import fuzz, read_input
 from tests.faults.names import NameTally, try_name
@@ -107,7 +107,7 @@ def signalled(
 def every_damage(base: Path, seeds: int, seed: int = 1) -> DamageTally:
     """Each kind in each way; another seed damages other places."""
     tally, first = DamageTally(), (seed - 1) * seeds
-    for kind in KINDS:
+    for kind in file_kinds():
         for how in DAMAGES:
             for seed in range(first, first + seeds):
                 damage(base, kind, how, seed, tally)

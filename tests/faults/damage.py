@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +311,10 @@ def _image_kind() -> Kind:
     return Kind(make, use)
 
 
-def _kinds() -> dict[str, Kind]:
+@cache
+def file_kinds() -> dict[str, Kind]:
+    """All kinds of files by their names, made when they are first used: some need a model."""
+
     def concepts(path: Path) -> Any:
         return [one.to_dict() for one in load_list(ConceptConfig, path, None, "concepts", "concept list")]
 
@@ -344,7 +348,6 @@ def _kinds() -> dict[str, Kind]:
     }
 
 
-KINDS = _kinds()
 TEXTS = ("manifest", "queue", "session", "config", "concepts", "samples", "journal")
 """Readable files without a digest: a person may edit them, so a changed letter of a text or number is a change."""
 
@@ -360,7 +363,7 @@ class _Heard(logging.Handler):
 
 def _made(base: Path, kind: str) -> Path:
     """The file to be damaged, among sound ones in ``base/case``; they are made once, and copied for each case."""
-    folder, one = base / "case", KINDS[kind]
+    folder, one = base / "case", file_kinds()[kind]
     kept, name = base / "sound" / kind.replace("/", " "), base / "sound" / f"{kind.replace('/', ' ')}.name"
     shutil.rmtree(folder, ignore_errors=True)
     if name.exists():
@@ -377,7 +380,7 @@ def _made(base: Path, kind: str) -> Path:
 def damage(base: Path, kind: str, how: str, seed: int, tally: DamageTally) -> None:
     """One case; a person's files lie next to it."""
     label, draw = f"{kind} {how} {seed}", random.Random(f"{kind} {how} {seed}")
-    folder, one = base / "case", KINDS[kind]
+    folder, one = base / "case", file_kinds()[kind]
     if how in one.without:
         return
     guard, file = Guard(base / "person"), _made(base, kind)

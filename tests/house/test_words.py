@@ -10,8 +10,9 @@ from tests.house.exceptions import breaches
 from tests.source_tree import repository_texts
 
 # Put together here, so that this file does not hold them.
+# They are lower-case and looked for in lower-case texts: ignoring the case takes up to three times as long.
 WORDS = [
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern)
     for pattern in (
         r"(?<![\w.])/(work|tmp|root|home/\w+)/" + r"\w",
         r"\b(clau" + r"de|anthro" + r"pic|chat" + r"gpt|co" + r"pilot)\b",
@@ -32,8 +33,9 @@ ALLOWED = {
 
 def offending(text: str) -> list[tuple[int, str]]:
     """Lines with words that are not about the product."""
-    starts = {match.start() for word in WORDS for match in word.finditer(text)}
-    numbers = sorted({text.count("\n", 0, start) for start in starts})
+    small = text.lower()
+    starts = {match.start() for word in WORDS for match in word.finditer(small)}
+    numbers = sorted({small.count("\n", 0, start) for start in starts})
     lines = text.split("\n")
     return [(number + 1, lines[number].strip()[:100]) for number in numbers]
 
@@ -114,7 +116,7 @@ GLOSSARY = {
 }
 """Idioms that were translated word for word (as regular expressions, whole words), and what to write instead."""
 GAP = r"[\s#]+"
-PLAIN = re.compile(rf"\b(?:{'|'.join(GLOSSARY)})\b".replace(" ", GAP), re.IGNORECASE)
+PLAIN = re.compile(rf"\b(?:{'|'.join(GLOSSARY)})\b".replace(" ", GAP))
 TITLE = re.compile(r'title=\(?"(?:Most |Least |[^"]*\bof them\b)')
 QUESTION = re.compile(r"\"{3}(What|How|Where|Whether|Which|Who|When|Why)\b")
 """Docstrings that begin like a question: write "Number of ...", "Return whether ..." or "True if ..."."""
@@ -126,9 +128,10 @@ TRANSLATED: dict[str, str] = {
 
 def translated(text: str) -> list[tuple[int, str]]:
     """Lines with idioms of the glossary; a phrase may go over line breaks and comment marks."""
-    places = [match.start() for words in (PLAIN, TITLE, QUESTION) for match in words.finditer(text)]
-    lines = text.split("\n")
-    numbers = sorted({text.count("\n", 0, place) for place in places})
+    lines, small = text.split("\n"), text.lower()
+    places = [(text, match.start()) for words in (TITLE, QUESTION) for match in words.finditer(text)]
+    places += [(small, match.start()) for match in PLAIN.finditer(small)]
+    numbers = sorted({searched.count("\n", 0, place) for searched, place in places})
     return [(number + 1, lines[number].strip()[:100]) for number in numbers]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from tests.tiny import SIZE, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images, pair_batch, train_pairs
 from tests.tiny.stable_diffusion import CONTEXT, vocabulary
+from tests.usual import usual
 
 FAMILIES = [
     "STABLE_DIFFUSION_15",
@@ -188,7 +190,19 @@ def test_images_of_long_prompts_beside_short_ones(family: tuple[BaseModelSetup, 
     assert not torch.allclose(sampled([LONG], "", [2]), sampled([LONG], LONGER, [2]), atol=1e-4)
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["cached-text", "trained-text"])
+# each family, with cached and with trained text: what they share is the same code
+@pytest.mark.parametrize(
+    ("family", "text"),
+    usual(
+        itertools.product(FAMILIES, (False, True)),
+        ("STABLE_DIFFUSION_15", True),
+        ("STABLE_DIFFUSION_20_INPAINTING", False),
+        ("STABLE_DIFFUSION_XL_10_BASE", True),
+        ("STABLE_DIFFUSION_XL_10_BASE_INPAINTING", False),
+    ),
+    indirect=["family"],
+    ids=lambda value: value if isinstance(value, str) else "trained-text" if value else "cached-text",
+)
 def test_preference_steps_agree_whatever_their_mode(family: tuple[BaseModelSetup, Model], text: bool) -> None:
     setup, _ = family
     model = tiny_model(setup.spec.key, dtype=torch.float64)

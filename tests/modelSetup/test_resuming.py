@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ def prepared(**values: Any) -> Model:
 
 def trained(folder: Path, **values: Any) -> str:
     return str(training.save(prepared(**values), folder / "first.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def first_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], str]:
+    """The file of an adapter with some settings, which is made once."""
+    made: dict[str, str] = {}
+
+    def file(settings: dict[str, Any]) -> str:
+        if (key := repr(settings)) not in made:
+            made[key] = trained(tmp_path_factory.mktemp("first"), **settings)
+        return made[key]
+
+    return file
 
 
 @pytest.mark.parametrize(
@@ -56,9 +70,9 @@ def trained(folder: Path, **values: Any) -> str:
     ],
 )
 def test_what_the_file_decides_otherwise_is_refused(
-    tmp_path: Path, first: dict[str, Any], field: str, changes: dict[str, Any]
+    first_file: Callable[[dict[str, Any]], str], first: dict[str, Any], field: str, changes: dict[str, Any]
 ) -> None:
-    path = trained(tmp_path, **first)
+    path = first_file(first)
     with pytest.raises(ConfigError) as caught:
         prepared(lora_model_name=path, **changes)
     assert caught.value.field == field and caught.value.hint
@@ -95,8 +109,8 @@ def test_what_was_not_given_is_the_files(tmp_path: Path) -> None:
     assert all("attn1" in place and again.adapter.rank(place) == 8 for place in again.adapter.layers)
 
 
-def test_all_that_disagrees_is_told_at_once(tmp_path: Path) -> None:
-    path = trained(tmp_path)
+def test_all_that_disagrees_is_told_at_once(first_file: Callable[[dict[str, Any]], str]) -> None:
+    path = first_file({})
     with pytest.raises(UserErrors) as caught:
         prepared(lora_model_name=path, peft_type="LOKR", text_encoder={"train": True}, **CUSTOM)
     found = str(caught.value)
