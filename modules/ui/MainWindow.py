@@ -54,6 +54,7 @@ from modules.ui.widgets.tk_support import (
     MIN_SCALE,
     Pump,
     Timer,
+    bind_own,
     cancel_timer,
     focus_on_click,
     install_error_dialog,
@@ -153,8 +154,11 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         bind_keys(self, self.actions)
         self.state_.listen(self._changed)
         self.check.soon()
-        self.bind("<FocusIn>", lambda event: self.check.after_absence() if event.widget is self else None)
-        self.bind("<Configure>", lambda event: self._moved() if event.widget is self else None, add="+")
+        self.unbind("<Configure>")  # customtkinter's, which needs the window's own events only
+        bind_own(self, "<Configure>", self._update_dimensions_event)
+        bind_own(self, "<Configure>", lambda _event: self._moved())
+        self.unbind("<FocusIn>")
+        bind_own(self, "<FocusIn>", lambda _event: self.check.after_absence())
 
     def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:

@@ -476,6 +476,16 @@ def keep_input(window: tk.Misc) -> None:
     window.bind("<Destroy>", give_back, add="+")
 
 
+def bind_own(window: tk.Tk, event: str, call: Callable[[tk.Event[tk.Misc]], object]) -> None:
+    """Call this for events of a window itself. A binding of the window would be called for every widget in it, too:
+    thousands of times while a page is built.
+    """
+    tag = f"Own{window}"
+    if tag not in window.bindtags():
+        window.bindtags((tag, *window.bindtags()))
+    window.bind_class(tag, event, call, add="+")
+
+
 def focus_on_click(root: tk.Misc) -> None:
     """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened. A
     button that takes no focus does not get it either: the window around it has keys of its own, among them Space.
