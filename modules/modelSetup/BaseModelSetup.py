@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -189,9 +188,7 @@ class BaseModelSetup(ModelFamily):
         if model.trains_text:
             return self.encode_text(model, [""], train=True)
         if model._empty_prompt is None:
-            with ExitStack() as stack:
-                for part in model.text_encoders:
-                    stack.enter_context(model.borrowed(part))
+            with model.borrowed_encoders():
                 model._empty_prompt = self.encode_text(model, [""])
         return model._empty_prompt.to(model.device)
 
