@@ -31,7 +31,7 @@ from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import dynamic_shift
 from modules.model.noising.schedule import DiscreteSchedule, Prediction
 from modules.model.text.emphasis import read_emphasis
-from modules.model.text.encoding import cut_prompts, tokenize
+from modules.model.text.encoding import cut_prompts, t5_states, tokenize
 from modules.model.text.LearnedWords import PLACES, AddedRows
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.objective.supervised import (
@@ -88,6 +88,13 @@ class BaseModelSetup(ModelFamily):
         if model.words is None:
             return model.parts[encoder.replace("text_encoder", "tokenizer")], None
         return model.words.tokenizer(encoder), model.words.rows(encoder)
+
+    def _t5_states(
+        self, model: Model, encoder: str, prompts: Sequence[str], masked: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``t5_states`` of a text encoder of the model, for prompts of its length."""
+        tokenizer, added = self._tokenizer_of(model, encoder)
+        return t5_states(model.module(encoder), tokenizer, prompts, self.prompt_length(model), masked, added)
 
     def _placed(
         self, model: Model, cond: Conditioning, texts: Sequence[str], limit: int, cut: int = 0, **how: Any
