@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from itertools import islice
 
 import torch
 
@@ -123,10 +122,7 @@ class ImageValidation(Validation):
         )
         self._loss = replace(training.loss_options(config), weight_function="CONSTANT")
         self._concepts = [rules.name for rules, _ in loader.units.groups]
-        entries = iter(loader.units.entries)
-        self._concept_of = {
-            item.id: rules.name for rules, count in loader.units.groups for item in islice(entries, count)
-        }
+        self._concept_of = {item.id: rules.name for rules, items in loader.units.parts() for item in items}
 
     @torch.no_grad()
     def run(self) -> dict[str, float]:
