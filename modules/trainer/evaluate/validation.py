@@ -113,14 +113,7 @@ class ImageValidation(Validation):
     ) -> None:
         self._setup, self._model, self._loader, self._processes = setup, model, loader, processes
         self._seed, self._draws = config.seed, config.validation_draws
-        self._noise = replace(
-            training.noise_options(config),
-            strata=self._draws,
-            pool=0,
-            caption_dropout=0.0,
-            perturbation_weight=0.0,
-        )
-        self._loss = replace(training.loss_options(config), weight_function="CONSTANT")
+        self._noise, self._loss = training.measuring_options(config, self._draws)
         self._concepts = [rules.name for rules, _ in loader.units.groups]
         self._concept_of = {item.id: rules.name for rules, items in loader.units.parts() for item in items}
 
