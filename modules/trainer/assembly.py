@@ -50,7 +50,7 @@ from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.prompts import OnlinePrompt, collect_prompts
 from modules.trainer.online.StepCutter import StepCutter
-from modules.trainer.online.steps.modes import create_online_step
+from modules.trainer.online.steps.modes import step_of
 from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
 from modules.trainer.optim.CustomSchedule import TRIED_STEPS, UNKNOWN_STEPS
 from modules.trainer.optim.DeviceVisits import DeviceVisits
@@ -653,7 +653,8 @@ def _step(
     config, setup, model, processes = basis.config, basis.setup, basis.model, basis.processes
     parameters = [parameter for _, parameter in named]
     if data.online is not None:
-        return create_online_step(data.online, reference, parameters, old_policy, acceleration.lossless)
+        create = step_of(config.rlhf_mode.spec)
+        return create(data.online, reference, parameters, old_policy, acceleration.lossless)
     if config.trains_pairs:
         facts = None
         if data.images is not None:

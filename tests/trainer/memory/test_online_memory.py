@@ -16,7 +16,7 @@ from modules.reward.base import RewardBatch, create_reward
 from modules.reward.clip import CLIP_H14, CLIP_L14
 from modules.rollout import generate
 from modules.trainer.memory.live_bytes import LiveBytes
-from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of
+from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.RewardMemory import RewardMemory, rewards_next_to_the_model
 from modules.trainer.memory.shape_only import shape_only_model
@@ -82,7 +82,7 @@ def test_making_images_takes_what_is_predicted(
     path = write_online(tmp_path, "NFT", epochs=1, rlhf_rollout_batch_size=4, **changes)
     run_here(path)
     dry_run = planner(config := load_config(path)).dry_run
-    conditions = sum(map(size_of, dry_run._batch(4, (32, 32)).cond.tensors.values()))  # type: ignore[union-attr]
+    conditions = sum(one.nbytes for one in dry_run._batch(4, (32, 32)).cond.tensors.values())  # type: ignore[union-attr]
     there = conditions * (2 if config.rlhf_rollout_cfg_scale > 1 else 1)
     assert dry_run.rollout(4, (32, 32)) - there == pytest.approx(max(peaks), rel=0.15)
 
@@ -186,7 +186,7 @@ def test_rewards_take_what_is_predicted(dtype: str, tmp_path: Path, monkeypatch:
     reward: Any = create_reward("pickscore", {"source": source, "dtype": dtype, "batch_size": 3})
     reward.load()
     tensors = [*reward.clip.model.parameters(), *reward.clip.model.buffers()]
-    assert memory.weights() == {"weights: reward pickscore": sum(map(size_of, tensors))}
+    assert memory.weights() == {"weights: reward pickscore": sum(one.nbytes for one in tensors)}
     peaks: list[int] = []
     for name in ("get_image_features", "get_text_features"):
         watch_passes(monkeypatch, name, tensors, peaks)
@@ -204,7 +204,7 @@ def watch_passes(
         with LiveBytes(tensors) as live:
             made = act(*args, **options)
         # they are brought to the device for the pass
-        peaks.append(live.peak + sum(map(size_of, options.values())))
+        peaks.append(live.peak + sum(one.nbytes for one in options.values()))
         return made
 
     monkeypatch.setattr(CLIPModel, name, watched)
