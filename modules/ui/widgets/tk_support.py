@@ -183,7 +183,7 @@ class Timer:
             self._waiting = later(self._widget, self._delay, self._due)
 
     def restart(self) -> None:
-        """Begin the delay anew."""
+        """Begin the delay again, from now."""
         self.stop()
         self.start()
 
