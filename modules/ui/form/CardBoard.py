@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from bisect import bisect_left
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
@@ -100,14 +101,9 @@ def _split(heights: list[int], columns: int) -> list[list[int]]:
     """Distribute positions over columns, in order, so that the tallest column is as low as possible."""
     if not heights:
         return []
-    low, high = max(heights), sum(heights)
-    while low < high:
-        middle = (low + high) // 2
-        if len(_fill(heights, middle)) <= columns:
-            high = middle
-        else:
-            low = middle + 1
-    return _fill(heights, low)
+    limits = range(max(heights), sum(heights) + 1)
+    lowest = bisect_left(limits, True, key=lambda limit: len(_fill(heights, limit)) <= columns)
+    return _fill(heights, limits[lowest])
 
 
 def _fill(heights: list[int], limit: int) -> list[list[int]]:

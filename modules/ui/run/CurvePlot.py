@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tkinter as tk
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -234,16 +235,9 @@ class CurvePlot(tk.Canvas):
 
 
 def _nearest(x: Sequence[float], wanted: float) -> int:
-    low, high = 0, len(x) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if x[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    if low > 0 and abs(x[low - 1] - wanted) <= abs(x[low] - wanted):
-        return low - 1
-    return low
+    after = min(bisect_left(x, wanted), len(x) - 1)
+    before = max(0, after - 1)
+    return before if abs(x[before] - wanted) <= abs(x[after] - wanted) else after
 
 
 def _faint(colour: str, under: str) -> str:

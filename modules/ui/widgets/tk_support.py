@@ -15,6 +15,7 @@ import threading
 import time
 import tkinter as tk
 import traceback
+from bisect import bisect_right
 from collections.abc import Callable
 from tkinter import font as tkfont
 from tkinter import ttk
@@ -525,16 +526,11 @@ def elide_middle(text: str, length: int) -> str:
 
 def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
     """Shorten ``text`` in the middle until it is at most ``width`` pixels wide."""
-    low, high = 3, len(text)
     if width <= 1 or font.measure(text) <= width:
         return text
-    while low < high:
-        middle = (low + high + 1) // 2
-        if font.measure(elide_middle(text, middle)) <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return elide_middle(text, low)
+    lengths = range(4, len(text))
+    fitting = bisect_right(lengths, width, key=lambda length: font.measure(elide_middle(text, length)))
+    return elide_middle(text, 3 + fitting)
 
 
 def types_text(widget: tk.Misc | None) -> bool:
