@@ -30,7 +30,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
-from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle
+from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle, show_in_grid
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
@@ -141,10 +141,7 @@ class ChoosingPage(ttk.Frame):
         room = self.winfo_width() - taken
         for button in reversed(self.switch_buttons):
             room -= button.winfo_reqwidth() + px(6)
-            if room >= 0 and not button.winfo_manager():
-                button.grid()
-            elif room < 0 and button.winfo_manager():
-                button.grid_remove()
+            show_in_grid(button, room >= 0)
 
     def _restyle(self) -> None:
         self.message.configure(wraplength=self.theme.px(520))
@@ -426,10 +423,7 @@ class ChoosingPage(ttk.Frame):
 
     def toggle_prompt(self) -> None:
         """Collapse or expand the prompt."""
-        if self.prompt_box.winfo_ismapped():
-            self.prompt_box.grid_remove()
-        else:
-            self.prompt_box.grid()
+        show_in_grid(self.prompt_box, not self.prompt_box.winfo_ismapped())
 
     def toggle_blind(self) -> None:
         """Hide or show names and ratings."""

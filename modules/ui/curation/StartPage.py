@@ -33,6 +33,7 @@ from modules.ui.widgets.tk_support import (
     later,
     on_event,
     run_in_thread,
+    show_in_grid,
 )
 from modules.util.display import counted
 from modules.util.dpo_curation_util import load_manifest
@@ -346,11 +347,9 @@ class StartPage(ttk.Frame):
         """Mark a field and show the reason; an empty message removes the mark."""
         label = self.errors[name]
         label.configure(text=message)
+        show_in_grid(label, bool(message))
         if message:
-            label.grid()
             self.entries[name].focus_set()
-        else:
-            label.grid_remove()
         self.entries[name].state(["invalid" if message else "!invalid"])
 
     def _read_number(self, name: str, text: str, low: float, high: float, whole: bool) -> float | None:

@@ -21,7 +21,7 @@ from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import IDLE, Timer
+from modules.ui.widgets.tk_support import IDLE, Timer, show_in_grid
 from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
 
@@ -89,10 +89,7 @@ class BoardView(ttk.Frame):
         self.where.configure(text=words.ROUND.format(number=seen.number) if seen else words.LOOKING)
         self.leave.state(["disabled" if self.watch.busy else "!disabled"])
         self.fault.configure(text=self.watch.fault)
-        if self.watch.fault:
-            self.fault.grid()
-        else:
-            self.fault.grid_remove()
+        show_in_grid(self.fault, bool(self.watch.fault))
         if seen is None:
             return
         for key, step in seen.steps.items():

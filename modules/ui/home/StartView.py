@@ -35,7 +35,7 @@ from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import IDLE, fit_middle, later, run_in_thread
+from modules.ui.widgets.tk_support import IDLE, fit_middle, later, run_in_thread, show_in_grid
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
@@ -281,10 +281,7 @@ class StartView(CardBoard):
     def _say(self, text: str) -> None:
         self.proposed.configure(text=text)
         self._fit_prompts()
-        if text:
-            self.proposed.grid()
-        else:
-            self.proposed.grid_remove()
+        show_in_grid(self.proposed, bool(text))
 
     def refresh(self) -> None:
         """Show whether a project is being created, and why that failed."""

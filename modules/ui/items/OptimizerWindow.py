@@ -12,6 +12,7 @@ from modules.ui.state.optimizer_texts import Given, choices_of, read_text, value
 from modules.ui.texts import training as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import show_in_grid
 from modules.util.config.optimizer.OptimizerParameter import OptimizerParameter, Value
 from modules.util.config.optimizer.tables import parameters_of
 from modules.util.enum.choices import Optimizer
@@ -48,6 +49,7 @@ class _Row:
         self.input.grid(row=0, column=1, sticky="ew", padx=px(8))
         self.reset.grid(row=0, column=2)
         said.grid(row=1, column=0, columnspan=3, sticky="w", pady=(px(2), 0))
+        self.fault.grid(row=2, column=0, columnspan=3, sticky="w")
         self.put(text)
         theme.on_change(self.show_set, self.frame)
 
@@ -96,10 +98,7 @@ class _Row:
     def show_fault(self, message: str) -> None:
         self.input.state(["invalid" if message else "!invalid"])
         self.fault.configure(text=message)
-        if message:
-            self.fault.grid(row=2, column=0, columnspan=3, sticky="w")
-        else:
-            self.fault.grid_remove()
+        show_in_grid(self.fault, bool(message))
 
 
 class OptimizerWindow(Dialog):

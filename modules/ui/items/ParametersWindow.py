@@ -13,6 +13,7 @@ from modules.ui.state.parameters import KINDS, ParameterText, Plain, as_texts, r
 from modules.ui.texts.lists import NOTHING
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import show_in_grid
 
 NO_TEXT = ""
 
@@ -40,8 +41,11 @@ class _Row:
             place: ttk.Label(self.frame, style="Error.TLabel", wraplength=theme.px(220), justify="left")
             for place in ("name", "value")
         }
+        self.faults["name"].grid(row=1, column=0, sticky="w")
+        self.faults["value"].grid(row=1, column=2, sticky="w")
         for entry in (self.name, self.value):
             entry.bind("<KeyRelease>", lambda _event: window.clear_faults(self))
+        window.clear_faults(self)
         self._kind_chosen()
 
     def _name_input(self, window: ParametersWindow, font: object) -> ttk.Entry:
@@ -64,10 +68,7 @@ class _Row:
         label, entry = self.faults[place], self.name if place == "name" else self.value
         entry.state(["invalid" if message else "!invalid"])
         label.configure(text=message)
-        if message:
-            label.grid(row=1, column=0 if place == "name" else 2, sticky="w")
-        else:
-            label.grid_remove()
+        show_in_grid(label, bool(message))
 
 
 class ParametersWindow(Dialog):

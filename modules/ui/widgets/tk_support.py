@@ -226,6 +226,12 @@ def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callabl
     return lambda _event: call(*given, **named)
 
 
+def show_in_grid(widget: tk.Widget, shown: bool) -> None:
+    """Hide a widget of a grid, or show it again in its place."""
+    if shown is not bool(widget.winfo_manager()):
+        (widget.grid if shown else widget.grid_remove)()
+
+
 def pack_with_bar(view: tk.Text | ttk.Treeview) -> None:
     """Let a view fill its parent, with a scrollbar to its right."""
     bar = ttk.Scrollbar(view.master, command=view.yview)
