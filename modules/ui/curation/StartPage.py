@@ -17,7 +17,7 @@ from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.texts import start as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
@@ -192,9 +192,8 @@ class StartPage(ttk.Frame):
     def _folders(self) -> None:
         if self.memory.recent:
             names = [elide_middle(source, 70) for source, _ in self.memory.recent]
-            box = ttk.Combobox(self._card, values=names, state="readonly", font=self.theme.fonts["text"])
+            box = choice_box(self._card, self.theme, names)
             box.set(words.EARLIER)
-            box.configure(postcommand=partial(style_popdown, self.theme, box))
             box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
             self._add(words.RECENT, box)
         self._folder_field(words.IMAGES, "source", self.source)
@@ -267,18 +266,13 @@ class StartPage(ttk.Frame):
         self._switch(words.ASK, self.ask)
 
     def _looks(self, looks: LooksLike) -> None:
-        px, font = self.theme.px, self.theme.fonts["text"]
         holder = ttk.Frame(self._card)
-        appearance = ttk.Combobox(
-            holder, values=list(looks.appearances), state="readonly", width=9, font=font
-        )
+        appearance = choice_box(holder, self.theme, looks.appearances, 9)
         appearance.set(looks.now[0])
         appearance.pack(side="left")
-        scale = ttk.Combobox(
-            holder, values=[f"{n} %" for n in looks.scales], state="readonly", width=7, font=font
-        )
+        scale = choice_box(holder, self.theme, [f"{n} %" for n in looks.scales], 7)
         scale.set(f"{looks.now[1]} %")
-        scale.pack(side="left", padx=px(8))
+        scale.pack(side="left", padx=self.theme.px(8))
 
         def changed(_event: object) -> None:
             self._keep()
@@ -287,7 +281,6 @@ class StartPage(ttk.Frame):
         self.look_boxes = (appearance, scale)
         for box in self.look_boxes:
             box.bind("<<ComboboxSelected>>", changed)
-            box.configure(postcommand=partial(style_popdown, self.theme, box))
         self._add(words.APPEARANCE, holder)
 
     def _bottom(self) -> None:

@@ -207,8 +207,8 @@ class Pick(Input):
             self._values.insert(0, None)
             labels.insert(0, empty)
         self._changed = changed
-        combo = ttk.Combobox(parent, values=labels, state="readonly", font=theme.fonts["text"], width=12)
-        combo.configure(height=min(len(labels), 14), postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(parent, theme, labels, 12)
+        combo.configure(height=min(len(labels), 14))
         combo.bind("<<ComboboxSelected>>", self._selected)
         self._combo = combo
         self.widget = self.focus_widget = combo
@@ -237,10 +237,8 @@ class Suggest(Line):
         self._loading = False
         self._changed = changed
         self._variable.trace_add("write", self._written)
-        combo = ttk.Combobox(
-            parent, textvariable=self._variable, values=suggestions, font=theme.fonts["text"], width=12
-        )
-        combo.configure(postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(parent, theme, suggestions, 12, typed=True)
+        combo.configure(textvariable=self._variable)
         self.widget = self.focus_widget = combo
 
 
@@ -277,7 +275,16 @@ class Several(Input):
             button.state([("!" if on else "") + "disabled"])
 
 
-def style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
+def choice_box(
+    parent: tk.Misc, theme: Theme, values: list[str] | tuple[str, ...], width: int = 20, typed: bool = False
+) -> ttk.Combobox:
+    """Make a box to pick a text from; ``typed`` allows other texts too."""
+    box = ttk.Combobox(parent, values=values, width=width, font=theme.fonts["text"])
+    box.configure(state="normal" if typed else "readonly", postcommand=lambda: _style_popdown(theme, box))
+    return box
+
+
+def _style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
     """Colour a combobox's list before it opens; it is a plain Tk list, which does not follow the theme."""
     palette = theme.palette
     popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))

@@ -26,7 +26,7 @@ from modules.project.prompts import Prompts
 from modules.spec.registry import FAMILIES
 from modules.ui.dialogs import confirm
 from modules.ui.form.CardBoard import CardBoard, wrap_within
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.form.PathRow import PathRow
 from modules.ui.home.dropping import Dropped, Kind
 from modules.ui.home.EditsDialog import EditsDialog
@@ -143,10 +143,8 @@ class StartView(CardBoard):
 
     def _choice(self, row: int, title: str, values: list[str], width: int) -> ttk.Combobox:
         ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
-        font = self.ui.theme.fonts["text"]
-        box = ttk.Combobox(self._card, values=values, state="readonly", width=width, font=font)
+        box = choice_box(self._card, self.ui.theme, values, width)
         box.set(values[0])
-        box.configure(postcommand=partial(style_popdown, self.ui.theme, box))
         box.grid(row=row, column=2, sticky="w", pady=self.ui.theme.px(3))
         return box
 

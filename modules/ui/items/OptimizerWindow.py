@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.state.optimizer_texts import Given, choices_of, read_text, value_text
 from modules.ui.texts import training as words
 from modules.ui.Ui import Ui
@@ -54,14 +54,12 @@ class _Row:
         theme.on_change(self.show_set, self.frame)
 
     def _input(self, window: OptimizerWindow) -> ttk.Entry:
-        font, theme = window.ui.theme.fonts["text"], window.ui.theme
-        choices = choices_of(self.parameter)
+        choices, theme = choices_of(self.parameter), window.ui.theme
         if not choices:
-            entry = ttk.Entry(self.frame, font=font)
+            entry = ttk.Entry(self.frame, font=theme.fonts["text"])
             entry.bind("<KeyRelease>", lambda _event: self.changed())
             return entry
-        combo = ttk.Combobox(self.frame, font=font, values=choices, state="readonly")
-        combo.configure(postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(self.frame, theme, choices)
         combo.bind("<<ComboboxSelected>>", lambda _event: self._chosen(combo))
         return combo
 

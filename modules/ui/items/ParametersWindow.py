@@ -8,7 +8,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.state.parameters import KINDS, ParameterText, Plain, as_texts, read_texts
 from modules.ui.texts.lists import NOTHING
 from modules.ui.Ui import Ui
@@ -26,14 +26,13 @@ class _Row:
         self.frame = ttk.Frame(parent)
         self.frame.columnconfigure((0, 2), weight=1, uniform="texts")
         font = theme.fonts["text"]
-        self.name = self._name_input(window, font)
-        self.kind = ttk.Combobox(self.frame, values=window.kinds, state="readonly", font=font, width=13)
+        self.name = self._name_input(window)
+        self.kind = choice_box(self.frame, theme, window.kinds, 13)
         self.value = ttk.Entry(self.frame, font=font, width=14)
         self.drop = ttk.Button(self.frame, text="\u00d7", width=2, command=lambda: window.remove(self))
         self.name.insert(0, given.name)
         self.kind.set(given.kind)
         self.value.insert(0, given.text)
-        self.kind.configure(postcommand=lambda: style_popdown(theme, self.kind))
         self.kind.bind("<<ComboboxSelected>>", lambda _event: self._kind_chosen())
         for column, widget in enumerate((self.name, self.kind, self.value, self.drop)):
             widget.grid(row=0, column=column, sticky="ew", padx=(0, theme.px(6)))
@@ -48,11 +47,11 @@ class _Row:
         window.clear_faults(self)
         self._kind_chosen()
 
-    def _name_input(self, window: ParametersWindow, font: object) -> ttk.Entry:
+    def _name_input(self, window: ParametersWindow) -> ttk.Entry:
+        theme = window.ui.theme
         if not window.names:
-            return ttk.Entry(self.frame, font=font, width=14)  # type: ignore[arg-type]
-        combo = ttk.Combobox(self.frame, font=font, width=14, values=window.names)  # type: ignore[arg-type]
-        combo.configure(postcommand=lambda: style_popdown(window.ui.theme, combo))
+            return ttk.Entry(self.frame, font=theme.fonts["text"], width=14)
+        combo = choice_box(self.frame, theme, window.names, 14, typed=True)
         combo.bind("<<ComboboxSelected>>", lambda _event: combo.selection_clear())
         return combo
 

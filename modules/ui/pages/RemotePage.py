@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from tkinter import ttk
 
 from modules.ui.form.CardBoard import wrap_within
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.remote.JobLine import JobLine
 from modules.ui.texts import remote as words
@@ -28,8 +27,7 @@ class RemotePage(FormPage):
         row = FlowFrame(card, px(6))
         row.pack(fill="x")
         row.add(ttk.Label(row, text=words.SAVED))
-        self.saved = ttk.Combobox(row, state="readonly", width=34, font=self.ui.theme.fonts["text"])
-        self.saved.configure(postcommand=partial(style_popdown, self.ui.theme, self.saved))
+        self.saved = choice_box(row, self.ui.theme, (), 34)
         self.saved.bind("<<ComboboxSelected>>", lambda _event: self._choose())
         row.add(self.saved)
         tips.add(self.saved, words.SAVED_TIP)

@@ -6,11 +6,10 @@ import math
 import time
 import tkinter as tk
 import webbrowser
-from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.remote.RemoteStrip import RemoteStrip
@@ -123,11 +122,8 @@ class RunPage(Page):
             card.grid(row=0, column=column, sticky="nsew", padx=(0 if column == 0 else px(8), 0))
             plot = CurvePlot(card, self.ui.theme, height=160, reserved=150)
             plot.pack(fill="both", expand=True)
-            picker = ttk.Combobox(
-                card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=12
-            )
+            picker = choice_box(card, self.ui.theme, [group], 12)
             picker.set(group)
-            picker.configure(postcommand=partial(style_popdown, self.ui.theme, picker))
             picker.bind("<<ComboboxSelected>>", on_event(self._pick, column))
             picker.place(x=px(6), y=px(5))
             self.plots.append(plot)
