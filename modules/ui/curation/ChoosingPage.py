@@ -30,7 +30,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
-from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle, show_in_grid
+from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle, set_text, show_in_grid
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
@@ -269,15 +269,11 @@ class ChoosingPage(ttk.Frame):
         self._draw_actions([])
 
     def _draw_prompt(self, prompt: str, aspect: str = "", again: str = "") -> None:
-        self.prompt_box.configure(state="normal")
-        self.prompt_box.delete("1.0", "end")
         note = words.NO_PROMPT if prompt == UNCONDITIONAL else ""
         if again:
             note += words.SHOWN_AGAIN.format(reason=again)
-        self.prompt_box.insert(
-            "1.0", words.PROMPT_AND_SHAPE.format(prompt=prompt, shape=aspect, note=note) if prompt else ""
-        )
-        self.prompt_box.configure(state="disabled")
+        text = words.PROMPT_AND_SHAPE.format(prompt=prompt, shape=aspect, note=note) if prompt else ""
+        set_text(self.prompt_box, text)
 
     def _draw_counts(self, shot: Snapshot) -> None:
         found = shot.search.groups

@@ -27,7 +27,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import Timer, elide_middle, on_event, pack_with_bar
+from modules.ui.widgets.tk_support import Timer, elide_middle, on_event, pack_with_bar, set_text
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -297,13 +297,9 @@ def _clock(when: float) -> str:
 
 
 def _replace(box: tk.Text, text: str) -> None:
-    if box.get("1.0", "end-1c") == text:
-        return
-    box.configure(state="normal")
-    box.delete("1.0", "end")
-    box.insert("1.0", text)
-    box.configure(state="disabled")
-    box.see("end")
+    if box.get("1.0", "end-1c") != text:
+        set_text(box, text)
+        box.see("end")
 
 
 def _append(box: tk.Text, text: str) -> None:

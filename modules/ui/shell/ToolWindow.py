@@ -15,7 +15,7 @@ from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import later
+from modules.ui.widgets.tk_support import later, set_text
 from modules.util.errors import UserError
 
 WATCH_MS = 80
@@ -133,9 +133,7 @@ class ToolWindow(Dialog):
     def _begin(self, command: list[str]) -> None:
         self.fault.configure(text="")
         self._last_line = ""
-        self.output.configure(state="normal")
-        self.output.delete("1.0", "end")
-        self.output.configure(state="disabled")
+        set_text(self.output, "")
         try:
             self.job = ToolJob(self.spec.script, command, self.spec.title)
         except UserError as error:

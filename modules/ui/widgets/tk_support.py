@@ -232,6 +232,14 @@ def show_in_grid(widget: tk.Widget, shown: bool) -> None:
         (widget.grid if shown else widget.grid_remove)()
 
 
+def set_text(box: tk.Text, text: str) -> None:
+    """Replace the content of a box in which nobody can type."""
+    box.configure(state="normal")
+    box.delete("1.0", "end")
+    box.insert("1.0", text)
+    box.configure(state="disabled")
+
+
 def pack_with_bar(view: tk.Text | ttk.Treeview) -> None:
     """Let a view fill its parent, with a scrollbar to its right."""
     bar = ttk.Scrollbar(view.master, command=view.yview)
@@ -331,8 +339,7 @@ class ErrorDialog(tk.Toplevel):
                 colour = style.lookup("Treeview", name) or style.lookup(".", option)
                 if colour:
                     box.configure(**{option: colour})
-            box.insert("1.0", body)
-            box.configure(state="disabled")
+            set_text(box, body)
             box.grid(row=1, column=0, sticky="nsew", padx=2 * unit)
         buttons = ttk.Frame(self)
         buttons.grid(row=2, column=0, sticky="e", padx=2 * unit, pady=(unit, 2 * unit))
