@@ -20,7 +20,7 @@ from modules.ui.home.StepCard import StepCard
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import prefetcher_of
 from modules.ui.widgets.tk_support import IDLE, Timer, show_in_grid
 from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
@@ -40,7 +40,9 @@ class BoardView(ttk.Frame):
         super().__init__(parent, style="Back.TFrame", padding=(px(12), 0))
         self.ui, self.watch = ui, watch
         self.columnconfigure(0, weight=1)
-        self.prefetcher = ImagePrefetcher(self._ready, workers=1, budget=THUMB_BYTES)
+        self.prefetcher = prefetcher_of(
+            self, ui.pump, lambda _path: self._drawing.start(), THUMB_BYTES, workers=1
+        )
         self._since: tuple[object, float, int] = (None, 0.0, 0)
         self._drawing = Timer(self, IDLE, self._draw)
         self.actions = HomeActions(ui, watch)
@@ -199,9 +201,6 @@ class BoardView(ttk.Frame):
             return None
         return (total - done) * (now - begun) / (done - first)
 
-    def _ready(self, _key: Key) -> None:
-        self.ui.pump.post(self._drawing.start)
-
     def _draw(self) -> None:
         for card in self.cards.values():
             card.draw()
@@ -219,10 +218,6 @@ class BoardView(ttk.Frame):
     def _contestants(self) -> None:
         if self.watch.project is not None:
             CompareDialog(self.ui, self.watch.project, self.actions.compare)
-
-    def destroy(self) -> None:
-        self.prefetcher.close()
-        super().destroy()
 
 
 def learned(taste: dict[str, Any]) -> str:
