@@ -189,13 +189,10 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def _build(self) -> None:
         """Build the frame around the pages at the current scale."""
-        ui, files, actions = self.ui, self.files, self.actions
+        ui, actions = self.ui, self.actions
         self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
-        self.top_bar = TopBar(
-            self, ui, actions, self.presets, files.apply_preset, files.keep_preset, files.remove_preset,
-            lambda: self.memory.recent, lambda name: files.load(Path(name)),
-        )  # fmt: skip
+        self.top_bar = TopBar(self, ui, actions, self.files)
         self.top_bar.grid(row=0, column=0, columnspan=2, sticky="ew")
         side = self._side = ScrollFrame(self, self.theme, auto_hide=True)
         self.side_bar = SideBar(side.inside, ui, self.pages, self.show_page)
