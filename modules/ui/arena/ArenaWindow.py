@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.ui.arena.ArenaController import ArenaController, ArenaResult, ArenaShot
-from modules.ui.arena.ResultPage import ResultActions, ResultPage
+from modules.ui.arena.ResultPage import ResultPage
 from modules.ui.arena.VotingPage import VotingPage
 from modules.ui.shell.tool_windows import new_window
 from modules.ui.texts import arena as words
@@ -68,8 +68,11 @@ class ArenaWindow(ToolHost):
 
     def _show_result(self, result: ArenaResult) -> None:
         open_question = self._shot is not None and self._shot.ballot is not None
-        actions = ResultActions(self._vote if open_question else None, self.close, self._to_next_round)
-        self.show(ResultPage(self, self.theme, result, self.prefetcher, actions), self._title)
+        more = self._vote if open_question else None
+        page = ResultPage(
+            self, self.theme, result, self.prefetcher, more, self.close, self._to_next_round
+        )
+        self.show(page, self._title)
 
     def _to_next_round(self) -> None:
         closed = self._when_closed
