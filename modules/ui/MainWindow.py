@@ -36,7 +36,7 @@ from modules.ui.shell.FileActions import FileActions
 from modules.ui.shell.ProblemsPanel import ProblemsPanel
 from modules.ui.shell.SideBar import SideBar
 from modules.ui.shell.TopBar import TopBar
-from modules.ui.shell.ViewDialog import SCALES, open_view_dialog
+from modules.ui.shell.ViewDialog import open_view_dialog
 from modules.ui.state.ConfigState import ConfigState, Problem
 from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
@@ -47,7 +47,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, load_drops, one_config
 from modules.ui.widgets.ScrollFrame import ScrollFrame, install_wheel
-from modules.ui.widgets.theme import Theme, is_dark
+from modules.ui.widgets.theme import SCALES, Theme, is_dark
 from modules.ui.widgets.tk_support import (
     IDLE,
     MAX_SCALE,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
-from typing import Protocol
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
@@ -18,12 +17,13 @@ from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.form.inputs import choice_box
+from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.texts import start as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
-from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.theme import APPEARANCES, SCALES, Theme
 from modules.ui.widgets.tk_support import (
     IDLE,
     Pump,
@@ -43,16 +43,27 @@ from modules.util.files.user_path import user_path
 LOOK_MS = 300
 
 
-class LooksLike(Protocol):
-    """Appearance and scale that can be changed here."""
+class Looks:
+    """Appearance and scale if there is no main window to set them.
 
-    appearances: Sequence[str]
-    scales: Sequence[int]
+    Args:
+        store: keeps them; the main window reads the same file.
+    """
+
+    def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:
+        self._theme, self._store, self._memory = theme, store, memory
 
     @property
-    def now(self) -> tuple[str, int]: ...
+    def now(self) -> tuple[str, int]:
+        """Appearance and scale."""
+        return self._memory.appearance, self._memory.scale
 
-    def set(self, appearance: str, scale: int) -> None: ...
+    def set(self, appearance: str, scale: int) -> None:
+        """Change and save them. Raises ``OSError`` if they cannot be saved."""
+        self._memory, _ = self._store.load_window()
+        self._memory.appearance, self._memory.scale = appearance, scale
+        self._theme.apply(appearance, scale)
+        self._store.save_window(self._memory)
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ class StartPage(ttk.Frame):
         memory: PairToolMemory,
         chooser: Chooser,
         actions: StartActions,
-        looks: LooksLike | None = None,
+        looks: Looks | None = None,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.memory = theme, memory
@@ -265,12 +276,12 @@ class StartPage(ttk.Frame):
         self._switch(words.BLIND, self.blind)
         self._switch(words.ASK, self.ask)
 
-    def _looks(self, looks: LooksLike) -> None:
+    def _looks(self, looks: Looks) -> None:
         holder = ttk.Frame(self._card)
-        appearance = choice_box(holder, self.theme, looks.appearances, 9)
+        appearance = choice_box(holder, self.theme, APPEARANCES, 9)
         appearance.set(looks.now[0])
         appearance.pack(side="left")
-        scale = choice_box(holder, self.theme, [f"{n} %" for n in looks.scales], 7)
+        scale = choice_box(holder, self.theme, [f"{n} %" for n in SCALES], 7)
         scale.set(f"{looks.now[1]} %")
         scale.pack(side="left", padx=self.theme.px(8))
 

@@ -10,9 +10,7 @@ from modules.ui.dialogs import Dialog
 from modules.ui.form.inputs import choice_box
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.theme import APPEARANCES
-
-SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
+from modules.ui.widgets.theme import APPEARANCES, SCALES
 
 
 def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str, int], None]) -> Dialog:
