@@ -7,12 +7,12 @@ from tkinter import ttk
 from typing import Any
 
 from modules.ui.form.CardBoard import wrap_within
+from modules.ui.items.NamedItemDialog import parameters_text
 from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.run.TrainingCurves import TrainingCurves
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.optimizer_texts import given_by
-from modules.ui.state.parameters import as_texts
 from modules.ui.texts import training as words
 from modules.util.config.optimizer.OptimizerParameter import Value
 from modules.util.config.optimizer.tables import parameters_of
@@ -49,9 +49,7 @@ class TrainingPage(FormPage):
         self.curves.follow()  # the check that found them also counts the steps
 
     def _show_parameters(self) -> None:
-        given = as_texts(self.ui.state.value(FIELD))
-        shown = ", ".join(f"{one.name} = {one.text or one.kind}" for one in given)
-        self.set_now.configure(text=shown or words.NONE_SET)
+        self.set_now.configure(text=parameters_text(self.ui.state.value(FIELD)) or words.NONE_SET)
 
     def open_parameters(self) -> OptimizerWindow:
         """Edit the parameters of the optimizer."""
