@@ -69,9 +69,7 @@ class ResultPage(ttk.Frame):
             wanted = {words.MORE: more, **wanted}
         for number, (text, command) in enumerate(wanted.items()):
             style = "TButton" if number else "Accent.TButton"
-            button = self.buttons[text] = ttk.Button(bottom, text=text, style=style, command=command)
-            button.bind("<Return>", lambda event: event.widget.invoke())
-            bottom.add(button)
+            self.buttons[text] = bottom.add_button(text, command, style)
         first = next(iter(self.buttons.values()))
         later(first, IDLE, first.focus_set)
 

@@ -145,13 +145,7 @@ class ExportPage(ttk.Frame):
         bottom.columnconfigure(0, weight=1)
         row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
-
-        def button(text: str, call: Callable[[], None], style: str = "TButton") -> ttk.Button:
-            made = ttk.Button(row, text=text, command=call, style=style)
-            made.bind("<Return>", lambda _event: made.invoke())
-            row.add(made)
-            return made
-
+        button = row.add_button
         self.go = button(words.FINALISE, self.finalise, "Accent.TButton")
         self.train_button = button(words.TRAIN, actions.train) if actions.train is not None else None
         button(words.BACK, self._back)

@@ -117,13 +117,10 @@ class StartView(CardBoard):
         wrap_within(self.error, self._foot, theme)
         row = FlowFrame(self._foot, px(6))
         row.pack(side="bottom", fill="x")
-        self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
-        self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
-        self.edits_button = ttk.Button(row, text=words.FROM_EDITS, command=self._ask_edits)
-        self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
-        for button in (self.create_button, self.images_button, self.edits_button, self.demo_button):
-            button.bind("<Return>", lambda event: event.widget.invoke())
-            row.add(button)
+        self.create_button = row.add_button(words.CREATE, self.create, "Accent.TButton")
+        self.images_button = row.add_button(words.FROM_IMAGES, self._ask_images)
+        self.edits_button = row.add_button(words.FROM_EDITS, self._ask_edits)
+        self.demo_button = row.add_button(words.FILL_DEMO, self.fill_demo)
 
     def _fault(self, text: str) -> None:
         self.error.configure(text=text)

@@ -42,10 +42,8 @@ class RemotePage(FormPage):
         remote.listen(self._show, self)
 
     def _button(self, row: FlowFrame, text: str, command: Callable[[], object], tip: str) -> ttk.Button:
-        button = ttk.Button(row, text=text, command=command)
-        button.bind("<Return>", lambda _event: button.invoke())
+        button = row.add_button(text, command)
         self.ui.services.tooltips.add(button, tip)
-        row.add(button)
         return button
 
     def opened(self) -> None:

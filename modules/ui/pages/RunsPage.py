@@ -123,10 +123,8 @@ class RunsPage(Page):
             (words.REFRESH, self.look, words.REFRESH_TIP),
         )
         for text, command, tip in commands:
-            button = self.buttons[text] = ttk.Button(frame, text=text, style="Back.TButton", command=command)
-            button.bind("<Return>", lambda _event, one=button: one.invoke())  # type: ignore[misc]
-            frame.add(button)
-            tips.add(button, tip)
+            self.buttons[text] = frame.add_button(text, command, "Back.TButton")
+            tips.add(self.buttons[text], tip)
         return frame
 
     def _curves(self) -> CurvePlot:
