@@ -12,7 +12,7 @@ from typing import Any
 
 from modules.project.overview import STEPS, Overview, Step
 from modules.project.taste_head import FEWEST_ANSWERS, may_guess
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -55,8 +55,7 @@ class BoardView(ttk.Frame):
         self.where.grid(row=0, column=1, sticky="w", padx=px(12))
         self.leave = ttk.Button(head, text=words.LEAVE, command=watch.leave)
         self.leave.grid(row=0, column=2)
-        self.fault = ttk.Label(self, style="Error.TLabel", justify="left")
-        wrap_within(self.fault, self, ui.theme)
+        self.fault = wrapped_label(self, ui.theme, "Error.TLabel")
         self.fault.grid(row=1, column=0, sticky="ew")
         self.cards: dict[str, StepCard] = {}
         for row, key in enumerate(STEPS, 2):
@@ -69,8 +68,7 @@ class BoardView(ttk.Frame):
         self.judge = self.cards["compare"].add_button(
             words.JUDGE, partial(watch.run, "judge", step="compare")
         )
-        self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
-        wrap_within(self.earlier, self, ui.theme)
+        self.earlier = wrapped_label(self, ui.theme, "Back.TLabel")
         self.earlier.grid(row=9, column=0, sticky="ew")
 
     def _look(self, paths: Sequence[Path], place: int) -> None:

@@ -25,7 +25,7 @@ from modules.project.ProjectFile import CARDS, NAME
 from modules.project.prompts import Prompts
 from modules.spec.registry import FAMILIES
 from modules.ui.dialogs import confirm
-from modules.ui.form.CardBoard import CardBoard, wrap_within
+from modules.ui.form.CardBoard import CardBoard, wrapped_label
 from modules.ui.form.inputs import choice_box
 from modules.ui.form.PathRow import PathRow
 from modules.ui.home.dropping import Dropped, Kind
@@ -85,11 +85,9 @@ class StartView(CardBoard):
             5, "to_edit", words.TO_EDIT, folder=words.ASK_TO_EDIT, file=words.ASK_TO_EDIT_FILE
         )
         self._prompts_row(6)
-        self.tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
-        wrap_within(self.tip, card, theme, taken=160)
+        self.tip = wrapped_label(card, theme, "Small.TLabel", words.PROMPTS_TIP, taken=160)
         self.tip.grid(row=7, column=2, sticky="w")
-        self.proposed = ttk.Label(card, style="Small.TLabel", justify="left")
-        wrap_within(self.proposed, card, theme)
+        self.proposed = wrapped_label(card, theme, "Small.TLabel")
         self.proposed.grid(row=8, column=1, columnspan=2, sticky="w")
         self.proposed.grid_remove()
         self.type_text.trace_add("write", lambda *_: self._show_edits())
@@ -110,11 +108,10 @@ class StartView(CardBoard):
         self.prompts.grid(row=row, column=2, sticky="ew", pady=px(4))
 
     def _buttons(self, foot: tk.Misc) -> None:
-        px, theme = self.ui.theme.px, self.ui.theme
+        px = self.ui.theme.px
         self._foot = ttk.Frame(foot, padding=(px(14), px(6)))
         self._foot.pack(fill="x")
-        self.error = ttk.Label(self._foot, style="Error.TLabel", justify="left")
-        wrap_within(self.error, self._foot, theme)
+        self.error = wrapped_label(self._foot, self.ui.theme, "Error.TLabel")
         row = FlowFrame(self._foot, px(6))
         row.pack(side="bottom", fill="x")
         self.create_button = row.add_button(words.CREATE, self.create, "Accent.TButton")
@@ -340,8 +337,7 @@ class StartView(CardBoard):
             label.grid(row=1, column=1, columnspan=2, sticky="w")
         other = ttk.Button(card, text=words.OPEN_OTHER, command=self._open_other)
         other.grid(row=100, column=1, sticky="w", pady=(px(8), 0))
-        self.open_error = ttk.Label(card, text=self.watch.fault, style="Error.TLabel", justify="left")
-        wrap_within(self.open_error, card, theme)
+        self.open_error = wrapped_label(card, theme, "Error.TLabel", self.watch.fault)
         self.open_error.grid(row=101, column=1, columnspan=2, sticky="w")
 
     def _open_other(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from tkinter import ttk
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.form.inputs import choice_box
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.remote.JobLine import JobLine
@@ -21,9 +21,8 @@ class RemotePage(FormPage):
         card = ttk.Frame(parent, padding=(px(14), px(10)))
         card.pack(fill="x", padx=px(12), pady=(0, px(12)))
         ttk.Label(card, text=words.COMPUTER, style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
-        how = ttk.Label(card, text=words.HOW, style="Muted.TLabel", justify="left")
+        how = wrapped_label(card, self.ui.theme, "Muted.TLabel", words.HOW)
         how.pack(anchor="w", pady=(0, px(8)))
-        wrap_within(how, card, self.ui.theme)
         row = FlowFrame(card, px(6))
         row.pack(fill="x")
         row.add(ttk.Label(row, text=words.SAVED))

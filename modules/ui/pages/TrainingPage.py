@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from tkinter import ttk
 from typing import Any
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.items.NamedItemDialog import parameters_text
 from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
@@ -26,15 +26,13 @@ class TrainingPage(FormPage):
 
     def add_to_form(self) -> None:
         px, setting = self.ui.theme.px, self.ui.state.settings[FIELD]
-        card = self.form.cards[setting.group]
         frame = self.form.extend_card(setting.group, first=False)
         self.parameters = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
         self.parameters.pack(anchor="w")
         self.parameters.bind("<Return>", lambda _event: self.parameters.invoke())
         self.ui.services.tooltips.add(self.parameters, lambda: setting.tip)
-        self.set_now = ttk.Label(frame, style="Muted.TLabel", justify="left")
+        self.set_now = wrapped_label(frame, self.ui.theme, "Muted.TLabel", card=self.form.cards[setting.group])
         self.set_now.pack(anchor="w", pady=(px(3), 0))
-        wrap_within(self.set_now, card, self.ui.theme)
         self._show_parameters()
         self.curves = TrainingCurves(self.ui, self.form, self)
 
