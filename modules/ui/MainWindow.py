@@ -309,7 +309,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.side_bar.mark(counts)
         check = self.check
         self.bottom_bar.show_problems(len(errors), len(found) - len(errors), check.checking, check.checked)
-        self.bottom_bar.show_forecast(check.forecast, check.checking)
+        self.bottom_bar.forecast.show(check.forecast, check.checking)
         self.problems.show(found)
         self._at_fields = {problem.path: problem for problem in reversed(found)}
         for page in self._built.values():
@@ -515,9 +515,7 @@ def _on_screen(geometry: str, width: int, height: int) -> str:
     found = _GEOMETRY.fullmatch(geometry)
     size = DEFAULT_SIZE if found is None else (int(found[1]), int(found[2]))
     wide, high = (min(one) for one in zip(size, _room(width, height), strict=True))
-    if found is None:
-        return f"{wide}x{high}"
-    if found[3] is None:
+    if found is None or found[3] is None:
         return f"{wide}x{high}"
     left, top = int(found[3]), int(found[4])
     farthest = (width - wide - FRAME[0], height - high - FRAME[1])

@@ -100,10 +100,6 @@ class CaptionGrid(ThumbGrid):
         """The places that are at least partly visible."""
         return self._visible()
 
-    def is_drawn(self, place: int) -> bool:
-        """Return whether an image is drawn, not just being loaded."""
-        return (self.paths[place], self._box()) in self._photos
-
     def in_sight(self) -> list[Key]:
         """The images in view and one screen before and after. With thousands of images, the rest can wait."""
         visible = self._visible()

@@ -70,7 +70,6 @@ class CurvePlot(tk.Canvas):
 
     Args:
         parent: container of the diagram.
-        title: shown above.
         reserved: pixels at 100 % to the left of the legend, used by other widgets.
         from_zero: start the vertical axis at 0, so that the height of a curve is its share.
     """
@@ -79,7 +78,6 @@ class CurvePlot(tk.Canvas):
         self,
         parent: tk.Misc,
         theme: Theme,
-        title: str = "",
         height: int = 220,
         reserved: int = 0,
         from_zero: bool = False,
@@ -93,7 +91,7 @@ class CurvePlot(tk.Canvas):
             height=theme.px(height),
         )
         self._theme = theme
-        self.title, self._reserved, self._from_zero = title, reserved, from_zero
+        self.title, self._reserved, self._from_zero = "", reserved, from_zero
         self.curves: list[Curve] = []
         self.smoothing = 0.0
         self._drawn: list[tuple[Curve, list[float]]] = []
