@@ -237,6 +237,7 @@ def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_each_phase_has_what_is_there_in_it() -> None:
     key = "FLUX_DEV_1"
     texts = {"text_encoder", "text_encoder_2"}
@@ -298,6 +299,7 @@ def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: P
     assert saved(**online) < saved(**online, **prompts, source_resolution=64) < saved(**online, **prompts)
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "x", "source": "a.png"}', encoding="utf-8")
@@ -313,6 +315,7 @@ def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -
     assert few < many
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_samples_are_predicted_at_their_own_sizes() -> None:
     def phases(resolution: str, *samples: dict[str, Any]) -> dict[str, int]:
         listed = [{"prompt": "a cat", **sample} for sample in samples]
@@ -332,6 +335,7 @@ def test_samples_are_predicted_at_their_own_sizes() -> None:
     assert phases("128", {"width": 72, "height": 104}, {**large, "enabled": False}) == plain
 
 
+@pytest.mark.usefixtures("without_a_step")
 @pytest.mark.parametrize("samples", [[], None, [{"prompt": "a cat", "enabled": False}]])
 def test_without_samples_none_are_counted(samples: list[dict[str, Any]] | None) -> None:
     given = {"sample_before_training": True, "sample_definition_file_name": "none.json"}
@@ -339,6 +343,7 @@ def test_without_samples_none_are_counted(samples: list[dict[str, Any]] | None) 
     assert list(weights_of(plan)) == ["encoding prompts", "encoding images", "training step"]
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_filling_the_cache_takes_no_denoiser() -> None:
     plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
     assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}
@@ -347,6 +352,7 @@ def test_filling_the_cache_takes_no_denoiser() -> None:
     assert weights_of(plan)["training step"] == {"unet"}
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_trained_text_encoders_stay() -> None:
     config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, **SAMPLED)
     assert weights_of(plan_memory(config, cuda=False)) == {
@@ -356,6 +362,7 @@ def test_trained_text_encoders_stay() -> None:
     }
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_online_runs_encode_beside_everything() -> None:
     plan = plan_memory(
         config_of("STABLE_DIFFUSION_15", rlhf_mode="GRPO", rlhf_reward="brightness"), cuda=False

@@ -222,6 +222,7 @@ def test_published_rewards_are_counted_without_being_on_this_machine() -> None:
         assert sum(p.numel() for p in outline.module.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_rewards_stay_next_to_the_model_unless_they_take_turns(tmp_path: Path) -> None:
     source = str(save_tiny_clip(tmp_path / "clip"))
     weights, reward = "weights: reward pickscore", {"rlhf_rewards": reward_of(source=source)}
@@ -279,6 +280,7 @@ def test_more_images_at_once_take_more(tmp_path: Path) -> None:
     assert few["training step"] == many["training step"]
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
     here, there = (
         items(planned(tmp_path / device, "NFT", rlhf_ema_ref_device=device)) for device in ("GPU", "CPU")
@@ -287,6 +289,7 @@ def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
     assert "old policy" in here["training step"] and "old policy" not in there["training step"]
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     def notes(reward: str, **params: Any) -> tuple[str, ...]:
         return planned(tmp_path / reward, rlhf_rewards=[{"reward": reward, "params": params}]).notes
@@ -299,6 +302,7 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     assert "diffusers_cache" in told
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_sizes_of_images_are_those_of_the_rollout(tmp_path: Path) -> None:
     plan = planned(tmp_path, resolution="32", rlhf_rollout_size="64x32")
     assert plan.size == (32, 64)
