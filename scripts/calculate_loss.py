@@ -88,12 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     LOSSES.add_to(parser)
     options = parser.parse_args(arguments)
     progress = ProgressLine()
-
-    def work() -> None:
-        run(options, progress)
-        progress.end()
-
-    return exit_status(work, progress)
+    return exit_status(lambda: run(options, progress), progress)
 
 
 if __name__ == "__main__":

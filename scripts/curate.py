@@ -346,7 +346,9 @@ def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = 
     """Run ``work`` and return its status (0 for ``None``), or that of the error that ended it, which is printed."""
     progress = progress or ProgressLine()
     try:
-        return work() or 0
+        status = work() or 0
+        progress.end()
+        return status
     except UserError as error:
         progress.end()
         print(f"error: {error}", file=sys.stderr)
@@ -395,7 +397,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             check_files(options)
             write_json(options.json, result)
-        progress.end()
         return FAULTS_FOUND if result is not None and result.get("ok") is False else 0
 
     return exit_status(work, progress)

@@ -187,7 +187,6 @@ def run_stoppable(options: Options) -> int:
     def work() -> None:
         with stoppable():
             options.run(options, progress)
-        progress.end()
 
     return exit_status(work, progress)
 

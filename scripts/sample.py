@@ -728,12 +728,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     progress = ProgressLine()
-
-    def work() -> None:
-        run(options, progress)
-        progress.end()
-
-    return exit_status(work, progress)
+    return exit_status(lambda: run(options, progress), progress)
 
 
 if __name__ == "__main__":

@@ -336,6 +336,8 @@ def main(argv: list[str] | None = None) -> int:
     launcher = LauncherWatch.begin() if world_size > 1 else None
     notes: list[str] = []
     try:
+        if launcher is not None and (gone := launcher.look()) is not None:
+            raise gone
         config = load_config(options, notes)
         if not options.dry_run and starts_several(config.train_device):
             from modules.trainer.distributed import train_on_each

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modules.util.files.OpenFolder import observe
+from tests.source_tree import ROOT
 
 Change = tuple[str, str]
 
@@ -99,3 +103,16 @@ def die_at(number: int, done: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     observe(die)
+
+
+def in_small_process(work: Callable[[Path], object], folder: Path) -> None:
+    """Call a function of a module in a new process. Use it for work that is killed at many moments: a process that
+    has loaded torch takes up to a quarter of a second for each fork, and one that has not takes a millisecond.
+
+    Raises:
+        AssertionError: it failed; with what it printed.
+    """
+    call = f"from {work.__module__} import {work.__name__} as work; work(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", f"import sys; from pathlib import Path; {call}", str(folder)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

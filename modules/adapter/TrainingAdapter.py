@@ -90,7 +90,7 @@ class TrainingAdapter:
     def bytes(self) -> int:
         """Memory of the factors, which are on the device during sampling."""
         tensors = (tensor for layer in self.file.layers.values() for tensor in layer.tensors.values())
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(tensor.nbytes for tensor in tensors)
 
 
 def _as_written() -> AbstractContextManager[object]:

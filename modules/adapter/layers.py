@@ -96,19 +96,8 @@ def select_layers(
     """
     if not patterns:
         return list(names)
-    compiled = [_compile(pattern if regex else re.escape(pattern), field) for pattern in patterns]
-    useless = [
-        pattern
-        for pattern, matcher in zip(patterns, compiled, strict=True)
-        if not any(matcher.search(name) for name in names)
-    ]
-    if useless:
-        raise ConfigError(
-            f"these entries match no layer:\n{list_offenders(useless)}",
-            field=field,
-            hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
-        )
-    return [name for name in names if any(matcher.search(name) for matcher in compiled)]
+    matchers = _matchers(names, patterns, regex, field, "entries match no layer")
+    return [name for name in names if any(matcher.search(name) for matcher in matchers.values())]
 
 
 def by_pattern(
@@ -124,14 +113,7 @@ def by_pattern(
     Raises:
         ConfigError: a pattern is not a regular expression, or matches no name.
     """
-    matchers = {p: _compile(p if regex else re.escape(p), field) for p in values}
-    useless = [p for p, matcher in matchers.items() if not any(matcher.search(name) for name in names)]
-    if useless:
-        raise ConfigError(
-            f"these patterns match no layer that is trained:\n{list_offenders(useless)}",
-            field=field,
-            hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
-        )
+    matchers = _matchers(names, list(values), regex, field, "patterns match no layer that is trained")
     found: dict[str, float] = {}
     for name in names:
         pattern = next((p for p, matcher in matchers.items() if matcher.search(name)), None)
@@ -140,7 +122,22 @@ def by_pattern(
     return found
 
 
-def _compile(pattern: str, field: str = FIELD) -> re.Pattern[str]:
+def _matchers(
+    names: Sequence[str], patterns: Sequence[str], regex: bool, field: str, fault: str
+) -> dict[str, re.Pattern[str]]:
+    """The compiled patterns. Raises ``ConfigError`` if one is not a regular expression, or matches no name."""
+    matchers = {pattern: _compile(pattern if regex else re.escape(pattern), field) for pattern in patterns}
+    useless = [one for one in patterns if not any(matchers[one].search(name) for name in names)]
+    if useless:
+        raise ConfigError(
+            f"these {fault}:\n{list_offenders(useless)}",
+            field=field,
+            hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
+        )
+    return matchers
+
+
+def _compile(pattern: str, field: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from torch import nn
 
 from modules.adapter.PeftAdapter import AdapterHandle, check_same
 from modules.util.errors import DataError, UnsupportedError
-from modules.util.jsonio import atomic_path
-from modules.util.tensors.tensor_files import write_safetensors
 
 NEW_ADAPTER = "NEW_ADAPTER"
 EXISTING_ADAPTER = "EXISTING_ADAPTER"
@@ -105,25 +102,6 @@ class Reference:
         check_same(dict(self.handle.named_tensors()), state, "the reference snapshot")
         for name, tensor in self.handle.named_tensors():
             self._snapshot[name] = state[name].detach().to(tensor.device, tensor.dtype).clone()
-
-    def save(self, path: str | Path) -> None:
-        """Write the snapshot as safetensors, atomically."""
-        with atomic_path(path) as temporary:
-            write_safetensors(self._snapshot, temporary)
-
-    def load(self, path: str | Path) -> None:
-        """Read a snapshot written by ``save``. Raises ``DataError`` if there is none or it does not match."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            state = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise DataError(
-                f"the reference snapshot {path} cannot be read: {error}",
-                hint="a preference run cannot continue without the reference it was started with",
-            ) from error
-        self.load_snapshot(state)
 
     @torch.no_grad()
     def self_check(self) -> None:

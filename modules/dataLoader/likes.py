@@ -27,7 +27,7 @@ def split_unequal_pairs(source: DataSource, files: FileIndex) -> None:
             return False
 
     single: dict[tuple[int, str], list[Pair]] = defaultdict(list)
-    made, start = UnitSet(dpo=True), 0
+    made = UnitSet(dpo=True)
     for pair in source.train.entries:
         if unequal(pair):
             like = replace(pair, rejected=pair.chosen, certainty=None, only="chosen")
@@ -36,9 +36,7 @@ def split_unequal_pairs(source: DataSource, files: FileIndex) -> None:
     if not single:
         return
     gone = {one.id for (_, side), found in single.items() if side == "chosen" for one in found}
-    for rules, count in source.train.groups:
-        entries = source.train.entries[start : start + count]
-        start += count
+    for rules, entries in source.train.parts():
         kept = [one for one in entries if one.only or one.id not in gone]
         first = next((one for one in kept if one.only), None)
         more = [] if first is None else single.pop((first.chosen.concept, first.only), [])

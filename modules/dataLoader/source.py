@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -64,12 +64,18 @@ class UnitSet:
         self.entries.extend(entries)
         self.groups.append((rules, len(entries)))
 
+    def parts(self) -> Iterator[tuple[Rules, list[Any]]]:
+        """Yield the rules and the entries of each group."""
+        start = 0
+        for rules, count in self.groups:
+            yield rules, self.entries[start : start + count]
+            start += count
+
     def only(self, wanted: Callable[[Any], bool]) -> UnitSet:
         """The entries that are ``wanted``, in their groups."""
-        made, start = UnitSet(dpo=self.dpo), 0
-        for rules, count in self.groups:
-            made.add(rules, [entry for entry in self.entries[start : start + count] if wanted(entry)])
-            start += count
+        made = UnitSet(dpo=self.dpo)
+        for rules, entries in self.parts():
+            made.add(rules, [entry for entry in entries if wanted(entry)])
         return made
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
@@ -421,13 +427,11 @@ def certainties(source: DataSource) -> dict[str, float | None]:
 def class_counts(source: DataSource) -> tuple[float, float, float]:
     """Average numbers of pairs and single images, liked images, and disliked images trained on per epoch."""
     units = likes = dislikes = Fraction(0)
-    start = 0
-    for rules, count in source.train.groups:
-        sides = [pair.sides for pair in source.train.entries[start : start + count]]
-        start += count
-        if count:
-            rate = rules.rate if rules.samples is None else Fraction(rules.samples, count)
-            units += rate * count
+    for rules, entries in source.train.parts():
+        sides = [pair.sides for pair in entries]
+        if entries:
+            rate = rules.visits_of(len(entries))
+            units += rate * len(entries)
             likes += rate * sum(liked for liked, _ in sides)
             dislikes += rate * sum(disliked for _, disliked in sides)
     return float(units), float(likes), float(dislikes)
@@ -447,11 +451,11 @@ def _check_certainties(source: DataSource) -> None:
 
 def _hold_back(config: TrainConfig, source: DataSource) -> None:
     """Move the validation pairs out of the training pairs."""
-    train, validation = UnitSet(dpo=True), UnitSet(dpo=True)
-    if not source.train.entries:
-        source.validation = validation
+    everything = source.train
+    if not everything.entries:
+        source.validation = UnitSet(dpo=True)
         return
-    alone = [pair.id for pair in source.train.entries if pair.only]
+    alone = [pair.id for pair in everything.entries if pair.only]
     if alone:
         source.faults.append(
             DataError(
@@ -464,18 +468,14 @@ def _hold_back(config: TrainConfig, source: DataSource) -> None:
         return
     try:
         _, held = split_by_prompt(
-            source.train.entries, float(config.rlhf_dpo_validation_percentage), int(config.seed)
+            everything.entries, float(config.rlhf_dpo_validation_percentage), int(config.seed)
         )
     except DataError as error:
         source.faults.append(error)
         return
-    names, start = {pair.id for pair in held}, 0
-    for rules, count in source.train.groups:
-        entries = source.train.entries[start : start + count]
-        train.add(rules, [pair for pair in entries if pair.id not in names])
-        validation.add(rules, [pair for pair in entries if pair.id in names])
-        start += count
-    source.train, source.validation = train, validation
+    names = {pair.id for pair in held}
+    source.train = everything.only(lambda pair: pair.id not in names)
+    source.validation = everything.only(lambda pair: pair.id in names)
 
 
 def _note_leaks(source: DataSource) -> None:
@@ -639,11 +639,10 @@ class BucketTable:
         """
         numbers: dict[tuple[tuple[int, int], ...], int] = {}
         groups: list[UnitGroup] = []
-        start = 0
-        for rules, count in units.groups:
+        for rules, entries in units.parts():
             walk = len(rules.resolutions)
-            table = np.zeros((count, walk), dtype=np.int64)
-            for row, entry in enumerate(units.entries[start : start + count]):
+            table = np.zeros((len(entries), walk), dtype=np.int64)
+            for row, entry in enumerate(entries):
                 item = entry.chosen if units.dpo else entry
                 size = files.size(item.path)
                 for visit in range(walk):
@@ -654,8 +653,7 @@ class BucketTable:
                         for path in item.sources
                     ]
                     table[row, visit] = numbers.setdefault((crop, *shapes), len(numbers))
-            start += count
-            if count:
-                rate = rules.rate if rules.samples is None else Fraction(rules.samples, count)
-                groups.append(UnitGroup(table, Fraction(1) if once else rate, rules.name))
+            if entries:
+                rate = Fraction(1) if once else rules.visits_of(len(entries))
+                groups.append(UnitGroup(table, rate, rules.name))
         return BucketTable(groups, [shapes[0] for shapes in numbers])

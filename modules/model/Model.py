@@ -174,6 +174,14 @@ class Model:
             self.to(part, home)
             give_back(self.device)
 
+    @contextmanager
+    def borrowed_encoders(self) -> Iterator[None]:
+        """Move all text encoders to the compute device for the duration of a block, then back."""
+        with ExitStack() as stack:
+            for part in self.text_encoders:
+                stack.enter_context(self.borrowed(part))
+            yield
+
     def autocast(self) -> AbstractContextManager[object]:
         """The mixed-precision context of one forward pass. It is entered in each pass, so that no casts of
         swapped weights are cached.

@@ -250,7 +250,7 @@ def lock_parameters(parameters: Sequence[torch.Tensor]) -> None:
     """Move parameters to page-locked memory, many per piece, because each piece's size is rounded up to a
     power of two. What cannot be locked stays unchanged.
     """
-    sizes = [-(-p.numel() * p.element_size() // _ALIGNMENT) * _ALIGNMENT for p in parameters]
+    sizes = [-(-p.nbytes // _ALIGNMENT) * _ALIGNMENT for p in parameters]
     for size, inside in pieces(sizes):
         try:
             memory = pinned(size)
@@ -263,7 +263,7 @@ def lock_parameters(parameters: Sequence[torch.Tensor]) -> None:
         start = 0
         for index in inside:
             weight = parameters[index].data
-            there = memory[start : start + weight.numel() * weight.element_size()]
+            there = memory[start : start + weight.nbytes]
             parameters[index].data = there.view(weight.dtype).view(weight.shape).copy_(weight)
             start += sizes[index]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,7 @@ from modules.model.noising.noise import NoiseOptions
 from modules.model.noising.sampling import dynamic_shift
 from modules.model.noising.schedule import DiscreteSchedule, Prediction
 from modules.model.text.emphasis import read_emphasis
-from modules.model.text.encoding import cut_prompts, tokenize
+from modules.model.text.encoding import cut_prompts, t5_states, tokenize
 from modules.model.text.LearnedWords import PLACES, AddedRows
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.objective.supervised import (
@@ -89,6 +88,13 @@ class BaseModelSetup(ModelFamily):
         if model.words is None:
             return model.parts[encoder.replace("text_encoder", "tokenizer")], None
         return model.words.tokenizer(encoder), model.words.rows(encoder)
+
+    def _t5_states(
+        self, model: Model, encoder: str, prompts: Sequence[str], masked: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``t5_states`` of a text encoder of the model, for prompts of its length."""
+        tokenizer, added = self._tokenizer_of(model, encoder)
+        return t5_states(model.module(encoder), tokenizer, prompts, self.prompt_length(model), masked, added)
 
     def _placed(
         self, model: Model, cond: Conditioning, texts: Sequence[str], limit: int, cut: int = 0, **how: Any
@@ -189,9 +195,7 @@ class BaseModelSetup(ModelFamily):
         if model.trains_text:
             return self.encode_text(model, [""], train=True)
         if model._empty_prompt is None:
-            with ExitStack() as stack:
-                for part in model.text_encoders:
-                    stack.enter_context(model.borrowed(part))
+            with model.borrowed_encoders():
                 model._empty_prompt = self.encode_text(model, [""])
         return model._empty_prompt.to(model.device)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,9 +196,7 @@ def _outputs_of_text(model: Model, config: EmbeddingConfig, place: str) -> dict[
     setup, before = create_model_setup(model.spec.key), model.words
     model.words = LearnedWords([probe], _tokenizers(model), reads=reads)
     try:
-        with ExitStack() as stack:
-            for name in model.text_encoders:
-                stack.enter_context(model.borrowed(name))
+        with model.borrowed_encoders():
             cond = setup.text_states(model, [config.placeholder])
     finally:
         model.words = before

@@ -5,7 +5,7 @@ result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -266,15 +266,6 @@ def seen_sources(model: Model, images: Sequence[torch.Tensor], count: int) -> So
     return Sources(one[None].expand(count, -1, -1, -1) for one in bytes_)
 
 
-@contextmanager
-def borrowed_encoders(model: Model) -> Iterator[None]:
-    """Move all text encoders to the compute device for the duration of a block."""
-    with ExitStack() as stack:
-        for part in model.text_encoders:
-            stack.enter_context(model.borrowed(part))
-        yield
-
-
 def _sources(setup: BaseModelSetup, model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:
     """Latents of the source images, the same for ``count`` samples."""
     with model.borrowed(model.spec.vae):
@@ -296,7 +287,7 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
     kept = model.kept_texts.get(kept_name(model, texts, request.sources))
     if kept is None:
         seen = seen_sources(model, request.sources, len(texts))
-        with borrowed_encoders(model):
+        with model.borrowed_encoders():
             cond = setup.encode_text(model, texts, seen=seen)
     else:
         cond = kept.to(model.device)

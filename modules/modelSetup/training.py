@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -366,6 +367,14 @@ def loss_options(config: TrainConfig) -> LossOptions:
         masks=MaskOptions(config.unmasked_weight, config.normalize_masked_area_loss),
         variational_strength=config.vb_loss_strength,
     )
+
+
+def measuring_options(config: TrainConfig, draws: int) -> tuple[NoiseOptions, LossOptions]:
+    """Options of a supervised loss that compares images: at ``draws`` stratified noise levels, without random changes
+    of an image or its caption, and without weights of noise levels.
+    """
+    noise = replace(noise_options(config), strata=draws, pool=0, caption_dropout=0.0, perturbation_weight=0.0)
+    return noise, replace(loss_options(config), weight_function="CONSTANT")
 
 
 def averages_over_masks(config: TrainConfig) -> bool:

@@ -114,6 +114,10 @@ class Rules:
     def is_prior(self) -> bool:
         return self.kind == "PRIOR_PREDICTION"
 
+    def visits_of(self, items: int) -> Fraction:
+        """Visits of an item per epoch, on average, of a concept with this number of items."""
+        return self.rate if self.samples is None else Fraction(self.samples, items)
+
     def crop(self, size: tuple[int, int], name: str, visit: int) -> tuple[int, int]:
         """(height, width) of the bucket of an image.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from modules.runner.RunDirectory import MIRROR
 from modules.util.errors import UserError, refused_as
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import lock_within
 from modules.util.owned_files import Owned, shown
 
 STATE = MIRROR
@@ -23,14 +22,11 @@ def alone(owned: Owned) -> Iterator[None]:
         UserError: another command does not stop writing.
     """
     owned.folder(STATE)
-    until = time.monotonic() + _PATIENCE
     with owned.plain_file(f"{STATE}/lock").open("a+b") as handle:
-        while not try_lock(handle):
-            if time.monotonic() > until:
-                raise UserError(
-                    f"another command is writing to {shown(owned.root)}", hint="wait for it, or stop it"
-                )
-            time.sleep(_STEP)
+        if not lock_within(handle, _PATIENCE, _STEP):
+            raise UserError(
+                f"another command is writing to {shown(owned.root)}", hint="wait for it, or stop it"
+            )
         yield
 
 

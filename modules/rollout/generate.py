@@ -7,7 +7,7 @@ right after a rollout the ratio of new to old probability is exactly 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -256,9 +256,7 @@ class _Text:
 
 
 def _encode(setup: BaseModelSetup, model: Model, texts: list[_Text], batch_size: int) -> Conditioning:
-    with ExitStack() as stack:
-        for part in model.text_encoders:
-            stack.enter_context(model.borrowed(part))
+    with model.borrowed_encoders():
         chunks = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
         made = Conditioning.cat([_states(setup, model, chunk).to("cpu") for chunk in chunks])
     edited = [one.source for one in texts if one.source is not None]

@@ -16,7 +16,7 @@ from modules.runner.events import EventReader, EventWriter, last_sequence
 from modules.runner.known_runs import note_run
 from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError, refused_as
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import lock_within
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import Owned
 
@@ -191,13 +191,10 @@ class RunDirectory:
 
     def _claim(self, patience: float) -> IO[bytes] | None:
         handle = self._lock_path.open("a+b")
-        until = time.monotonic() + patience
-        while not try_lock(handle):
-            if time.monotonic() >= until:
-                handle.close()
-                return None
-            time.sleep(0.05)
-        return handle
+        if lock_within(handle, patience, pause=0.05):
+            return handle
+        handle.close()
+        return None
 
     def writer(self) -> EventWriter:
         """A writer for the events of this process."""

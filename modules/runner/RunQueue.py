@@ -17,7 +17,7 @@ from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.errors import DataError, UserError, refused_as
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import lock_within
 from modules.util.jsonio import read_json, write_json
 
 STATES = ("waiting", "running", "finished", "stopped", "failed")
@@ -174,11 +174,8 @@ class RunQueue:
     @contextmanager
     def _changing(self) -> Iterator[list[QueueEntry]]:
         with self._lock_file() as handle:
-            until = time.monotonic() + LOCK_SECONDS
-            while not try_lock(handle):
-                if time.monotonic() > until:
-                    raise UserError(f"the queue {self.path} is in use by a program that does not respond")
-                time.sleep(0.01)
+            if not lock_within(handle, LOCK_SECONDS):
+                raise UserError(f"the queue {self.path} is in use by a program that does not respond")
             entries = self._load()
             before = [asdict(entry) for entry in entries]
             yield entries

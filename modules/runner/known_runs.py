@@ -7,13 +7,12 @@ with the settings of the user. A trainer that cannot write to it still trains.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from modules.util.errors import UserError
-from modules.util.files.locking import try_lock
+from modules.util.files.locking import lock_within
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import read_json, write_json
 
@@ -73,9 +72,6 @@ def _locked(path: Path, patience: float) -> Iterator[None]:
         yield
         return
     with handle:
-        until = time.monotonic() + patience
-        while not try_lock(handle):
-            if time.monotonic() > until:
-                raise UserError(f"{path} is in use by a program that does not respond")
-            time.sleep(0.01)
+        if not lock_within(handle, patience):
+            raise UserError(f"{path} is in use by a program that does not respond")
         yield

@@ -187,11 +187,16 @@ class Journal:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        place = self._owned.folder(FOLDER) / "lock"
-        with place.open("a+b") as handle:
-            if not try_lock(handle):
-                raise UserError(f"another tool is at work in {self.root}", hint="wait until it has ended")
-            yield
+        try:
+            place = self._owned.folder(FOLDER) / "lock"
+            with place.open("a+b") as handle:
+                if not try_lock(handle):
+                    raise UserError(f"another tool is at work in {self.root}", hint="wait until it has ended")
+                yield
+        except OSError as error:
+            # the error of a full disk names no file
+            error.filename = error.filename or str(self.root)
+            raise
 
     @contextmanager
     def job(self, what: str) -> Iterator[Job]:

@@ -50,7 +50,7 @@ from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.prompts import OnlinePrompt, collect_prompts
 from modules.trainer.online.StepCutter import StepCutter
-from modules.trainer.online.steps.modes import create_online_step
+from modules.trainer.online.steps.modes import step_of
 from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
 from modules.trainer.optim.CustomSchedule import TRIED_STEPS, UNKNOWN_STEPS
 from modules.trainer.optim.DeviceVisits import DeviceVisits
@@ -77,6 +77,7 @@ from modules.util.enum.choices import DataType, DPOPatienceMetric, EMAMode, Scal
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
+from modules.util.rng import seed_torch
 from modules.util.TrainProgress import TrainProgress
 
 Named = list[tuple[str, torch.nn.Parameter]]
@@ -391,7 +392,7 @@ def assemble(
     config, said = _in_one_mode(config, processes)
     if said:
         tell(said, 1, 1)
-    torch.manual_seed(config.seed)
+    seed_torch(config.seed)
     if config.trains_in_main_memory():
         check_model(config, before)
     prompts = _prompts(config, processes)
@@ -653,7 +654,8 @@ def _step(
     config, setup, model, processes = basis.config, basis.setup, basis.model, basis.processes
     parameters = [parameter for _, parameter in named]
     if data.online is not None:
-        return create_online_step(data.online, reference, parameters, old_policy, acceleration.lossless)
+        create = step_of(config.rlhf_mode.spec)
+        return create(data.online, reference, parameters, old_policy, acceleration.lossless)
     if config.trains_pairs:
         facts = None
         if data.images is not None:

@@ -445,7 +445,7 @@ def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Par
     open_bucket: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in parameters:
         held, size = open_bucket.get(parameter.dtype, (None, 0))
-        nbytes = parameter.numel() * parameter.element_size()
+        nbytes = parameter.nbytes
         if held is None or size + nbytes > BUCKET_BYTES:
             held, size = [], 0
             buckets.append(held)

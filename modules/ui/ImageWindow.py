@@ -10,7 +10,7 @@ from tkinter import ttk
 
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import prefetcher_of
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.tk_support import on_event, place_over, tie
 
@@ -48,9 +48,7 @@ class ImageWindow(tk.Toplevel):
         self.configure(background=ui.theme.palette.panel)
         self.images, self.index = tuple(images), index
         self._ui = ui
-        self._prefetcher = ImagePrefetcher(
-            lambda key: ui.pump.post(lambda: self._arrived(key)), budget=BUDGET
-        )
+        self._prefetcher = prefetcher_of(self, ui.pump, lambda path: self.view.arrived(path), BUDGET)
         self._zoom = ZoomState()
         self.view = ImageView(self, self._prefetcher, self._zoom, font=ui.theme.fonts["text"])
         self.view.pack(side="top", fill="both", expand=True)
@@ -107,11 +105,3 @@ class ImageWindow(tk.Toplevel):
         near = [self.index, self.index + 1, self.index - 1]
         box = self.view.box
         self._prefetcher.want([(self.images[n].path, box) for n in near if 0 <= n < len(self.images)])
-
-    def _arrived(self, key: Key) -> None:
-        if self.winfo_exists():
-            self.view.arrived(key[0])
-
-    def destroy(self) -> None:
-        self._prefetcher.close()
-        super().destroy()

@@ -36,7 +36,7 @@ from modules.ui.shell.FileActions import FileActions
 from modules.ui.shell.ProblemsPanel import ProblemsPanel
 from modules.ui.shell.SideBar import SideBar
 from modules.ui.shell.TopBar import TopBar
-from modules.ui.shell.ViewDialog import SCALES, open_view_dialog
+from modules.ui.shell.ViewDialog import open_view_dialog
 from modules.ui.state.ConfigState import ConfigState, Problem
 from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
@@ -47,13 +47,14 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, load_drops, one_config
 from modules.ui.widgets.ScrollFrame import ScrollFrame, install_wheel
-from modules.ui.widgets.theme import Theme, is_dark
+from modules.ui.widgets.theme import SCALES, Theme, is_dark
 from modules.ui.widgets.tk_support import (
     IDLE,
     MAX_SCALE,
     MIN_SCALE,
     Pump,
     Timer,
+    bind_own,
     cancel_timer,
     focus_on_click,
     install_error_dialog,
@@ -153,8 +154,11 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         bind_keys(self, self.actions)
         self.state_.listen(self._changed)
         self.check.soon()
-        self.bind("<FocusIn>", lambda event: self.check.after_absence() if event.widget is self else None)
-        self.bind("<Configure>", lambda event: self._moved() if event.widget is self else None, add="+")
+        self.unbind("<Configure>")  # customtkinter's, which needs the window's own events only
+        bind_own(self, "<Configure>", self._update_dimensions_event)
+        bind_own(self, "<Configure>", lambda _event: self._moved())
+        self.unbind("<FocusIn>")
+        bind_own(self, "<FocusIn>", lambda _event: self.check.after_absence())
 
     def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:
@@ -189,13 +193,10 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def _build(self) -> None:
         """Build the frame around the pages at the current scale."""
-        ui, files, actions = self.ui, self.files, self.actions
+        ui, actions = self.ui, self.actions
         self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
-        self.top_bar = TopBar(
-            self, ui, actions, self.presets, files.apply_preset, files.keep_preset, files.remove_preset,
-            lambda: self.memory.recent, lambda name: files.load(Path(name)),
-        )  # fmt: skip
+        self.top_bar = TopBar(self, ui, actions, self.files)
         self.top_bar.grid(row=0, column=0, columnspan=2, sticky="ew")
         side = self._side = ScrollFrame(self, self.theme, auto_hide=True)
         self.side_bar = SideBar(side.inside, ui, self.pages, self.show_page)
@@ -312,7 +313,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.side_bar.mark(counts)
         check = self.check
         self.bottom_bar.show_problems(len(errors), len(found) - len(errors), check.checking, check.checked)
-        self.bottom_bar.show_forecast(check.forecast, check.checking)
+        self.bottom_bar.forecast.show(check.forecast, check.checking)
         self.problems.show(found)
         self._at_fields = {problem.path: problem for problem in reversed(found)}
         for page in self._built.values():
@@ -518,9 +519,7 @@ def _on_screen(geometry: str, width: int, height: int) -> str:
     found = _GEOMETRY.fullmatch(geometry)
     size = DEFAULT_SIZE if found is None else (int(found[1]), int(found[2]))
     wide, high = (min(one) for one in zip(size, _room(width, height), strict=True))
-    if found is None:
-        return f"{wide}x{high}"
-    if found[3] is None:
+    if found is None or found[3] is None:
         return f"{wide}x{high}"
     left, top = int(found[3]), int(found[4])
     farthest = (width - wide - FRAME[0], height - high - FRAME[1])

@@ -10,7 +10,7 @@ from tkinter import ttk
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import chosen_line, make_modal, pack_with_bar, place_over
+from modules.ui.widgets.tk_support import chosen_line, make_modal, pack_with_bar, place_over, set_text
 
 MASK = "\u2022"
 FRAME = 60
@@ -208,8 +208,7 @@ def show_notes(ui: Ui, title: str, head: str, lines: Sequence[str]) -> Dialog:
     label.pack(anchor="w", pady=(0, ui.theme.px(8)))
     box = tk.Text(dialog.body, wrap="word", height=12, width=60)
     style_text(ui.theme, box)
-    box.insert("1.0", "\n".join(lines))
-    box.configure(state="disabled")
+    set_text(box, "\n".join(lines))
     pack_with_bar(box)
 
     def copy() -> None:

@@ -90,6 +90,7 @@ __all__ = [
     "copy_pair",
     "dpo_concept_pairs",
     "dpo_pair_key",
+    "entry_of",
     "export_curated_pairs",
     "export_single_pair",
     "file_sha256",
@@ -250,6 +251,11 @@ def unconditional_warning(count: int) -> str | None:
         return None
     have = "pair has" if count == 1 else "pairs have"
     return f"{count} {have} no prompt: the captions are empty, and training uses the empty prompt for them"
+
+
+def entry_of(manifest: Manifest, pair_id: str) -> Pair | None:
+    """The entry of a pair; ``None`` if the manifest has none."""
+    return next((pair for pair in manifest["pairs"] if pair["pair_id"] == pair_id), None)
 
 
 def next_pair_id(manifest: Manifest) -> str:
@@ -549,17 +555,17 @@ def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id:
         UserError: the pair does not exist.
     """
     base, owned = Path(output_dir), owned_pairs(output_dir)
-    for index, pair in enumerate(manifest["pairs"]):
-        if pair["pair_id"] == pair_id:
-            files = [locate_pair_file(base, pair, side) for side in SIDES]
-            del manifest["pairs"][index]
-            save_manifest(base, manifest)
-            for file in files:
-                if file is not None:
-                    unlink_with_caption(owned, name_below(base, file))
-            remove_sources(owned, pair)
-            return dict(pair)
-    raise UserError(f"there is no pair {pair_id!r} in {base}")
+    pair = entry_of(manifest, pair_id)
+    if pair is None:
+        raise UserError(f"there is no pair {pair_id!r} in {base}")
+    files = [locate_pair_file(base, pair, side) for side in SIDES]
+    manifest["pairs"].remove(pair)
+    save_manifest(base, manifest)
+    for file in files:
+        if file is not None:
+            unlink_with_caption(owned, name_below(base, file))
+    remove_sources(owned, pair)
+    return dict(pair)
 
 
 def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> None:
@@ -569,7 +575,7 @@ def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> N
         UserError: the pair does not exist.
     """
     manifest = load_manifest(output_dir)
-    if any(pair["pair_id"] == pair_id for pair in manifest["pairs"]):
+    if entry_of(manifest, pair_id) is not None:
         remove_pair(output_dir, manifest, pair_id)
         return
     files = [find_exported_file(output_dir, side, pair_id) for side in SIDES]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.house.acts.case import Case
@@ -15,6 +17,20 @@ SHOWN = (
 )  # fmt: skip
 """Settings that are made without effect in the usual run of the tests, of each kind of outcome and of each list; all of
 them are in the long one.
+"""
+
+ALIKE = tuple(
+    f"{part}.{name}"
+    for part, names in {
+        "text_encoder_2": ("model_name", "train", "activation_offloading", "stop_training_after_unit"),
+        "text_encoder_3": ("weight_dtype", "learning_rate", "gradient_checkpointing", "stop_training_after"),
+        "text_encoder_4": ("weight_dtype", "learning_rate", "gradient_checkpointing", "activation_offloading"),
+        "transformer": ("model_name", "learning_rate", "stop_training_after", "stop_training_after_unit"),
+    }.items()
+    for name in names
+)
+"""Settings that all parts of a model have, which are read by the name of the part: the UNet and the first text encoder
+have all of them in the usual run, each other part some, and each of them is there for two parts or more.
 """
 
 
@@ -31,7 +47,19 @@ def test_the_two_configs_of_a_case_differ_in_the_setting_alone() -> None:
     assert [case.path for case in cases() if not case.changes_the_config()] == []
 
 
-@pytest.mark.parametrize("case", sorted(cases(), key=lambda case: case.shared), ids=named)
+def marked() -> list[Any]:
+    """All cases, those with one reference run next to each other; those of ``ALIKE`` are slow."""
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] if case.path in ALIKE else [])
+        for case in sorted(cases(), key=lambda case: case.shared)
+    ]
+
+
+def test_the_settings_left_to_the_long_run_are_there() -> None:
+    assert set(ALIKE) < {case.path for case in cases()}
+
+
+@pytest.mark.parametrize("case", marked(), ids=named)
 def test_the_setting_acts(case: Case) -> None:
     assert case.acts(), f"{case.path} changes nothing of: {case.see.name}"
 

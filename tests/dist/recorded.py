@@ -1,7 +1,7 @@
 """A run that keeps the gradients of every optimizer step, as they are before anything is done with them.
 
-Started in several processes as ``recorded.py FOLDER``; ``run_recorded`` for one process. The folder has a
-``config.json``, and a file ``lose`` where an image of the epoch is not to be scored.
+Started in several processes as ``recorded.py FOLDER ...``, for one run after another; ``run_recorded`` for one process.
+Each folder has a ``config.json``, and a file ``lose`` where an image of the epoch is not to be scored.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def run_recorded(folder: Path, processes: Processes, follow: Path | None = None)
         run.unlock()
 
 
-def main(folder: str) -> None:
+def main(folders: Sequence[str]) -> None:
     torch.set_num_threads(1)
     processes = Processes.start("cpu")
     # not what the run says of itself
@@ -112,9 +112,10 @@ def main(folder: str) -> None:
     both = torch.ones(1)
     torch.distributed.all_reduce(both)
     assert both.item() == 2.0
-    run_recorded(Path(folder), processes)
+    for folder in folders:
+        run_recorded(Path(folder), processes)
     processes.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

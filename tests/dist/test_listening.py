@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from modules.trainer.control.LocalMeeting import is_on_one_computer
+from tests.children.warm import start_warm
 from tests.trainer.builders import ROOT, environment
 
 pytestmark = pytest.mark.dist
@@ -50,15 +50,16 @@ def test_processes_started_by_hand_meet_on_the_address_they_are_given(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
+    outputs = [tmp_path / f"output-{rank}.txt" for rank in "01"]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(tmp_path)], stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **environment(), **group, "RANK": rank, "LOCAL_RANK": rank},
+        start_warm(
+            SCRIPT, [str(tmp_path)], output, output,
+            {**environment(), **group, "RANK": rank, "LOCAL_RANK": rank},
         )
-        for rank in "01"
+        for rank, output in zip("01", outputs, strict=True)
     ]  # fmt: skip
-    said = [one.communicate(timeout=120)[1] for one in started]
-    assert [one.returncode for one in started] == [0, 0], said
+    codes = [one.wait(120) for one in started]
+    assert codes == [0, 0], [output.read_text(encoding="utf-8") for output in outputs]
     expect_own_address_alone(tmp_path, socket.gethostbyname(host))
 
 

@@ -4,6 +4,7 @@ process outlives its launcher.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from modules.runner.ProcessId import ProcessId
+from modules.trainer.control.LauncherWatch import LAUNCHER_VARIABLE
+from modules.trainer.control.PeerWatch import EXIT_STATUS
+from tests.children.warm import run_warm
 from tests.dist.test_listening import LAUNCHING
 from tests.dist.test_torchrun import COMMON
 from tests.trainer.builders import ROOT, environment, events, write_config
@@ -86,3 +91,15 @@ def test_processes_whose_launcher_is_killed_while_they_load_end_within_seconds(
     for process in left:
         process.kill()
     assert not left
+
+
+def test_a_process_whose_launcher_is_gone_ends_before_it_loads_anything(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as launcher:
+        one = ProcessId.of(launcher.pid)
+        launcher.kill()
+    assert one is not None
+    group = {"WORLD_SIZE": "2", "RANK": "1", LAUNCHER_VARIABLE: json.dumps(one.to_dict())}
+    arguments = ["--config-path", str(tmp_path / "there is none.json")]
+    made = run_warm(ROOT / "scripts" / "train.py", arguments, 60, {**environment(), **group})
+    assert made.returncode == EXIT_STATUS
+    assert "the process that started this one was killed" in made.stderr and "none.json" not in made.stderr

@@ -7,6 +7,7 @@ import email
 import hashlib
 import io
 import json
+import select
 import socket
 import struct
 import threading
@@ -24,6 +25,8 @@ from PIL import Image
 Answer = tuple[int, Any]
 SLOW_SECONDS = 0.6
 TICK = 0.05
+CLOSING = 8
+"""Type of a message that ends a WebSocket."""
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "comfyui_api" / "recorded.json"
 """What ComfyUI 0.8.0 answered, message by message."""
 
@@ -193,7 +196,18 @@ class ComfyServer(Server):
         self._sockets[client_id] = connection
         # the connection is the caller's until this returns
         while self._sockets.get(client_id) is connection:
-            time.sleep(TICK / 5)
+            if not select.select([connection], [], [], TICK / 5)[0]:
+                continue
+            try:
+                said = connection.recv(1000)
+                if said and said[0] & 15 == CLOSING:  # whoever closes waits for the answer
+                    connection.sendall(bytes((128 | CLOSING, 0)))
+            except OSError:
+                said = b""
+            if not said or said[0] & 15 == CLOSING:
+                break
+        if self._sockets.get(client_id) is connection:
+            del self._sockets[client_id]
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -207,8 +221,8 @@ class ComfyServer(Server):
         if client_id in self._sockets:
             try:
                 self._sockets[client_id].sendall(frame(message))
-            except OSError:
-                del self._sockets[client_id]
+            except (OSError, KeyError):  # closed meanwhile
+                self._sockets.pop(client_id, None)
 
     def get(self, path: str, query: dict[str, str]) -> Answer:
         if path == "/object_info/CheckpointLoaderSimple":

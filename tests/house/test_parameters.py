@@ -16,7 +16,6 @@ ALLOWED = {
     "modules/modelSetup/converting.py: merge_adapter": "takes the options of a command line one by one",
     "modules/objective/execution.py: run": "takes the scores of both models and both sides as functions",
     "modules/trainer/optim/Adafactor.py: __init__": "what optimizer.params may hold is read off it",
-    "modules/ui/shell/TopBar.py: __init__": "is given every action of its buttons",
     "scripts/demo/vae.py: run_phase": "has the numbers of a phase of training one by one",
 }
 

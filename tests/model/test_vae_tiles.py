@@ -16,6 +16,7 @@ from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._real_models import MODELS
 from tests.tiny import tiny_model, tiny_setup
+from tests.usual import usual
 
 KINDS = {
     "STABLE_DIFFUSION_15": (0.15, 0.25),
@@ -90,9 +91,8 @@ def test_the_limit_is_one_and_a_half_megapixels(monkeypatch: pytest.MonkeyPatch)
     assert seen == [False, True, True] and not model.vae.use_tiling
 
 
-@pytest.mark.parametrize(
-    "name", ["sdxl", *(pytest.param(n, marks=pytest.mark.slow) for n in ("klein-4b", "qwen"))]
-)
+# the autoencoders of SD 1.5 and SDXL have the same layers, and the other parts of SD 1.5 are made sooner
+@pytest.mark.parametrize("name", usual(["sd15", "sdxl", "klein-4b", "qwen"], "sd15"))
 def test_large_images_take_little_more_than_their_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is predicted for autoencoders of real size; the same code runs on tensors without contents."""
     key, make, *_ = MODELS[name]

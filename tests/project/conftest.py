@@ -85,5 +85,6 @@ def trains(monkeypatch: pytest.MonkeyPatch):
             return launcher.launch(run, config, fake_command(run, behaviour))
 
         monkeypatch.setattr(training, "launch", launch)
+        monkeypatch.setattr(training, "POLL_SECONDS", 0.02)
 
     return behave

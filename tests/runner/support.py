@@ -6,11 +6,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
+
+import pytest
 
 from modules.runner.RunDirectory import RunDirectory
+from modules.util.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_trainer.py")
@@ -37,6 +42,18 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0) -> T:
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.02)
     return found
+
+
+@contextmanager
+def taken() -> Iterator[None]:
+    """The run that this block claims belongs to another process. This is told after a tenth of a second, instead of
+    the two seconds in which a watcher may let it go.
+    """
+    with (
+        patch("modules.runner.RunDirectory.LOCK_PATIENCE", 0.1),
+        pytest.raises(UserError, match="another process is training"),
+    ):
+        yield
 
 
 def page_rows(heading: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress
 from tests.changes import full_disk, killed_at, recorded
-from tests.runner.support import ROOT, start_fake, wait_until
+from tests.runner.support import ROOT, start_fake, taken, wait_until
 
 
 @pytest.mark.child
@@ -30,7 +30,7 @@ def test_a_second_trainer_is_refused_until_the_first_one_is_killed(tmp_path):
     first = start_fake(run, "obey")
     wait_until(run.trainer)
     assert run.trainer().pid == first.pid
-    with pytest.raises(UserError, match="another process is training"):
+    with taken():
         run.lock()
     with run.undisturbed() as alone:
         assert not alone
@@ -64,7 +64,7 @@ def test_a_claim_does_not_outlive_its_process_in_forked_helpers(tmp_path):
         helper = int(trainer.stdout.readline())
         try:
             assert run.trainer().pid == trainer.pid
-            with pytest.raises(UserError, match="another process"):
+            with taken():
                 run.lock()
             trainer.kill()
             trainer.wait()
@@ -85,11 +85,7 @@ def test_a_claim_that_cannot_be_written_down_is_given_back(tmp_path):
 
 
 def test_one_process_cannot_claim_a_run_twice(tmp_path):
-    with (
-        RunDirectory(tmp_path).locked(),
-        pytest.raises(UserError, match="another process"),
-        RunDirectory(tmp_path).locked(),
-    ):
+    with RunDirectory(tmp_path).locked(), taken(), RunDirectory(tmp_path).locked():
         pass
 
 

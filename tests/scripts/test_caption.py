@@ -329,8 +329,6 @@ def test_a_silent_server_does_not_hold_the_program(chat: Chat, reds: Path) -> No
     program = subprocess.Popen(
         command,
         stderr=subprocess.DEVNULL,
-        # whoever started the tests may ignore Ctrl+C, and children inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert chat.reached.wait(60)
     program.send_signal(signal.SIGINT)

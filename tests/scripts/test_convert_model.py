@@ -31,6 +31,7 @@ from scripts.merge import main as merge_main
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import write_standard_pipeline
+from tests.usual import usual
 
 SD = "STABLE_DIFFUSION_15"
 FLUX = "FLUX_DEV_1"
@@ -154,17 +155,18 @@ def test_a_base_of_another_size_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "b.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"decompose": True, **FEW},
-        {"decompose": True, "decompose_outputs": False, **FEW},
-        {"kind": "LOHA", **FEW},
-        {"kind": "LOKR", **FEW},
-        {"kind": "OFT_2", **FEW},
-    ],
-)
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"decompose": True, **FEW},
+    {"decompose": True, "decompose_outputs": False, **FEW},
+    {"kind": "LOHA", **FEW},
+    {"kind": "LOKR", **FEW},
+    {"kind": "OFT_2", **FEW},
+]
+
+
+# every kind is merged to the byte in test_convert_in_little_memory.py
+@pytest.mark.parametrize("options", usual(KINDS, KINDS[0], KINDS[2], KINDS[5]))
 def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[str, Any]) -> None:
     handle = trained(SD, **options)
     adapter = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)

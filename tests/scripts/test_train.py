@@ -274,7 +274,9 @@ def _check_tensorboard(folder: Path) -> None:
     assert log.Tags()["images"]
 
 
-def test_commands_reach_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_reach_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = write_config(
         tmp_path,
         epochs=100_000,
@@ -295,7 +297,9 @@ def test_commands_reach_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         wait_for(run, process, lambda es, order=order: answered(es, order))
         wait_for(run, process, lambda es: len([e for e in es if e["kind"] == "step"]) > len(paused))
         capsys.readouterr()
-        assert main(["--config-path", str(config)]) == 2
+        with monkeypatch.context() as hurried:
+            hurried.setattr("modules.runner.RunDirectory.LOCK_PATIENCE", 0.1)
+            assert main(["--config-path", str(config)]) == 2
         assert "another process is training" in capsys.readouterr().err
         run.post("stop")
         assert process.wait(60) == 0

@@ -15,6 +15,7 @@ from modules.util.pairs.dpo_pair_files import file_sha256
 from scripts.dataset import main
 from tests.changes import full_disk, killed_at, recorded
 from tests.tools.pictures import contents, picture
+from tests.trainer.builders import small_files_only
 
 
 @pytest.fixture
@@ -149,6 +150,14 @@ def test_a_full_disk_changes_nothing(folder: Path) -> None:
         while Journal(folder).undo():
             pass
         assert contents(folder) == before
+
+
+def test_a_full_disk_is_named_by_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    with small_files_only(100):
+        assert main(["rewrite", str(folder), "--edge", "32"]) == 2
+    assert f"error: {folder}" in capsys.readouterr().err
+    assert contents(folder) == before
 
 
 def test_undo_reads_each_written_file_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def take_focus(window: tk.Tk, seconds: float = 20.0) -> None:
         assert time.monotonic() < end, "the window does not get the focus"
         window.focus_force()
         window.update()
-        time.sleep(0.02)
+        time.sleep(0.002)
 
 
 @pytest.fixture

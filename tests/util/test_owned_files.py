@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,15 @@ from modules.util.files import OpenFolder as door
 from modules.util.files.OpenFolder import read_plain
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import LIST_NAME, TEMPORARY, Owned, fault_of_path, shown
-from tests.changes import full_disk, killed_at, recorded
+from tests.changes import full_disk, in_small_process, recorded
 from tests.guard import Guard
+from tests.util.killed_folders import (
+    a_kill_leaves_all_of_a_new_folder_or_nothing,
+    a_kill_leaves_the_old_folder_or_the_new_one,
+    fill,
+    inside,
+    write_model,
+)
 
 HOSTILE = [
     "", "/", "..", "../mine", "../../mine", "a/../../mine", "/etc/passwd", "C:/x", "C:x", "a:b", "nul", "aux.txt",
@@ -43,10 +49,6 @@ def place(tmp_path: Path) -> Iterator[Path]:
         (root / "circle").symlink_to(root / "circle")
         os.mkfifo(root / "fifo")
         yield root
-
-
-def inside(root: Path) -> dict[str, int]:
-    return {p.relative_to(root).as_posix(): p.lstat().st_mode for p in root.rglob("*")}
 
 
 def change(owned: Owned, verb: str, name: str) -> None:
@@ -460,14 +462,6 @@ def test_a_process_killed_while_it_writes_leaves_what_the_next_one_sweeps(tmp_pa
 # -- whole folders -------------------------------------------------------------------------------------------
 
 
-def write_model(owned: Owned, name: str, text: str, keep: tuple[Path, ...] = ()) -> None:
-    with owned.fresh_folder() as fresh:
-        (fresh / "unet").mkdir()
-        (fresh / "unet" / "weights").write_text(text)
-        (fresh / "index.json").write_text(text)
-        owned.replace_folder(fresh, name, keep)
-
-
 def test_a_folder_written_by_the_program_is_replaced(tmp_path: Path) -> None:
     owned = Owned(tmp_path)
     (tmp_path / "model").mkdir()
@@ -540,26 +534,7 @@ def test_the_base_model_is_never_replaced(tmp_path: Path, base: str) -> None:
 
 @pytest.mark.child
 def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
-    write_model(Owned(tmp_path / "count"), "model", "first")
-    with recorded() as changes:
-        write_model(Owned(tmp_path / "count"), "model", "second")
-    assert {"create", "fsync", "rename", "delete", "folder"} <= {kind for kind, _ in changes.made}
-    seen, restored = set(), 0
-    for number in range(1, len(changes.made) + 1):
-        for moment in ("before", "after"):
-            root = tmp_path / f"{number}-{moment}"
-            write_model(Owned(root), "model", "first")
-            owned = Owned(root)
-            work = partial(write_model, owned, "model", "second")
-            assert killed_at(number, moment == "after", work)
-            restored += owned.restore_folder("model")
-            owned.sweep(TEMPORARY)
-            text = (root / "model" / "unet" / "weights").read_text()
-            assert (root / "model" / "index.json").read_text() == text
-            assert [p.name for p in root.iterdir()] == ["model"], (number, moment, changes.made[number - 1])
-            seen.add(text)
-            write_model(owned, "model", "third")
-    assert seen == {"first", "second"} and restored > 0
+    in_small_process(a_kill_leaves_the_old_folder_or_the_new_one, tmp_path)
 
 
 def test_a_folder_is_filled_whole_or_left_as_it_was(tmp_path: Path) -> None:
@@ -587,30 +562,4 @@ def test_a_folder_is_filled_whole_or_left_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.child
 def test_a_kill_at_any_moment_leaves_all_of_a_new_folder_or_nothing(tmp_path: Path) -> None:
-    def work(root: Path) -> None:
-        with Owned(root).filled_at_once(last="a") as fresh:
-            fill(fresh)
-
-    with recorded() as changes:
-        work(tmp_path / "count" / "new")
-    seen = set()
-    for number in range(1, len(changes.made) + 1):
-        for moment in ("before", "after"):
-            above = tmp_path / f"{number}-{moment}"
-            above.mkdir()
-            (above / "photo.png").write_text("theirs")
-            assert killed_at(number, moment == "after", partial(work, above / "new"))
-            left = inside(above / "new").keys() if (above / "new").exists() else None
-            assert left in (None, {"a", "b", "b/x", "c"}), (number, moment, changes.made[number - 1])
-            seen.add(left is not None)
-            if left is None:
-                work(above / "new")
-            assert inside(above / "new").keys() == {"a", "b", "b/x", "c"}
-            assert (above / "photo.png").read_text() == "theirs"
-    assert seen == {True, False}
-
-
-def fill(folder: Owned) -> None:
-    for name in ("a", "b/x", "c"):
-        with folder.write(name) as temporary:
-            temporary.write_text("ours")
+    in_small_process(a_kill_leaves_all_of_a_new_folder_or_nothing, tmp_path)

@@ -219,6 +219,9 @@ class Comparing(WayOfChoosing):
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
         """The images of the next question in any order. ``images`` has at least two, sorted."""
 
+    def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
+        return _settle_when_certain(situation, threshold) if self.stops_when_certain else None
+
     def keys(self, images: int) -> tuple[Key[Board], ...]:
         return KEYS_OF_TWO if images <= 2 else KEYS_OF_MORE
 
@@ -277,7 +280,7 @@ def look_equal(situation: Situation) -> bool:
     return len(ties) >= TIES_PER_IMAGE * len(alive) or len(answers) >= ANSWERS_PER_IMAGE * len(alive)
 
 
-def settle_when_certain(situation: Situation, threshold: float) -> Settled | None:
+def _settle_when_certain(situation: Situation, threshold: float) -> Settled | None:
     """The best over the worst once that is certain enough, or no pair once the images count as equal."""
     if is_settled(situation.standing, situation.alive, threshold):
         order = situation.standing.order(situation.alive)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import random
 
-from modules.curation.choosing.base import WAYS, Comparing, Settled, settle_when_certain
+from modules.curation.choosing.base import WAYS, Comparing
 from modules.curation.choosing.smart import decisive_pair
-from modules.curation.standing import Distance, Situation
+from modules.curation.standing import Situation
 
 
 class FourUp(Comparing):
@@ -36,9 +36,6 @@ class FourUp(Comparing):
             again = {*chosen, leader, left[0]} == skipped
             chosen += [leader, left[1] if again else left[0]]
         return chosen
-
-    def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        return settle_when_certain(situation, threshold)
 
 
 WAYS.register("FOUR_UP")(FourUp())

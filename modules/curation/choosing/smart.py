@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 
-from modules.curation.choosing.base import WAYS, Comparing, Settled, settle_when_certain
-from modules.curation.standing import Distance, Situation
+from modules.curation.choosing.base import WAYS, Comparing
+from modules.curation.standing import Situation
 
 
 class Smart(Comparing):
@@ -20,9 +20,6 @@ class Smart(Comparing):
 
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
         return decisive_pair(situation, images, rng)
-
-    def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
-        return settle_when_certain(situation, threshold)
 
 
 def decisive_pair(situation: Situation, images: list[int], rng: random.Random) -> list[int]:

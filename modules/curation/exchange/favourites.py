@@ -19,7 +19,7 @@ from modules.curation.intake.scan import ScanFault, natural_key, output_folders,
 from modules.util.bucket import aspect_label
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, file_sha256
 from modules.util.errors import DataError, UserError
-from modules.util.image_metadata.containers.fields import decode_text
+from modules.util.image_metadata.containers.exif import decode_text
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.limits import Unusable
 from modules.util.image_metadata.normalise import normalise_prompt

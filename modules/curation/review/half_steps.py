@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.curation.review.review_journal import ReviewJournal, Step
 from modules.curation.review.swapping import finish_swaps
-from modules.util.dpo_curation_util import SIDES, load_manifest, save_manifest
+from modules.util.dpo_curation_util import SIDES, entry_of, load_manifest, save_manifest
 from modules.util.owned_files import Owned
 from modules.util.pairs.dpo_pair_files import (
     TRASH_NAME,
@@ -62,7 +62,7 @@ def _finish_caption(owned: Owned, output_dir: Path, step: Step) -> None:
     text, pair_id = step["text"], step["pair_id"]
     images = {side: find_exported_file(output_dir, side, pair_id) for side in SIDES}
     manifest = load_manifest(output_dir)
-    entry = next((one for one in manifest["pairs"] if one["pair_id"] == pair_id), None)
+    entry = entry_of(manifest, pair_id)
     written = [read_caption(image) == text for image in images.values() if image is not None]
     if not written or not written[0]:
         return

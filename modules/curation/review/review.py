@@ -22,6 +22,7 @@ from modules.util.dpo_curation_util import (
     UNCONDITIONAL,
     FinalizedPair,
     caption_of,
+    entry_of,
     file_sha256,
     find_exported_file,
     load_manifest,
@@ -119,7 +120,7 @@ class PairReview:
     def remove(self, pair_id: str) -> None:
         """Remove both sides, captions, sources and the manifest entry, or whatever exists of them."""
         pair, manifest = self.find(pair_id), load_manifest(self.output_dir)
-        entry = self._entry(manifest, pair_id)
+        entry = entry_of(manifest, pair_id)
         if pair is None and entry is None:
             raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
         label = pair_id if SAFE_PAIR_ID.fullmatch(pair_id) else "pair"
@@ -161,7 +162,7 @@ class PairReview:
                 if self._owned.path(target).exists():
                     raise UserError(f"{self.output_dir / target} exists again", hint="rename it, then undo")
                 self._owned.move(f"{TRASH_NAME}/{in_trash}", target)
-        if entry is not None and all(p["pair_id"] != pair_id for p in manifest["pairs"]):
+        if entry is not None and entry_of(manifest, pair_id) is None:
             manifest["pairs"] = sorted([*manifest["pairs"], entry], key=lambda p: str(p["pair_id"]))
             save_manifest(self.output_dir, manifest)
         if entry is not None:  # finalising may have written the certainties without this pair
@@ -182,7 +183,7 @@ class PairReview:
         pair = self._pair(pair_id)
         if pair.chosen is None or pair.rejected is None:
             raise DataError(f"pair {pair_id} has lost one side and cannot be swapped")
-        entry = self._entry(load_manifest(self.output_dir), pair_id) or {}
+        entry = entry_of(load_manifest(self.output_dir), pair_id) or {}
         facts = {"chosen": file_sha256(pair.rejected), "certainty": entry.get("certainty")}
         self._journal.add({"do": "swap", "pair_id": pair_id, **facts})
         swap_sides(self.output_dir, pair)
@@ -194,15 +195,11 @@ class PairReview:
         if digests[0] == step["chosen"] or digests[1] != step["chosen"]:
             swap_sides(self.output_dir, pair)
         manifest = load_manifest(self.output_dir)
-        entry = self._entry(manifest, step["pair_id"])
+        entry = entry_of(manifest, step["pair_id"])
         if entry is not None and step.get("certainty") is not None:  # the swap dropped it
             entry["certainty"] = step["certainty"]
             save_manifest(self.output_dir, manifest)
             self._tell_certainty(manifest, entry)
-
-    @staticmethod
-    def _entry(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
-        return next((entry for entry in manifest["pairs"] if entry["pair_id"] == pair_id), None)
 
     def _tell_certainty(self, manifest: dict[str, Any], entry: dict[str, Any]) -> None:
         """Write the certainties for training again, if ``entry`` is a finalised pair that has one."""
@@ -262,10 +259,10 @@ class PairReview:
 
     def _set_prompt(self, pair_id: str, prompt: str) -> None:
         manifest = load_manifest(self.output_dir)
-        for entry in manifest["pairs"]:
-            if entry["pair_id"] == pair_id:
-                entry["prompt"] = prompt
-                save_manifest(self.output_dir, manifest)
+        entry = entry_of(manifest, pair_id)
+        if entry is not None:
+            entry["prompt"] = prompt
+            save_manifest(self.output_dir, manifest)
 
     def undo(self) -> bool:
         """Undo the last operation, of this process or an earlier one. Return ``False`` if there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from modules.curation.review.review import Fault, PairReview
-from modules.util.dpo_curation_util import FinalizedPair, load_manifest
+from modules.util.dpo_curation_util import FinalizedPair, entry_of, load_manifest
 
 
 def fix_faults(review: PairReview, faults: Iterable[Fault]) -> list[Fault]:
@@ -44,7 +44,7 @@ def _set_caption(review: PairReview, pair_id: str) -> bool:
 
 
 def _known_caption(review: PairReview, pair: FinalizedPair) -> str:
-    for entry in load_manifest(review.output_dir)["pairs"]:
-        if entry["pair_id"] == pair.pair_id and entry["prompt"].strip():
-            return str(entry["prompt"])
+    entry = entry_of(load_manifest(review.output_dir), pair.pair_id)
+    if entry is not None and entry["prompt"].strip():
+        return str(entry["prompt"])
     return pair.chosen_caption or pair.rejected_caption or ""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from modules.util.dpo_curation_util import (
     IMAGE_EXTENSIONS,
     SIDES,
     FinalizedPair,
+    entry_of,
     file_sha256,
     find_exported_file,
     load_manifest,
@@ -76,19 +76,15 @@ def _finish_swap(owned: Owned, output_dir: Path, waiting: str, image: PurePosixP
     owned.move(waiting, to_rejected)
 
 
-def _entry_of(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
-    return next((entry for entry in manifest["pairs"] if entry["pair_id"] == pair_id), None)
-
-
 def _is_swapped(output_dir: Path, pair_id: str, chosen: Path) -> bool:
     """Return whether the manifest already reflects the swap, by the hash of the current chosen image."""
-    entry = _entry_of(load_manifest(output_dir), pair_id)
+    entry = entry_of(load_manifest(output_dir), pair_id)
     return entry is None or entry.get("hashes", {}).get("chosen") == file_sha256(chosen)
 
 
 def _swap_entry(output_dir: Path, pair_id: str, chosen: str, rejected: str) -> None:
     manifest = load_manifest(output_dir)
-    entry = _entry_of(manifest, pair_id)
+    entry = entry_of(manifest, pair_id)
     if entry is None:
         return
     entry["chosen_file"], entry["rejected_file"] = chosen, rejected

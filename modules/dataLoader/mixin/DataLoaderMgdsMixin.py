@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modules.dataLoader.pipelineModules.PairByFilename import PairByFilename
-from modules.dataLoader.source import DataSource, UnitSet, collect_source, pair_concepts
+from modules.dataLoader.source import UnitSet, pair_concepts
 from modules.pipeline.Node import Node
 from modules.pipeline.nodes.SourceItems import SourceItems
 from modules.pipeline.Pipeline import Pipeline
 from modules.pipeline.PipelineDataset import PipelineDataset
-
-if TYPE_CHECKING:
-    from modules.util.config.TrainConfig import TrainConfig
 
 
 class DataLoaderMgdsMixin:
@@ -21,11 +18,6 @@ class DataLoaderMgdsMixin:
     def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
         """Pair enabled chosen and rejected concepts in config order; see ``source.pair_concepts``."""
         return pair_concepts(concepts, validation)
-
-    @staticmethod
-    def collect(config: TrainConfig, concepts: Sequence[Any], multiple: int) -> DataSource:
-        """Items and pairs of the run's concepts; see ``source.collect_source``."""
-        return collect_source(config, concepts, multiple)
 
     @staticmethod
     def first_module(units: UnitSet) -> Node:

@@ -13,7 +13,6 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.patches import grid_positions, pack, unpack
-from modules.model.text.encoding import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -27,15 +26,7 @@ class ChromaSetup(BaseModelSetup):
     spec = FAMILIES["CHROMA_1"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        tokenizer, added = self._tokenizer_of(model, "text_encoder")
-        hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder"),
-            tokenizer,
-            prompts,
-            self.prompt_length(model),
-            masked=True,
-            added=added,
-        )
+        hidden_BLE, mask_BL = self._t5_states(model, "text_encoder", prompts, masked=True)
         # the model was trained to see the first padding token
         length_B1 = mask_BL.sum(dim=1, keepdim=True)
         seen_BL = torch.arange(mask_BL.shape[1], device=mask_BL.device)[None] <= length_B1

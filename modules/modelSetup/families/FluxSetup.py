@@ -9,7 +9,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.patches import grid_positions, pack, unpack
-from modules.model.text.encoding import clip_states, t5_states
+from modules.model.text.encoding import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 from modules.spec.registry import FAMILIES
@@ -22,10 +22,7 @@ class FluxSetup(BaseModelSetup):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer, added = self._tokenizer_of(model, "text_encoder")
         _, pooled_BE = clip_states(model.module("text_encoder"), tokenizer, prompts, added=added)
-        tokenizer, added = self._tokenizer_of(model, "text_encoder_2")
-        hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder_2"), tokenizer, prompts, self.prompt_length(model), added=added
-        )
+        hidden_BLE, mask_BL = self._t5_states(model, "text_encoder_2", prompts)
         if model.masks_padding:
             hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
         cond = Conditioning({"hidden_BLE": hidden_BLE, "pooled_BE": pooled_BE})

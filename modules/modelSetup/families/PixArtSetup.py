@@ -9,7 +9,6 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
-from modules.model.text.encoding import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.registry import model_setup
@@ -29,15 +28,7 @@ class PixArtAlphaSetup(BaseModelSetup):
         return prompt.lower().strip()
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        tokenizer, added = self._tokenizer_of(model, "text_encoder")
-        hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder"),
-            tokenizer,
-            prompts,
-            self.prompt_length(model),
-            masked=True,
-            added=added,
-        )
+        hidden_BLE, mask_BL = self._t5_states(model, "text_encoder", prompts, masked=True)
         if model.masks_padding is False:
             mask_BL = torch.ones_like(mask_BL)
         cond = Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})

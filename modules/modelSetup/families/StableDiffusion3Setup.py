@@ -8,7 +8,7 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
-from modules.model.text.encoding import clip_states, t5_states, tokenize
+from modules.model.text.encoding import clip_states, tokenize
 from modules.model.text.LearnedWords import PLACES
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -25,18 +25,14 @@ class StableDiffusion3Setup(BaseModelSetup):
             self._clip_states(model, name, prompts) for name in ("text_encoder", "text_encoder_2")
         )
         clip_BLE = torch.cat([first_BLE, second_BLE], dim=-1)
-        tokens = self.prompt_length(model)
         if "text_encoder_3" in model.parts:
-            tokenizer, added = self._tokenizer_of(model, "text_encoder_3")
-            t5_BLE, mask_BL = t5_states(
-                model.module("text_encoder_3"), tokenizer, prompts, tokens, added=added
-            )
+            t5_BLE, mask_BL = self._t5_states(model, "text_encoder_3", prompts)
             if model.masks_padding:
                 t5_BLE = t5_BLE.masked_fill(~mask_BL[..., None], 0.0)
         else:
             # published for use without its largest encoder too, whose tokens are then all zero
             width = model.denoiser.config.joint_attention_dim  # type: ignore[union-attr]
-            t5_BLE = clip_BLE.new_zeros(len(clip_BLE), tokens, width)  # type: ignore[arg-type]
+            t5_BLE = clip_BLE.new_zeros(len(clip_BLE), self.prompt_length(model), width)  # type: ignore[arg-type]
         clip_BLE = torch.nn.functional.pad(clip_BLE, (0, t5_BLE.shape[-1] - clip_BLE.shape[-1]))
         cond = Conditioning(
             {

@@ -216,7 +216,7 @@ class ContentCache:
             if key in self:
                 return
             self._pending[key] = owned
-            self._pending_bytes += sum(t.numel() * t.element_size() for t in owned.values())
+            self._pending_bytes += sum(t.nbytes for t in owned.values())
             due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
             if self._pending_bytes >= SHARD_BYTES or len(self._pending) >= SHARD_ENTRIES or due:
                 self.flush()

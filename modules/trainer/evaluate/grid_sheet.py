@@ -80,9 +80,7 @@ def draw_sheet(rows: Sequence[Sequence[Path]], across: Sequence[str], down: Sequ
                 size = tuple(max(1, round(side * scale)) for side in image.size)
                 small = image.convert("RGB").resize((size[0], size[1]), Image.Resampling.LANCZOS)
             sheet.paste(small, (left + column * step, top + number * tall))
-    stream = io.BytesIO()
-    sheet.save(stream, "PNG")
-    return stream.getvalue()
+    return _png(sheet)
 
 
 def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
@@ -91,8 +89,6 @@ def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
     Args:
         paths: all images of the first strength, then all of the second, ...
     """
-    from PIL import Image, ImageDraw
-
     rows = len(paths) // len(strengths)
     images = [Image.open(path).convert("RGB") for path in paths]
     scale = min(1.0, STRENGTH_CELL / max(max(image.size) for image in images))
@@ -103,9 +99,7 @@ def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
         column, row = divmod(number, rows)
         draw.text((column * wide + 4, 4), f"{strengths[column]:g}", fill="black")
         sheet.paste(image.resize((wide, high)), (column * wide, STRENGTH_HEAD + row * high))
-    stream = io.BytesIO()
-    sheet.save(stream, "PNG")
-    return stream.getvalue()
+    return _png(sheet)
 
 
 def sorted_sheet(found: Sequence[tuple[Path, str]]) -> bytes:
@@ -125,6 +119,10 @@ def sorted_sheet(found: Sequence[tuple[Path, str]]) -> bytes:
         small = ImageOps.contain(load_rgb(path), (SORTED_CELL, SORTED_CELL))
         sheet.paste(small, (left, top))
         draw.text((left, top + SORTED_CELL + GAP), _fitting(label, SORTED_CELL, font.getlength), "black", font)
+    return _png(sheet)
+
+
+def _png(sheet: Image.Image) -> bytes:
     stream = io.BytesIO()
     sheet.save(stream, "PNG")
     return stream.getvalue()

@@ -117,14 +117,7 @@ def image_losses(
             loader.prepare()
             model.place(device, parts_of_a_step(config, model))
             model.set_mode("eval")
-            noise = replace(
-                training.noise_options(config),
-                strata=levels,
-                pool=0,
-                caption_dropout=0.0,
-                perturbation_weight=0.0,
-            )
-            loss = replace(training.loss_options(config), weight_function="CONSTANT")
+            noise, loss = training.measuring_options(config, levels)
             paths = {item.id: item.path for item in loader.units.items()}
             found: dict[str, list[float]] = defaultdict(list)
             for batch in _batches(loader, len(paths), tell):

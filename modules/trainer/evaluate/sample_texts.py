@@ -11,7 +11,6 @@ from modules.dataLoader.progress import Progress, report
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.sample_images import (
-    borrowed_encoders,
     kept_name,
     reading_as,
     sample_texts,
@@ -62,7 +61,7 @@ def keep_sample_texts(
     if not missing:
         return
     report(progress, "encoding prompts of samples", 0, len(missing))
-    with borrowed_encoders(model):
+    with model.borrowed_encoders():
         for done, (name, (texts, shown, sample)) in enumerate(missing.items(), 1):
             seen = seen_sources(model, shown, len(texts))
             with reading_as(model, sample.reading()):

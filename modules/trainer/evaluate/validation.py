@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from itertools import islice
 
 import torch
 
@@ -114,19 +113,9 @@ class ImageValidation(Validation):
     ) -> None:
         self._setup, self._model, self._loader, self._processes = setup, model, loader, processes
         self._seed, self._draws = config.seed, config.validation_draws
-        self._noise = replace(
-            training.noise_options(config),
-            strata=self._draws,
-            pool=0,
-            caption_dropout=0.0,
-            perturbation_weight=0.0,
-        )
-        self._loss = replace(training.loss_options(config), weight_function="CONSTANT")
+        self._noise, self._loss = training.measuring_options(config, self._draws)
         self._concepts = [rules.name for rules, _ in loader.units.groups]
-        entries = iter(loader.units.entries)
-        self._concept_of = {
-            item.id: rules.name for rules, count in loader.units.groups for item in islice(entries, count)
-        }
+        self._concept_of = {item.id: rules.name for rules, items in loader.units.parts() for item in items}
 
     @torch.no_grad()
     def run(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ class OnlinePasses:
     @property
     def conditions_bytes(self) -> int:
         """Bytes of the prompts on the device, and of the negative prompts of guided images."""
-        own = sum(tensor.numel() * tensor.element_size() for tensor in self._cond.tensors.values())
+        own = sum(tensor.nbytes for tensor in self._cond.tensors.values())
         return own * (1 if self._negative is None else 2)
 
     def coupled(self, index: int) -> torch.Tensor:

@@ -34,8 +34,7 @@ class RewardMemory:
         """Bytes of the weights, by reward."""
         return {
             f"weights: reward {name}": sum(
-                tensor.numel() * tensor.element_size()
-                for tensor in (*outline.module.parameters(), *outline.module.buffers())
+                tensor.nbytes for tensor in (*outline.module.parameters(), *outline.module.buffers())
             )
             for name, outline in self._outlines.items()
         }

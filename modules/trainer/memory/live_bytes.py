@@ -21,8 +21,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
+_NO_TENSORS = frozenset((type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size))
+"""Types of most arguments that are not tensors; looked up, because ``isinstance`` is slow with ``torch.Tensor``."""
+
+
 def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
     for value in values:
+        if type(value) in _NO_TENSORS:
+            continue
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (tuple, list)):

@@ -244,7 +244,7 @@ class Planner:
         """The old policy makes the images; from main memory, it is copied to the device for that."""
         config = self.config
         visits = needs_old_policy(config) and config.rlhf_ema_ref_device is EMAMode.CPU
-        return {"old policy": sum(size_of(p) for p in self.trained())} if visits else {}
+        return {"old policy": sum(p.nbytes for p in self.trained())} if visits else {}
 
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
@@ -264,7 +264,7 @@ class Planner:
         if config.ema is EMAMode.GPU:
             items["moving average"] = sum(4 * p.numel() for p in named)
         if needs_old_policy(config) and config.rlhf_ema_ref_device is EMAMode.GPU:
-            items["old policy"] = sum(size_of(p) for p in named)
+            items["old policy"] = sum(p.nbytes for p in named)
         if needs_reference(config) and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
             items["reference snapshot"] = self.adapter_bytes()
         return items
@@ -325,11 +325,11 @@ class Planner:
     def adapter_bytes(self) -> int:
         """Bytes of all adapter tensors."""
         handle = self.model.adapter
-        return 0 if handle is None else sum(size_of(tensor) for _, tensor in handle.named_tensors())
+        return 0 if handle is None else sum(tensor.nbytes for _, tensor in handle.named_tensors())
 
     def gradient_bytes(self) -> int:
         """Bytes of all gradients; only the largest if each is used as soon as it is complete."""
-        sizes = [size_of(parameter) for parameter in self._here()]
+        sizes = [parameter.nbytes for parameter in self._here()]
         return max(sizes, default=0) if self.config.optimizer.fused_back_pass else sum(sizes)
 
     def optimizer_bytes(self) -> int:
@@ -340,7 +340,7 @@ class Planner:
         """Bytes of the largest weight of main memory with its gradient and state, which visits the device for
         its step.
         """
-        shapes = {(tuple(p.shape), p.dtype): 2 * size_of(p) for p in staying_trained(self.model.denoiser)}
+        shapes = {(tuple(p.shape), p.dtype): 2 * p.nbytes for p in staying_trained(self.model.denoiser)}
         return max((size + state_bytes(self.config, *key) for key, size in shapes.items()), default=0)
 
     def _here(self) -> list[nn.Parameter]:
@@ -359,7 +359,7 @@ def check_main_memory(config: TrainConfig, model: Model) -> None:
         UnsupportedError: they do not fit.
     """
     staying_here = staying_trained(model.denoiser)
-    weights = sum(map(size_of, staying_here))
+    weights = sum(p.nbytes for p in staying_here)
     gradients = 0 if config.optimizer.fused_back_pass else weights
     average = sum(4 * p.numel() for p in staying_here) if config.ema is EMAMode.CPU else 0
     needed = weights + gradients + average + _state_of(config, staying_here)
@@ -387,12 +387,7 @@ def _bytes_of(module: nn.Module, others: Iterable[torch.Tensor] = ()) -> int:
         others: tensors in it that do not count.
     """
     left_out = {id(tensor) for tensor in (*staying(module), *others)}
-    return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
-
-
-def size_of(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor."""
-    return tensor.numel() * tensor.element_size()
+    return sum(t.nbytes for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
 
 
 def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -421,7 +416,7 @@ def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dt
     optimizer.step()
     # scalar counters stay on the CPU
     return sum(
-        size_of(value)
+        value.nbytes
         for values in optimizer.state.values()
         for name, value in values.items()
         if isinstance(value, torch.Tensor) and value.dim() > 0 and not name.startswith(_SHARED)

@@ -11,6 +11,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.advantages import AdvantageOptions
 from modules.objective.aggregation import CONSTANT, PROMPT_MEAN, SAMPLE_MEAN, TOKEN_MEAN, Aggregation
 from modules.objective.policy_gradient import ImageOptions, StepOptions
+from modules.objective.policy_gradient.awm import AWMOptions
 from modules.objective.policy_gradient.dgpo import DGPOOptions
 from modules.objective.policy_gradient.nft import NFTOptions
 from modules.reward.combine import RewardSet
@@ -273,6 +274,16 @@ def nft_options(config: TrainConfig) -> NFTOptions:
     return NFTOptions(
         strength=config.rlhf_nft_beta,
         adv_max=config.rlhf_advantage_clip,
+        kl_beta=config.rlhf_kl_beta,
+        norm_guard=config.rlhf_norm_guard,
+    )
+
+
+def awm_options(config: TrainConfig) -> AWMOptions:
+    """Options of AWM."""
+    return AWMOptions(
+        clip_low=config.rlhf_clip_range_low,
+        clip_high=config.rlhf_clip_range_high,
         kl_beta=config.rlhf_kl_beta,
         norm_guard=config.rlhf_norm_guard,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -21,19 +21,29 @@ READING, FORWARD, BACKWARD, OPTIMIZER, CLIP, NOISE, REST = SECTIONS = (
 WIDTH = max(map(len, SECTIONS))
 
 
-class Sections(Protocol):
+class Sections:
     """Notified when sections begin and end. Sections are nested; the time of an inner one does not count for
     the outer one.
     """
 
+    def __init__(self) -> None:
+        self._stack: list[str] = []
+
     def inside(self, name: str) -> bool:
         """Return whether the innermost section is this one."""
+        return bool(self._stack) and self._stack[-1] == name
 
-    def within(self, name: str) -> Any:
-        """A context manager for a section that lasts as long as its block."""
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """A section that lasts as long as its block."""
+        self._stack.append(name)
+        try:
+            yield
+        finally:
+            self._stack.pop()
 
 
-class SectionTimes:
+class SectionTimes(Sections):
     """Adds up the durations of sections.
 
     On a GPU, the marks are events in its stream, so that nothing waits for it and a section lasts as long as
@@ -41,21 +51,17 @@ class SectionTimes:
     """
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self._device = device
-        self._stack: list[str] = []
         self._marks: list[tuple[Any, str | None]] = []
-
-    def inside(self, name: str) -> bool:
-        return bool(self._stack) and self._stack[-1] == name
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        self._stack.append(name)
-        self._mark()
         try:
-            yield
+            with super().within(name):
+                self._mark()
+                yield
         finally:
-            self._stack.pop()
             self._mark()
 
     def _mark(self) -> None:
@@ -80,23 +86,13 @@ class SectionTimes:
         return found
 
 
-class SectionRanges:
+class SectionRanges(Sections):
     """Names sections in the trace of PyTorch's profiler."""
-
-    def __init__(self) -> None:
-        self._stack: list[str] = []
-
-    def inside(self, name: str) -> bool:
-        return bool(self._stack) and self._stack[-1] == name
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        self._stack.append(name)
-        try:
-            with torch.profiler.record_function(name):
-                yield
-        finally:
-            self._stack.pop()
+        with super().within(name), torch.profiler.record_function(name):
+            yield
 
 
 def table(milliseconds: Mapping[str, float], steps: int) -> list[str]:

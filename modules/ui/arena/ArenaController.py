@@ -23,14 +23,12 @@ class ArenaShot:
         ballot: the open question; ``None`` at the end.
         votes, left: votes given, and questions that can still be asked.
         standing: the current standing, without names.
-        because: why it ended (``decided``, ``votes`` or ``images``); empty while it is open.
     """
 
     ballot: Ballot | None
     votes: int
     left: int
     standing: str
-    because: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class ArenaResult:
     Args:
         told: as returned by ``Tally.to_dict``.
         voted: the votes.
-        because: as in ``ArenaShot``.
+        because: why the votes ended (``decided``, ``votes`` or ``images``); empty while they are open.
         automatic: verdicts of automatic judges on the same contestants, as sentences.
     """
 
@@ -110,11 +108,7 @@ class ArenaController:
 
     def _shot(self) -> ArenaShot:
         arena = self._opened()
-        ending = arena.ending
-        return ArenaShot(
-            arena.ballot, arena.tally.votes, arena.left, arena.tally.blind_sentence(),
-            "" if ending is None else ending.value,
-        )  # fmt: skip
+        return ArenaShot(arena.ballot, arena.tally.votes, arena.left, arena.tally.blind_sentence())
 
     def answer(self, side: int | None, skipped: bool = False) -> None:
         """As for ``Arena``."""

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.ui.arena.ArenaController import ArenaController, ArenaResult, ArenaShot
-from modules.ui.arena.ResultPage import ResultActions, ResultPage
+from modules.ui.arena.ResultPage import ResultPage
 from modules.ui.arena.VotingPage import VotingPage
+from modules.ui.shell.tool_windows import new_window
 from modules.ui.texts import arena as words
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ToolHost import ToolHost
-
-WIDTH, HEIGHT, ROOM = 1180, 760, 0.94
 
 
 class ArenaWindow(ToolHost):
@@ -69,8 +68,11 @@ class ArenaWindow(ToolHost):
 
     def _show_result(self, result: ArenaResult) -> None:
         open_question = self._shot is not None and self._shot.ballot is not None
-        actions = ResultActions(self._vote if open_question else None, self.close, self._to_next_round)
-        self.show(ResultPage(self, self.theme, result, self.prefetcher, actions), self._title)
+        more = self._vote if open_question else None
+        page = ResultPage(
+            self, self.theme, result, self.prefetcher, more, self.close, self._to_next_round
+        )
+        self.show(page, self._title)
 
     def _to_next_round(self) -> None:
         closed = self._when_closed
@@ -90,15 +92,6 @@ def open_arena_window(
     parent: tk.Misc, theme: Theme, folder: Path, between: str, count: int, next_round: Callable[[], None]
 ) -> tk.Toplevel:
     """Open the arena of a project. Its images must already exist."""
-    window = tk.Toplevel(parent)
-    theme.on_change(lambda: window.configure(background=theme.palette.back), window)
-    screen = (window.winfo_screenwidth(), window.winfo_screenheight())
-    width, height = (
-        min(theme.px(WIDTH), int(screen[0] * ROOM)),
-        min(theme.px(HEIGHT), int(screen[1] * ROOM) - 30),
-    )
-    left, top = (screen[0] - width) // 2, max(0, (screen[1] - height) // 3)
-    window.geometry(f"{width}x{height}+{left}+{top}")
-    window.minsize(480, 320)
+    window = new_window(parent, theme)
     ArenaWindow(window, theme, folder, between, count, next_round).pack(fill="both", expand=True)
     return window

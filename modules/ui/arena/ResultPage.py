@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tkinter import ttk
 
@@ -21,22 +20,13 @@ LABEL_HEIGHT = 16
 CELL = 130
 
 
-@dataclass(frozen=True)
-class ResultActions:
-    """Callbacks of the result page.
+class ResultPage(ttk.Frame):
+    """Shows the result, names included.
 
     Args:
         more: back to voting; ``None`` when there is no further question.
         next_round: begins the next round of the project.
     """
-
-    more: Callable[[], None] | None
-    close: Callable[[], None]
-    next_round: Callable[[], None]
-
-
-class ResultPage(ttk.Frame):
-    """Shows the result, names included."""
 
     def __init__(
         self,
@@ -44,7 +34,9 @@ class ResultPage(ttk.Frame):
         theme: Theme,
         result: ArenaResult,
         prefetcher: ImagePrefetcher,
-        actions: ResultActions,
+        more: Callable[[], None] | None,
+        close: Callable[[], None],
+        next_round: Callable[[], None],
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         px = theme.px
@@ -72,14 +64,12 @@ class ResultPage(ttk.Frame):
         bottom = ActionRow(self, theme)
         bottom.grid(row=2, column=0, sticky="ew", padx=px(12), pady=px(8))
         self.buttons: dict[str, ttk.Button] = {}
-        wanted = {words.CLOSE: actions.close, words.NEXT_ROUND: actions.next_round}
-        if actions.more is not None:
-            wanted = {words.MORE: actions.more, **wanted}
+        wanted = {words.CLOSE: close, words.NEXT_ROUND: next_round}
+        if more is not None:
+            wanted = {words.MORE: more, **wanted}
         for number, (text, command) in enumerate(wanted.items()):
             style = "TButton" if number else "Accent.TButton"
-            button = self.buttons[text] = ttk.Button(bottom, text=text, style=style, command=command)
-            button.bind("<Return>", lambda event: event.widget.invoke())
-            bottom.add(button)
+            self.buttons[text] = bottom.add_button(text, command, style)
         first = next(iter(self.buttons.values()))
         later(first, IDLE, first.focus_set)
 

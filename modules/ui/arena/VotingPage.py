@@ -18,7 +18,7 @@ from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import Timer
+from modules.ui.widgets.tk_support import Timer, show_in_grid
 from modules.util.display import counted
 
 UNDO_KEYS = ("Control-z", "BackSpace")
@@ -71,6 +71,8 @@ class VotingPage(ttk.Frame):
             view.bind("<Configure>", lambda _event: self._want(), add="+")
         self.origin = ttk.Frame(self, style="Back.TFrame")
         self.origin.columnconfigure(0, weight=1)
+        self.origin.grid(row=2, column=0, sticky="nsew")
+        self.origin.grid_remove()
         self.sources: list[ImageView] = []
         bottom = ttk.Frame(self, padding=(px(10), px(4)))
         bottom.grid(row=3, column=0, columnspan=3, sticky="ew")
@@ -132,10 +134,7 @@ class VotingPage(ttk.Frame):
         for view, path in zip(self.sources, ballot.sources, strict=True):
             view.show(Compared(ballot.show[0], path), words.SOURCE)
         self.columnconfigure(0, weight=int(bool(self.sources)), uniform="images" if self.sources else "")
-        if self.sources:
-            self.origin.grid(row=2, column=0, sticky="nsew")
-        else:
-            self.origin.grid_remove()
+        show_in_grid(self.origin, bool(self.sources))
 
     def _paths(self) -> tuple[Path, Path]:
         assert self.shot is not None and self.shot.ballot is not None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from dataclasses import dataclass
 from tkinter import ttk
 
 from modules.ui.texts import captions as words
 from modules.ui.widgets.theme import Theme, style_text
-from modules.ui.widgets.tk_support import elide_middle
+from modules.ui.widgets.tk_support import elide_middle, on_event
 
 LONGEST_NAME = 40
 
 
-@dataclass(frozen=True)
-class FieldActions:
-    """Callbacks of the field.
+class CaptionField(ttk.Frame):
+    """A text field below the name of its image.
 
     Args:
         save: saves the typed text.
@@ -24,18 +22,17 @@ class FieldActions:
         leave: returns the focus to the grid.
     """
 
-    save: Callable[[], None]
-    step: Callable[[int], None]
-    leave: Callable[[], None]
-
-
-class CaptionField(ttk.Frame):
-    """A text field below the name of its image."""
-
-    def __init__(self, parent: tk.Misc, theme: Theme, actions: FieldActions) -> None:
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        save: Callable[[], None],
+        step: Callable[[int], None],
+        leave: Callable[[], None],
+    ) -> None:
         super().__init__(parent)
         px = theme.px
-        self._actions = actions
+        self._go, self._leave = step, leave
         self.name: str | None = None
         self._shown: str | None = None
         self._saved = ""
@@ -48,10 +45,10 @@ class CaptionField(ttk.Frame):
         self.box.grid(row=1, column=0, sticky="ew", pady=px(4))
         self._hint = ttk.Label(self, style="Small.TLabel", wraplength=px(320), justify="left")
         self._hint.grid(row=2, column=0, sticky="w")
-        self.box.bind("<FocusOut>", lambda _event: actions.save())
+        self.box.bind("<FocusOut>", lambda _event: save())
         self.box.bind("<Shift-Return>", lambda _event: None)
-        for key, step in (("<Return>", 1), ("<KP_Enter>", 1), ("<Next>", 1), ("<Prior>", -1)):
-            self.box.bind(key, lambda _event, step=step: self._step(step))  # type: ignore[misc]
+        for key, places in (("<Return>", 1), ("<KP_Enter>", 1), ("<Next>", 1), ("<Prior>", -1)):
+            self.box.bind(key, on_event(self._step, places))
         self.box.bind("<Escape>", lambda _event: self._drop())
         self.box.bind("<Tab>", lambda event: self._tab(event.widget.tk_focusNext()))
         for key in ("<Shift-Tab>", "<ISO_Left_Tab>"):
@@ -105,14 +102,14 @@ class CaptionField(ttk.Frame):
         self._saved = text.strip()
 
     def _step(self, step: int) -> str:
-        self._actions.step(step)
+        self._go(step)
         return "break"
 
     def _drop(self) -> str:
         # has no effect while the field is disabled
         self.box.delete("1.0", "end")
         self.box.insert("1.0", self._saved)
-        self._actions.leave()
+        self._leave()
         return "break"
 
     def _tab(self, to: tk.Misc | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from bisect import bisect_right
 from collections.abc import Callable
 from tkinter import font as tkfont
 
@@ -19,6 +20,7 @@ LINES = 3
 CELL = 176
 SHIFT, CONTROL = 0x1, 0x4
 MAX_WRAPPED = 4000
+MOST_MEASURED = 400
 
 
 def wrapped(text: str, width: int, lines: int, measure: Callable[[str], int]) -> str:
@@ -39,13 +41,10 @@ def wrapped(text: str, width: int, lines: int, measure: Callable[[str], int]) ->
 
 def _cut(word: str, width: int, measure: Callable[[str], int]) -> str:
     """The part of a long word that fits."""
-    low, high = 1, min(len(word), 400)
-    if len(word) == high and measure(word) <= width:
+    if len(word) <= MOST_MEASURED and measure(word) <= width:
         return word
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if measure(word[:middle]) <= width else (low, middle - 1)
-    return word[:low]
+    lengths = range(2, min(len(word), MOST_MEASURED) + 1)
+    return word[: 1 + bisect_right(lengths, width, key=lambda length: measure(word[:length]))]
 
 
 class CaptionGrid(ThumbGrid):
@@ -101,10 +100,6 @@ class CaptionGrid(ThumbGrid):
         """The places that are at least partly visible."""
         return self._visible()
 
-    def is_drawn(self, place: int) -> bool:
-        """Return whether an image is drawn, not just being loaded."""
-        return (self.paths[place], self._box()) in self._photos
-
     def in_sight(self) -> list[Key]:
         """The images in view and one screen before and after. With thousands of images, the rest can wait."""
         visible = self._visible()
@@ -153,5 +148,6 @@ class CaptionGrid(ThumbGrid):
             if len(self._wrapped) >= MAX_WRAPPED:
                 self._wrapped.clear()
             # text this far along is not visible at any width
-            self._wrapped[key] = wrapped(text[:400], self.cell - 2 * PAD - 4, LINES, self._small.measure)
+            seen, room = text[:MOST_MEASURED], self.cell - 2 * PAD - 4
+            self._wrapped[key] = wrapped(seen, room, LINES, self._small.measure)
         return self._wrapped[key]

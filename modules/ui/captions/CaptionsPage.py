@@ -20,7 +20,7 @@ from modules.tools.dataset.caption_edits import (
 from modules.tools.dataset.files import DataImage
 from modules.tools.dataset.mask_painting import JOB as PAINTING
 from modules.tools.dataset.tags import Edit, count_tags
-from modules.ui.captions.CaptionField import CaptionField, FieldActions
+from modules.ui.captions.CaptionField import CaptionField
 from modules.ui.captions.CaptionGrid import CaptionGrid
 from modules.ui.captions.CaptionList import CaptionList, Listing, list_folder
 from modules.ui.captions.ChangePanel import ChangePanel
@@ -92,10 +92,7 @@ class CaptionsPage(ttk.Frame):
         side = scroll.inside
         side.configure(style="TFrame", padding=(px(12), px(8)))
         side.columnconfigure(0, weight=1)
-        actions = FieldActions(
-            self.save, lambda step: self.go(self.list.cursor + step, editing=True), self._leave
-        )
-        self.field = CaptionField(side, self.theme, actions)
+        self.field = CaptionField(side, self.theme, self.save, self._step, self._leave)
         self.field.grid(row=0, column=0, sticky="ew")
         self.change = ChangePanel(side, self.theme, self.change_many, self.say, self._draw_counts)
         self.change.grid(row=1, column=0, sticky="ew", pady=(px(10), 0))
@@ -408,6 +405,9 @@ class CaptionsPage(ttk.Frame):
         self._want()
         if not editing or self.field.name is None:
             self._leave()
+
+    def _step(self, places: int) -> None:
+        self.go(self.list.cursor + places, editing=True)
 
     def _leave(self) -> None:
         self.winfo_toplevel().focus_set()

@@ -8,7 +8,7 @@ from tkinter import ttk
 
 from modules.ui.texts import captions as words
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import bind_row_keys
+from modules.ui.widgets.tk_support import bind_row_keys, show_in_grid
 
 MOST = 500
 """Maximum number of rows; captions written as sentences yield thousands of different parts."""
@@ -64,10 +64,7 @@ class TagTable(ttk.Frame):
                 self.table.focus(str(number))
         more = len(tags) - MOST
         self._more.configure(text=words.MORE_TAGS.format(count=more))
-        if more > 0:
-            self._more.grid()
-        else:
-            self._more.grid_remove()
+        show_in_grid(self._more, more > 0)
 
     @property
     def tag(self) -> str | None:

@@ -30,7 +30,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
-from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle
+from modules.ui.widgets.tk_support import IDLE, Timer, elide_middle, set_text, show_in_grid
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
 
@@ -141,10 +141,7 @@ class ChoosingPage(ttk.Frame):
         room = self.winfo_width() - taken
         for button in reversed(self.switch_buttons):
             room -= button.winfo_reqwidth() + px(6)
-            if room >= 0 and not button.winfo_manager():
-                button.grid()
-            elif room < 0 and button.winfo_manager():
-                button.grid_remove()
+            show_in_grid(button, room >= 0)
 
     def _restyle(self) -> None:
         self.message.configure(wraplength=self.theme.px(520))
@@ -272,15 +269,11 @@ class ChoosingPage(ttk.Frame):
         self._draw_actions([])
 
     def _draw_prompt(self, prompt: str, aspect: str = "", again: str = "") -> None:
-        self.prompt_box.configure(state="normal")
-        self.prompt_box.delete("1.0", "end")
         note = words.NO_PROMPT if prompt == UNCONDITIONAL else ""
         if again:
             note += words.SHOWN_AGAIN.format(reason=again)
-        self.prompt_box.insert(
-            "1.0", words.PROMPT_AND_SHAPE.format(prompt=prompt, shape=aspect, note=note) if prompt else ""
-        )
-        self.prompt_box.configure(state="disabled")
+        text = words.PROMPT_AND_SHAPE.format(prompt=prompt, shape=aspect, note=note) if prompt else ""
+        set_text(self.prompt_box, text)
 
     def _draw_counts(self, shot: Snapshot) -> None:
         found = shot.search.groups
@@ -426,10 +419,7 @@ class ChoosingPage(ttk.Frame):
 
     def toggle_prompt(self) -> None:
         """Collapse or expand the prompt."""
-        if self.prompt_box.winfo_ismapped():
-            self.prompt_box.grid_remove()
-        else:
-            self.prompt_box.grid()
+        show_in_grid(self.prompt_box, not self.prompt_box.winfo_ismapped())
 
     def toggle_blind(self) -> None:
         """Hide or show names and ratings."""

@@ -11,7 +11,7 @@ from modules.ui.curation.ChoosingPage import ChoosingPage
 from modules.ui.curation.ExportPage import ExportActions, ExportPage
 from modules.ui.curation.PairController import PairController, PickingOptions, Snapshot
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.curation.StartPage import LooksLike, StartActions, StartPage
+from modules.ui.curation.StartPage import Looks, StartActions, StartPage
 from modules.ui.review.ReviewPage import ReviewPage
 from modules.ui.texts import start as words
 from modules.ui.widgets.Chooser import Chooser
@@ -38,7 +38,7 @@ class DPOCurationWindow(ToolHost):
         theme: Theme,
         settings: Path,
         closed: Callable[[], None],
-        looks: LooksLike | None = None,
+        looks: Looks | None = None,
         train: Callable[[Path], None] | None = None,
     ) -> None:
         super().__init__(window, theme, closed)

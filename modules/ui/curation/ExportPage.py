@@ -21,7 +21,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
-from modules.ui.widgets.tk_support import IDLE, later
+from modules.ui.widgets.tk_support import IDLE, later, set_text
 from modules.util.display import counted
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
@@ -135,8 +135,7 @@ class ExportPage(ttk.Frame):
         lines += [f"{relative(fault.path, root)}: {fault.reason}" for fault in faults[:MAX_LISTED]]
         box = tk.Text(card, height=min(8, len(lines)), wrap="none")
         style_text(self.theme, box)
-        box.insert("1.0", "\n".join(lines))
-        box.configure(state="disabled")
+        set_text(box, "\n".join(lines))
         box.grid(row=1, column=0, sticky="ew")
 
     def _bottom(self, actions: ExportActions) -> None:
@@ -146,13 +145,7 @@ class ExportPage(ttk.Frame):
         bottom.columnconfigure(0, weight=1)
         row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
-
-        def button(text: str, call: Callable[[], None], style: str = "TButton") -> ttk.Button:
-            made = ttk.Button(row, text=text, command=call, style=style)
-            made.bind("<Return>", lambda _event: made.invoke())
-            row.add(made)
-            return made
-
+        button = row.add_button
         self.go = button(words.FINALISE, self.finalise, "Accent.TButton")
         self.train_button = button(words.TRAIN, actions.train) if actions.train is not None else None
         button(words.BACK, self._back)

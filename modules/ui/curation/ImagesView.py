@@ -103,14 +103,9 @@ class ImagesView(ChoiceView):
         boxes = [view.box for view in self.views]
         asked = list(self.question)
         others = [i for i in self.group_state.alive if i not in asked][:MAX_AHEAD]
-        keys: list[Key] = [
-            (self.group.path(i), boxes[min(k, len(boxes) - 1)]) for k, i in enumerate(asked[: len(boxes)])
-        ]
-        first = [
-            (self.in_place(self.group, self.group.path(i)), boxes[min(k, len(boxes) - 1)])
-            for k, i in enumerate(asked[: len(boxes)])
-        ]
-        keys = [*first, *self._wanted_sources(), *keys]
+        images = [(self.group.path(i), box) for i, box in zip(asked, boxes, strict=False)]
+        keys: list[Key] = [(self.in_place(self.group, path), box) for path, box in images]
+        keys += [*self._wanted_sources(), *images]
         different = list(dict.fromkeys(boxes))
         keys += [(self.group.path(i), box) for i in asked + others for box in different]
         if self.context.zoom.used:  # someone who zooms once zooms again, and should not wait for a decode

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
-from modules.ui.state.SessionStore import MAX_RECENT, newest_first
+from modules.ui.state.SessionStore import MAX_RECENT, Memory, newest_first
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
 
@@ -14,7 +14,7 @@ FILE_NAME = "pair_tool.json"
 
 
 @dataclass
-class PairToolMemory:
+class PairToolMemory(Memory):
     """The fields of the start page as last used.
 
     Args:
@@ -55,11 +55,7 @@ class PairToolMemory:
             data = read_json(path, "settings of the pair tool")
         except UserError:
             return made
-        for one in fields(cls) if isinstance(data, dict) else ():
-            value = data.get(one.name)
-            default = getattr(made, one.name)
-            if type(value) is type(default) or (isinstance(default, float) and type(value) is int):
-                setattr(made, one.name, value)
+        made.take(data)
         if made.mode not in {mode.value for mode in CurationMode}:
             made.mode = DEFAULT_MODE.value
         pairs = [p for p in made.recent if isinstance(p, list) and len(p) == 2]

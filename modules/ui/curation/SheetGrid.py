@@ -102,10 +102,6 @@ class SheetGrid(ThumbGrid):
                 found.append(index)
         return found
 
-    def is_drawn(self, index: int) -> bool:
-        """Return whether an image is drawn, not just being loaded."""
-        return (self.paths[index], self._box()) in self._photos
-
     def has_failed(self, index: int) -> bool:
         """Return whether an image cannot be shown."""
         return self._prefetcher.failure(self.paths[index]) is not None

@@ -11,6 +11,7 @@ from modules.ui.curation.ChoiceView import MOST_SHOWN
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key, Shown
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.ThumbGrid import PAD
+from modules.ui.widgets.tk_support import show_in_grid
 
 
 class SourcePane(ttk.Frame):
@@ -36,10 +37,7 @@ class SourcePane(ttk.Frame):
             else:
                 view.grid_remove()
                 view.show(None)
-        if self._shown:
-            self.grid()
-        else:
-            self.grid_remove()
+        show_in_grid(self, bool(self._shown))
 
     def wanted(self) -> list[Key]:
         """The sources to decode."""

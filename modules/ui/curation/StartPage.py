@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
-from typing import Protocol
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
@@ -17,13 +16,14 @@ from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
+from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.texts import start as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
-from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.theme import APPEARANCES, SCALES, Theme
 from modules.ui.widgets.tk_support import (
     IDLE,
     Pump,
@@ -33,6 +33,7 @@ from modules.ui.widgets.tk_support import (
     later,
     on_event,
     run_in_thread,
+    show_in_grid,
 )
 from modules.util.display import counted
 from modules.util.dpo_curation_util import load_manifest
@@ -42,16 +43,27 @@ from modules.util.files.user_path import user_path
 LOOK_MS = 300
 
 
-class LooksLike(Protocol):
-    """Appearance and scale that can be changed here."""
+class Looks:
+    """Appearance and scale if there is no main window to set them.
 
-    appearances: Sequence[str]
-    scales: Sequence[int]
+    Args:
+        store: keeps them; the main window reads the same file.
+    """
+
+    def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:
+        self._theme, self._store, self._memory = theme, store, memory
 
     @property
-    def now(self) -> tuple[str, int]: ...
+    def now(self) -> tuple[str, int]:
+        """Appearance and scale."""
+        return self._memory.appearance, self._memory.scale
 
-    def set(self, appearance: str, scale: int) -> None: ...
+    def set(self, appearance: str, scale: int) -> None:
+        """Change and save them. Raises ``OSError`` if they cannot be saved."""
+        self._memory, _ = self._store.load_window()
+        self._memory.appearance, self._memory.scale = appearance, scale
+        self._theme.apply(appearance, scale)
+        self._store.save_window(self._memory)
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class StartPage(ttk.Frame):
         memory: PairToolMemory,
         chooser: Chooser,
         actions: StartActions,
-        looks: LooksLike | None = None,
+        looks: Looks | None = None,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.memory = theme, memory
@@ -191,9 +203,8 @@ class StartPage(ttk.Frame):
     def _folders(self) -> None:
         if self.memory.recent:
             names = [elide_middle(source, 70) for source, _ in self.memory.recent]
-            box = ttk.Combobox(self._card, values=names, state="readonly", font=self.theme.fonts["text"])
+            box = choice_box(self._card, self.theme, names)
             box.set(words.EARLIER)
-            box.configure(postcommand=partial(style_popdown, self.theme, box))
             box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
             self._add(words.RECENT, box)
         self._folder_field(words.IMAGES, "source", self.source)
@@ -265,19 +276,14 @@ class StartPage(ttk.Frame):
         self._switch(words.BLIND, self.blind)
         self._switch(words.ASK, self.ask)
 
-    def _looks(self, looks: LooksLike) -> None:
-        px, font = self.theme.px, self.theme.fonts["text"]
+    def _looks(self, looks: Looks) -> None:
         holder = ttk.Frame(self._card)
-        appearance = ttk.Combobox(
-            holder, values=list(looks.appearances), state="readonly", width=9, font=font
-        )
+        appearance = choice_box(holder, self.theme, APPEARANCES, 9)
         appearance.set(looks.now[0])
         appearance.pack(side="left")
-        scale = ttk.Combobox(
-            holder, values=[f"{n} %" for n in looks.scales], state="readonly", width=7, font=font
-        )
+        scale = choice_box(holder, self.theme, [f"{n} %" for n in SCALES], 7)
         scale.set(f"{looks.now[1]} %")
-        scale.pack(side="left", padx=px(8))
+        scale.pack(side="left", padx=self.theme.px(8))
 
         def changed(_event: object) -> None:
             self._keep()
@@ -286,7 +292,6 @@ class StartPage(ttk.Frame):
         self.look_boxes = (appearance, scale)
         for box in self.look_boxes:
             box.bind("<<ComboboxSelected>>", changed)
-            box.configure(postcommand=partial(style_popdown, self.theme, box))
         self._add(words.APPEARANCE, holder)
 
     def _bottom(self) -> None:
@@ -346,11 +351,9 @@ class StartPage(ttk.Frame):
         """Mark a field and show the reason; an empty message removes the mark."""
         label = self.errors[name]
         label.configure(text=message)
+        show_in_grid(label, bool(message))
         if message:
-            label.grid()
             self.entries[name].focus_set()
-        else:
-            label.grid_remove()
         self.entries[name].state(["invalid" if message else "!invalid"])
 
     def _read_number(self, name: str, text: str, low: float, high: float, whole: bool) -> float | None:

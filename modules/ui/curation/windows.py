@@ -10,15 +10,14 @@ from pathlib import Path
 
 from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.PairController import PickingOptions
+from modules.ui.curation.StartPage import Looks
 from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.shell.tool_windows import new_window, program_window
-from modules.ui.state.SessionStore import SessionStore, WindowMemory
+from modules.ui.state.SessionStore import SessionStore
 from modules.ui.texts import start as words
 from modules.ui.widgets.drop import load_drops
-from modules.ui.widgets.theme import APPEARANCES, Theme
+from modules.ui.widgets.theme import Theme
 from modules.util.files.user_folder import settings_folder
-
-SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
 
 
 def open_pair_tool(
@@ -93,32 +92,6 @@ def make_window(store: SessionStore, source: Path | None, output: Path | None = 
     _begin(tool, source, output)
     root.deiconify()
     return root
-
-
-class Looks:
-    """Appearance and scale if there is no main window to set them.
-
-    Args:
-        store: keeps them; the main window reads the same file.
-    """
-
-    appearances: Sequence[str] = APPEARANCES
-    scales: Sequence[int] = SCALES
-
-    def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:
-        self._theme, self._store, self._memory = theme, store, memory
-
-    @property
-    def now(self) -> tuple[str, int]:
-        """Appearance and scale."""
-        return self._memory.appearance, self._memory.scale
-
-    def set(self, appearance: str, scale: int) -> None:
-        """Change and save them. Raises ``OSError`` if they cannot be saved."""
-        self._memory, _ = self._store.load_window()
-        self._memory.appearance, self._memory.scale = appearance, scale
-        self._theme.apply(appearance, scale)
-        self._store.save_window(self._memory)
 
 
 def _begin(tool: DPOCurationWindow, source: Path | None, output: Path | None = None) -> None:

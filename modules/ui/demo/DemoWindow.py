@@ -84,9 +84,7 @@ class DemoWindow(Dialog):
         return row
 
     def _button(self, row: ActionRow, name: str, text: str, command: Callable[[], None]) -> None:
-        button = self.buttons[name] = ttk.Button(row, text=text, command=command)
-        button.bind("<Return>", lambda _event: button.invoke())
-        row.add(button)
+        self.buttons[name] = row.add_button(text, command)
 
     def _entry(self, row: ttk.Frame, name: str, variable: tk.StringVar, width: int) -> ttk.Entry:
         entry = ttk.Entry(row, textvariable=variable, width=width, font=self.ui.theme.fonts["text"])

@@ -166,16 +166,7 @@ class DemoProject:
             self.folder / f"adapter-{run.name.rpartition('-')[2]}.safetensors"
         )
         made.samples = [
-            SampleConfig.from_dict(
-                {
-                    "prompt": prompt,
-                    "width": 64,
-                    "height": 64,
-                    "seed": 1,
-                    "diffusion_steps": 20,
-                    "cfg_scale": 2.5,
-                }
-            )
+            SampleConfig(prompt=prompt, width=64, height=64, seed=1, diffusion_steps=20, cfg_scale=2.5)
             for prompt in SAMPLE_PROMPTS
         ]
         per_epoch = -(-max(1, train_pairs) // made.batch_size)
@@ -222,17 +213,8 @@ class MakerProcess:
     @classmethod
     def images(cls, project: DemoProject, prompts: int, per_prompt: int) -> MakerProcess:
         """Start making images. Existing ones are kept."""
-        return cls(
-            [
-                "images",
-                "--out",
-                str(project.images),
-                "--prompts",
-                str(prompts),
-                "--per-prompt",
-                str(per_prompt),
-            ]
-        )
+        size = [f"--prompts={prompts}", f"--per-prompt={per_prompt}"]
+        return cls(["images", "--out", str(project.images), *size])
 
     @classmethod
     def person(cls, project: DemoProject) -> MakerProcess:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from bisect import bisect_left
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
@@ -81,12 +82,22 @@ class CardBoard(ttk.Frame):
             self.configure(height=max(tall, 10))
 
 
-def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, taken: int = 0) -> None:
-    """Wrap a label's text to the width of its card.
+def wrapped_label(
+    parent: tk.Misc,
+    theme: Theme,
+    style: str = "TLabel",
+    text: str = "",
+    card: tk.Misc | None = None,
+    taken: int = 0,
+) -> ttk.Label:
+    """Make a label whose text wraps to the width of its card.
 
     Args:
+        card: the card, if it is not the parent.
         taken: pixels at 100 % taken by other widgets in the same line.
     """
+    label = ttk.Label(parent, text=text, style=style, justify="left")
+    card = card or parent
 
     def follow(_event: object) -> None:
         wide = card.winfo_width() - theme.px(32 + taken)
@@ -94,20 +105,16 @@ def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, taken: int = 0) -
             label.configure(wraplength=wide)
 
     card.bind("<Configure>", follow, add="+")
+    return label
 
 
 def _split(heights: list[int], columns: int) -> list[list[int]]:
     """Distribute positions over columns, in order, so that the tallest column is as low as possible."""
     if not heights:
         return []
-    low, high = max(heights), sum(heights)
-    while low < high:
-        middle = (low + high) // 2
-        if len(_fill(heights, middle)) <= columns:
-            high = middle
-        else:
-            low = middle + 1
-    return _fill(heights, low)
+    limits = range(max(heights), sum(heights) + 1)
+    lowest = bisect_left(limits, True, key=lambda limit: len(_fill(heights, limit)) <= columns)
+    return _fill(heights, limits[lowest])
 
 
 def _fill(heights: list[int], limit: int) -> list[list[int]]:

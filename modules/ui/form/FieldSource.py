@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from modules.ui.state.ConfigState import EditedValues
+from modules.ui.state.ConfigState import EditedValues, assign
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.settings import Setting, read_setting
 from modules.util.errors import UserError
@@ -65,11 +65,7 @@ class ObjectSource(EditedValues):
         """Do nothing: single objects have no undo of their own."""
 
     def _assign(self, path: str, value: Any) -> None:
-        *owners, name = path.split(".")
-        target: Any = self.config
-        for owner in owners:
-            target = getattr(target, owner)
-        setattr(target, name, value)
+        assign(self.config, path, value)
         self._texts.pop(path, None)
         self._faults.pop(path, None)
         self._changed(path)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.form.BothEnds import BothEnds
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.Chooser import What
 
 
 class PathRow:
@@ -43,20 +43,18 @@ class PathRow:
         self.entry.grid(row=0, column=0, sticky="ew")
         self.entry.bind("<Return>", lambda _event: submit())
         BothEnds(self.entry, self.value, ui.theme)
-        asks: list[tuple[str, str, Callable[..., Path | None]]] = [
-            (words.BROWSE, folder, ui.chooser.folder), (words.FILE, file, ui.chooser.file),
-        ]  # fmt: skip
         self.buttons: list[ttk.Button] = []
-        for text, asked, ask in asks:
-            if asked:
-                self._button(text, asked, ask)
+        if folder:
+            self._button(words.BROWSE, "folder", folder)
+        if file:
+            self._button(words.FILE, "file", file)
         for column, button in enumerate(self.buttons, 1):
             button.grid(row=0, column=column, padx=(px(4), 0))
         self.show(True)
 
-    def _button(self, text: str, title: str, ask: Callable[..., Path | None]) -> None:
+    def _button(self, text: str, what: What, title: str) -> None:
         def choose() -> None:
-            found = ask(title, self.value.get().strip(), parent=self._holder)
+            found = self._ui.chooser.path(what, title, self.value.get().strip(), self._holder)
             if found is not None:
                 self.value.set(str(found))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from tkinter import ttk
 
-from modules.ui.form.CardBoard import CardBoard
+from modules.ui.form.CardBoard import CardBoard, wrapped_label
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.form.FieldSource import FieldSource
 from modules.ui.form.Tooltips import Tooltips
@@ -94,6 +94,12 @@ class SettingsForm:
         if not first:
             self._asides.append(frame)
         return frame
+
+    def add_note(self, group: str) -> ttk.Label:
+        """A line of text below the rows of a group."""
+        note = wrapped_label(self.extend_card(group), self._theme, "Muted.TLabel", card=self.cards[group])
+        note.pack(anchor="w")
+        return note
 
     def show_more(self, shown: bool) -> None:
         """Show all rows, or only those of the most important settings."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from tkinter import ttk
 from typing import Any
 
 from modules.ui.form.BothEnds import BothEnds
 from modules.ui.texts import window as words
-from modules.ui.widgets.Chooser import Chooser
+from modules.ui.widgets.Chooser import Chooser, What
 from modules.ui.widgets.theme import Theme, style_text
 from modules.util.catalog import accelerators, rewards
 from modules.util.config.settings import Choice, Setting
@@ -80,9 +80,9 @@ class Line(Input):
         if buttons and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
-            for column, (text, ask) in enumerate(buttons.items(), 1):
+            for column, (text, what) in enumerate(buttons.items(), 1):
                 button = ttk.Button(holder, text=text, width=max(2, len(text)))
-                button.configure(command=lambda ask=ask: self._browse(ask, chooser, setting.title))  # type: ignore[misc]
+                button.configure(command=partial(self._browse, chooser, what, setting.title))
                 button.grid(row=0, column=column, padx=(theme.px(4), 0))
             self.widget = holder
             BothEnds(entry, self._variable, theme)
@@ -109,8 +109,8 @@ class Line(Input):
         if not self._loading:
             self._changed(self._variable.get())
 
-    def _browse(self, ask: Ask, chooser: Chooser, title: str) -> None:
-        found = ask(chooser, title, self._variable.get(), self.widget.winfo_toplevel())
+    def _browse(self, chooser: Chooser, what: What, title: str) -> None:
+        found = chooser.path(what, title, self._variable.get(), self.widget.winfo_toplevel())
         if found is not None:
             self._variable.set(str(found))
 
@@ -125,27 +125,12 @@ class Line(Input):
         self.focus_widget.state([("" if wrong else "!") + "invalid"])  # type: ignore[attr-defined]
 
 
-Ask = Callable[[Chooser, str, str, tk.Misc], Path | None]
-
-
-def _file(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
-    return chooser.file(title, at, parent=parent)
-
-
-def _folder(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
-    return chooser.folder(title, at, parent=parent)
-
-
-def _save_file(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
-    return chooser.save_file(title, at, parent=parent)
-
-
 BROWSE = "\u2026"
-_BROWSERS: dict[str, dict[str, Ask]] = {
-    "file": {BROWSE: _file},
-    "folder": {BROWSE: _folder},
-    "save_file": {BROWSE: _save_file},
-    "model": {"File": _file, "Folder": _folder},
+_BROWSERS: dict[str, dict[str, What]] = {
+    "file": {BROWSE: "file"},
+    "folder": {BROWSE: "folder"},
+    "save_file": {BROWSE: "save"},
+    "model": {"File": "file", "Folder": "folder"},
 }
 """Browse buttons by the hint of the setting."""
 
@@ -207,8 +192,8 @@ class Pick(Input):
             self._values.insert(0, None)
             labels.insert(0, empty)
         self._changed = changed
-        combo = ttk.Combobox(parent, values=labels, state="readonly", font=theme.fonts["text"], width=12)
-        combo.configure(height=min(len(labels), 14), postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(parent, theme, labels, 12)
+        combo.configure(height=min(len(labels), 14))
         combo.bind("<<ComboboxSelected>>", self._selected)
         self._combo = combo
         self.widget = self.focus_widget = combo
@@ -237,10 +222,8 @@ class Suggest(Line):
         self._loading = False
         self._changed = changed
         self._variable.trace_add("write", self._written)
-        combo = ttk.Combobox(
-            parent, textvariable=self._variable, values=suggestions, font=theme.fonts["text"], width=12
-        )
-        combo.configure(postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(parent, theme, suggestions, 12, typed=True)
+        combo.configure(textvariable=self._variable)
         self.widget = self.focus_widget = combo
 
 
@@ -277,7 +260,16 @@ class Several(Input):
             button.state([("!" if on else "") + "disabled"])
 
 
-def style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
+def choice_box(
+    parent: tk.Misc, theme: Theme, values: list[str] | tuple[str, ...], width: int = 20, typed: bool = False
+) -> ttk.Combobox:
+    """Make a box to pick a text from; ``typed`` allows other texts too."""
+    box = ttk.Combobox(parent, values=values, width=width, font=theme.fonts["text"])
+    box.configure(state="normal" if typed else "readonly", postcommand=lambda: _style_popdown(theme, box))
+    return box
+
+
+def _style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
     """Colour a combobox's list before it opens; it is a plain Tk list, which does not follow the theme."""
     palette = theme.palette
     popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))

@@ -12,7 +12,7 @@ from typing import Any
 
 from modules.project.overview import STEPS, Overview, Step
 from modules.project.taste_head import FEWEST_ANSWERS, may_guess
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -20,8 +20,8 @@ from modules.ui.home.StepCard import StepCard
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import IDLE, Timer
+from modules.ui.widgets.ImagePrefetcher import prefetcher_of
+from modules.ui.widgets.tk_support import IDLE, Timer, show_in_grid
 from modules.util.display import counted, duration
 from modules.util.image_metadata_util import read_metadata
 
@@ -40,7 +40,9 @@ class BoardView(ttk.Frame):
         super().__init__(parent, style="Back.TFrame", padding=(px(12), 0))
         self.ui, self.watch = ui, watch
         self.columnconfigure(0, weight=1)
-        self.prefetcher = ImagePrefetcher(self._ready, workers=1, budget=THUMB_BYTES)
+        self.prefetcher = prefetcher_of(
+            self, ui.pump, lambda _path: self._drawing.start(), THUMB_BYTES, workers=1
+        )
         self._since: tuple[object, float, int] = (None, 0.0, 0)
         self._drawing = Timer(self, IDLE, self._draw)
         self.actions = HomeActions(ui, watch)
@@ -53,8 +55,7 @@ class BoardView(ttk.Frame):
         self.where.grid(row=0, column=1, sticky="w", padx=px(12))
         self.leave = ttk.Button(head, text=words.LEAVE, command=watch.leave)
         self.leave.grid(row=0, column=2)
-        self.fault = ttk.Label(self, style="Error.TLabel", justify="left")
-        wrap_within(self.fault, self, ui.theme)
+        self.fault = wrapped_label(self, ui.theme, "Error.TLabel")
         self.fault.grid(row=1, column=0, sticky="ew")
         self.cards: dict[str, StepCard] = {}
         for row, key in enumerate(STEPS, 2):
@@ -67,8 +68,7 @@ class BoardView(ttk.Frame):
         self.judge = self.cards["compare"].add_button(
             words.JUDGE, partial(watch.run, "judge", step="compare")
         )
-        self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
-        wrap_within(self.earlier, self, ui.theme)
+        self.earlier = wrapped_label(self, ui.theme, "Back.TLabel")
         self.earlier.grid(row=9, column=0, sticky="ew")
 
     def _look(self, paths: Sequence[Path], place: int) -> None:
@@ -89,10 +89,7 @@ class BoardView(ttk.Frame):
         self.where.configure(text=words.ROUND.format(number=seen.number) if seen else words.LOOKING)
         self.leave.state(["disabled" if self.watch.busy else "!disabled"])
         self.fault.configure(text=self.watch.fault)
-        if self.watch.fault:
-            self.fault.grid()
-        else:
-            self.fault.grid_remove()
+        show_in_grid(self.fault, bool(self.watch.fault))
         if seen is None:
             return
         for key, step in seen.steps.items():
@@ -202,9 +199,6 @@ class BoardView(ttk.Frame):
             return None
         return (total - done) * (now - begun) / (done - first)
 
-    def _ready(self, _key: Key) -> None:
-        self.ui.pump.post(self._drawing.start)
-
     def _draw(self) -> None:
         for card in self.cards.values():
             card.draw()
@@ -222,10 +216,6 @@ class BoardView(ttk.Frame):
     def _contestants(self) -> None:
         if self.watch.project is not None:
             CompareDialog(self.ui, self.watch.project, self.actions.compare)
-
-    def destroy(self) -> None:
-        self.prefetcher.close()
-        super().destroy()
 
 
 def learned(taste: dict[str, Any]) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
 from modules.project.Project import Project
 from modules.project.proving import USUAL_QUESTIONS
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.texts import arena as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import fit_middle
@@ -61,12 +60,8 @@ class CompareDialog(Dialog):
         bottom = ttk.Frame(self.body)
         bottom.grid(row=1000, column=0, columnspan=2, sticky="ew", pady=(px(8), 0))
         ttk.Button(bottom, text=words.ADD_FILE, command=self._ask_file).pack(side="left")
-        font = ui.theme.fonts["text"]
-        self.count = ttk.Combobox(
-            bottom, values=[str(n) for n in COUNTS], width=6, font=font, state="readonly"
-        )
+        self.count = choice_box(bottom, ui.theme, [str(n) for n in COUNTS], 6)
         self.count.set(str(USUAL_QUESTIONS))
-        self.count.configure(postcommand=partial(style_popdown, ui.theme, self.count))
         self.count.pack(side="right")
         ttk.Label(bottom, text=words.IMAGES_OF_EACH).pack(side="right", padx=px(8))
         self.error = ttk.Label(self.body, style="Error.TLabel", wraplength=px(480))

@@ -15,7 +15,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.ui.home.ProjectJob import ProjectJob
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import home as words
-from modules.ui.widgets.tk_support import Pump, Timer, cancel_timer, later, run_in_thread
+from modules.ui.widgets.tk_support import Pump, Timer, cancel_timer, later, listen_while_alive, run_in_thread
 from modules.util.errors import UserError
 
 POLL_MS = 600
@@ -56,10 +56,7 @@ class ProjectWatch:
 
     def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
         """Call ``call`` after every change as long as ``widget`` exists."""
-        self._listeners.append(call)
-        widget.bind(
-            "<Destroy>", lambda event: self._listeners.remove(call) if event.widget is widget else None, "+"
-        )
+        listen_while_alive(self._listeners, call, widget)
 
     def _tell(self) -> None:
         for call in list(self._listeners):

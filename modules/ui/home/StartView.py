@@ -25,8 +25,8 @@ from modules.project.ProjectFile import CARDS, NAME
 from modules.project.prompts import Prompts
 from modules.spec.registry import FAMILIES
 from modules.ui.dialogs import confirm
-from modules.ui.form.CardBoard import CardBoard, wrap_within
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.CardBoard import CardBoard, wrapped_label
+from modules.ui.form.inputs import choice_box
 from modules.ui.form.PathRow import PathRow
 from modules.ui.home.dropping import Dropped, Kind
 from modules.ui.home.EditsDialog import EditsDialog
@@ -35,7 +35,7 @@ from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import IDLE, fit_middle, later, run_in_thread
+from modules.ui.widgets.tk_support import IDLE, fit_middle, later, run_in_thread, show_in_grid
 from modules.util.display import counted
 from modules.util.errors import UserError
 from modules.util.files.user_path import user_path
@@ -85,11 +85,9 @@ class StartView(CardBoard):
             5, "to_edit", words.TO_EDIT, folder=words.ASK_TO_EDIT, file=words.ASK_TO_EDIT_FILE
         )
         self._prompts_row(6)
-        self.tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
-        wrap_within(self.tip, card, theme, taken=160)
+        self.tip = wrapped_label(card, theme, "Small.TLabel", words.PROMPTS_TIP, taken=160)
         self.tip.grid(row=7, column=2, sticky="w")
-        self.proposed = ttk.Label(card, style="Small.TLabel", justify="left")
-        wrap_within(self.proposed, card, theme)
+        self.proposed = wrapped_label(card, theme, "Small.TLabel")
         self.proposed.grid(row=8, column=1, columnspan=2, sticky="w")
         self.proposed.grid_remove()
         self.type_text.trace_add("write", lambda *_: self._show_edits())
@@ -110,20 +108,16 @@ class StartView(CardBoard):
         self.prompts.grid(row=row, column=2, sticky="ew", pady=px(4))
 
     def _buttons(self, foot: tk.Misc) -> None:
-        px, theme = self.ui.theme.px, self.ui.theme
+        px = self.ui.theme.px
         self._foot = ttk.Frame(foot, padding=(px(14), px(6)))
         self._foot.pack(fill="x")
-        self.error = ttk.Label(self._foot, style="Error.TLabel", justify="left")
-        wrap_within(self.error, self._foot, theme)
+        self.error = wrapped_label(self._foot, self.ui.theme, "Error.TLabel")
         row = FlowFrame(self._foot, px(6))
         row.pack(side="bottom", fill="x")
-        self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
-        self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
-        self.edits_button = ttk.Button(row, text=words.FROM_EDITS, command=self._ask_edits)
-        self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
-        for button in (self.create_button, self.images_button, self.edits_button, self.demo_button):
-            button.bind("<Return>", lambda event: event.widget.invoke())
-            row.add(button)
+        self.create_button = row.add_button(words.CREATE, self.create, "Accent.TButton")
+        self.images_button = row.add_button(words.FROM_IMAGES, self._ask_images)
+        self.edits_button = row.add_button(words.FROM_EDITS, self._ask_edits)
+        self.demo_button = row.add_button(words.FILL_DEMO, self.fill_demo)
 
     def _fault(self, text: str) -> None:
         self.error.configure(text=text)
@@ -143,10 +137,8 @@ class StartView(CardBoard):
 
     def _choice(self, row: int, title: str, values: list[str], width: int) -> ttk.Combobox:
         ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
-        font = self.ui.theme.fonts["text"]
-        box = ttk.Combobox(self._card, values=values, state="readonly", width=width, font=font)
+        box = choice_box(self._card, self.ui.theme, values, width)
         box.set(values[0])
-        box.configure(postcommand=partial(style_popdown, self.ui.theme, box))
         box.grid(row=row, column=2, sticky="w", pady=self.ui.theme.px(3))
         return box
 
@@ -281,10 +273,7 @@ class StartView(CardBoard):
     def _say(self, text: str) -> None:
         self.proposed.configure(text=text)
         self._fit_prompts()
-        if text:
-            self.proposed.grid()
-        else:
-            self.proposed.grid_remove()
+        show_in_grid(self.proposed, bool(text))
 
     def refresh(self) -> None:
         """Show whether a project is being created, and why that failed."""
@@ -348,8 +337,7 @@ class StartView(CardBoard):
             label.grid(row=1, column=1, columnspan=2, sticky="w")
         other = ttk.Button(card, text=words.OPEN_OTHER, command=self._open_other)
         other.grid(row=100, column=1, sticky="w", pady=(px(8), 0))
-        self.open_error = ttk.Label(card, text=self.watch.fault, style="Error.TLabel", justify="left")
-        wrap_within(self.open_error, card, theme)
+        self.open_error = wrapped_label(card, theme, "Error.TLabel", self.watch.fault)
         self.open_error.grid(row=101, column=1, columnspan=2, sticky="w")
 
     def _open_other(self) -> None:

@@ -13,6 +13,7 @@ from modules.ui.texts import home as words
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ThinBar import ThinBar
+from modules.ui.widgets.tk_support import show_in_grid
 
 THUMB = 60
 GAP = 4
@@ -107,14 +108,9 @@ class StepCard(ttk.Frame):
         """
         for label, text in ((self.state_label, state), (self.reason, reason), (self.fault, fault)):
             label.configure(text=text)
-            if text:
-                label.grid()
-            else:
-                label.grid_remove()
-        if share is None:
-            self.bar.grid_remove()
-        else:
-            self.bar.grid()
+            show_in_grid(label, bool(text))
+        show_in_grid(self.bar, share is not None)
+        if share is not None:
             self.bar.show(share)
 
     def show_button(self, text: str, on: bool, main: bool) -> None:
@@ -130,8 +126,7 @@ class StepCard(ttk.Frame):
     def wanted(self, paths: Sequence[Path]) -> list[Key]:
         """Show the last of these images. Returns what has to be decoded."""
         shown = tuple(paths[-MOST:])
-        if bool(shown) is not bool(self.pictures.winfo_manager()):
-            self.pictures.grid() if shown else self.pictures.grid_remove()
+        show_in_grid(self.pictures, bool(shown))
         if shown != self._paths:
             self._paths = shown
             self.draw()

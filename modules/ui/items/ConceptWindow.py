@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from modules.ui.state.folder_stats import FolderStats, folder_stats, stats_lines
 from modules.ui.state.pair_reports import is_pair_side
 from modules.ui.texts import data as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import prefetcher_of
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import later
 from modules.util.config.ConceptConfig import ConceptConfig
@@ -31,7 +30,6 @@ class ConceptWindow(ItemDialog):
     """Edits a concept."""
 
     def __init__(self, ui: Ui, concept: ConceptConfig, done: Callable[[ConceptConfig], None]) -> None:
-        self._prefetcher: ImagePrefetcher | None = None
         self._looked = ""
         super().__init__(
             ui,
@@ -39,7 +37,6 @@ class ConceptWindow(ItemDialog):
             concept,
             lambda item: done(cast(ConceptConfig, item)),
         )
-        self.bind("<Destroy>", self._destroyed, add="+")
         self._follow_type()
         self._look()
 
@@ -64,8 +61,8 @@ class ConceptWindow(ItemDialog):
         self.tabs.add(frame, text=words.FOLDER_TAB)
         self.stats = ttk.Label(frame, justify="left", wraplength=px(740), text=words.LOOKING)
         self.stats.pack(anchor="w", pady=(0, px(8)))
-        self._prefetcher = ImagePrefetcher(
-            lambda key: self.ui.pump.post(lambda: self._arrived(key)), budget=64 * 2**20
+        self._prefetcher = prefetcher_of(
+            self, self.ui.pump, lambda path: self.grid_view.arrived(path), 64 * 2**20
         )
         self.grid_view = ThumbGrid(frame, self._prefetcher, on_best=self._enlarge, cell=px(150))
         self.grid_view.pack(fill="both", expand=True)
@@ -120,21 +117,12 @@ class ConceptWindow(ItemDialog):
     # -- preview ---------------------------------------------------------------------------------------------
 
     def _want(self) -> None:
-        if self._prefetcher is not None and self.grid_view.winfo_ismapped():
+        if self.grid_view.winfo_ismapped():
             self._prefetcher.want(self.grid_view.in_sight())
-
-    def _arrived(self, key: Key) -> None:
-        if self.winfo_exists():
-            self.grid_view.arrived(key[0])
 
     def _enlarge(self, index: int) -> None:
         shown = [ShownImage(path) for path in self.grid_view.paths if isinstance(path, Path)]
         ImageWindow(self.ui, shown, index, self)
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self and self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
 
 
 def _is_below(prefix: str, setting: Setting) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from tkinter import ttk
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.items.ParametersWindow import ParametersWindow
 from modules.ui.state.parameters import Plain, as_texts
@@ -42,15 +42,13 @@ class NamedItemDialog(ItemDialog):
         form = self.add_form_tab("Settings", lambda setting: True)
         px = self.ui.theme.px
         card = form.add_card("Parameters")
-        self.about = ttk.Label(card, style="Muted.TLabel", justify="left")
+        self.about = wrapped_label(card, self.ui.theme, "Muted.TLabel")
         self.about.grid(row=1, column=0, columnspan=3, sticky="w", pady=(0, px(6)))
-        wrap_within(self.about, card, self.ui.theme)
         self.more = ttk.Button(card, text="Parameters\u2026", command=self.open_parameters)
         self.more.grid(row=2, column=0, columnspan=3, sticky="w")
         self.more.bind("<Return>", lambda _event: self.more.invoke())
-        self.given = ttk.Label(card, style="Muted.TLabel", justify="left")
+        self.given = wrapped_label(card, self.ui.theme, "Muted.TLabel")
         self.given.grid(row=3, column=0, columnspan=3, sticky="w", pady=(px(6), 0))
-        wrap_within(self.given, card, self.ui.theme)
         self.changed(self._name_field)
 
     @property

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.state.optimizer_texts import Given, choices_of, read_text, value_text
 from modules.ui.texts import training as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import show_in_grid
 from modules.util.config.optimizer.OptimizerParameter import OptimizerParameter, Value
 from modules.util.config.optimizer.tables import parameters_of
 from modules.util.enum.choices import Optimizer
@@ -48,18 +49,17 @@ class _Row:
         self.input.grid(row=0, column=1, sticky="ew", padx=px(8))
         self.reset.grid(row=0, column=2)
         said.grid(row=1, column=0, columnspan=3, sticky="w", pady=(px(2), 0))
+        self.fault.grid(row=2, column=0, columnspan=3, sticky="w")
         self.put(text)
         theme.on_change(self.show_set, self.frame)
 
     def _input(self, window: OptimizerWindow) -> ttk.Entry:
-        font, theme = window.ui.theme.fonts["text"], window.ui.theme
-        choices = choices_of(self.parameter)
+        choices, theme = choices_of(self.parameter), window.ui.theme
         if not choices:
-            entry = ttk.Entry(self.frame, font=font)
+            entry = ttk.Entry(self.frame, font=theme.fonts["text"])
             entry.bind("<KeyRelease>", lambda _event: self.changed())
             return entry
-        combo = ttk.Combobox(self.frame, font=font, values=choices, state="readonly")
-        combo.configure(postcommand=lambda: style_popdown(theme, combo))
+        combo = choice_box(self.frame, theme, choices)
         combo.bind("<<ComboboxSelected>>", lambda _event: self._chosen(combo))
         return combo
 
@@ -96,10 +96,7 @@ class _Row:
     def show_fault(self, message: str) -> None:
         self.input.state(["invalid" if message else "!invalid"])
         self.fault.configure(text=message)
-        if message:
-            self.fault.grid(row=2, column=0, columnspan=3, sticky="w")
-        else:
-            self.fault.grid_remove()
+        show_in_grid(self.fault, bool(message))
 
 
 class OptimizerWindow(Dialog):

@@ -8,11 +8,12 @@ from tkinter import ttk
 from typing import Any
 
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.state.parameters import KINDS, ParameterText, Plain, as_texts, read_texts
 from modules.ui.texts.lists import NOTHING
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.tk_support import show_in_grid
 
 NO_TEXT = ""
 
@@ -25,14 +26,13 @@ class _Row:
         self.frame = ttk.Frame(parent)
         self.frame.columnconfigure((0, 2), weight=1, uniform="texts")
         font = theme.fonts["text"]
-        self.name = self._name_input(window, font)
-        self.kind = ttk.Combobox(self.frame, values=window.kinds, state="readonly", font=font, width=13)
+        self.name = self._name_input(window)
+        self.kind = choice_box(self.frame, theme, window.kinds, 13)
         self.value = ttk.Entry(self.frame, font=font, width=14)
         self.drop = ttk.Button(self.frame, text="\u00d7", width=2, command=lambda: window.remove(self))
         self.name.insert(0, given.name)
         self.kind.set(given.kind)
         self.value.insert(0, given.text)
-        self.kind.configure(postcommand=lambda: style_popdown(theme, self.kind))
         self.kind.bind("<<ComboboxSelected>>", lambda _event: self._kind_chosen())
         for column, widget in enumerate((self.name, self.kind, self.value, self.drop)):
             widget.grid(row=0, column=column, sticky="ew", padx=(0, theme.px(6)))
@@ -40,15 +40,18 @@ class _Row:
             place: ttk.Label(self.frame, style="Error.TLabel", wraplength=theme.px(220), justify="left")
             for place in ("name", "value")
         }
+        self.faults["name"].grid(row=1, column=0, sticky="w")
+        self.faults["value"].grid(row=1, column=2, sticky="w")
         for entry in (self.name, self.value):
             entry.bind("<KeyRelease>", lambda _event: window.clear_faults(self))
+        window.clear_faults(self)
         self._kind_chosen()
 
-    def _name_input(self, window: ParametersWindow, font: object) -> ttk.Entry:
+    def _name_input(self, window: ParametersWindow) -> ttk.Entry:
+        theme = window.ui.theme
         if not window.names:
-            return ttk.Entry(self.frame, font=font, width=14)  # type: ignore[arg-type]
-        combo = ttk.Combobox(self.frame, font=font, width=14, values=window.names)  # type: ignore[arg-type]
-        combo.configure(postcommand=lambda: style_popdown(window.ui.theme, combo))
+            return ttk.Entry(self.frame, font=theme.fonts["text"], width=14)
+        combo = choice_box(self.frame, theme, window.names, 14, typed=True)
         combo.bind("<<ComboboxSelected>>", lambda _event: combo.selection_clear())
         return combo
 
@@ -64,10 +67,7 @@ class _Row:
         label, entry = self.faults[place], self.name if place == "name" else self.value
         entry.state(["invalid" if message else "!invalid"])
         label.configure(text=message)
-        if message:
-            label.grid(row=1, column=0 if place == "name" else 2, sticky="w")
-        else:
-            label.grid_remove()
+        show_in_grid(label, bool(message))
 
 
 class ParametersWindow(Dialog):

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.ConceptWindow import ConceptWindow
 from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.pages.FormPage import FormPage
@@ -58,10 +57,7 @@ class DataPage(FormPage):
         self._show()
 
     def add_to_form(self) -> None:
-        group = self.ui.state.settings["resolution"].group
-        self.usual = ttk.Label(self.form.extend_card(group), style="Muted.TLabel", justify="left")
-        wrap_within(self.usual, self.form.cards[group], self.ui.theme)
-        self.usual.pack(anchor="w")
+        self.usual = self.form.add_note(self.ui.state.settings["resolution"].group)
         self._tell_usual()
 
     # -- showing ---------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from tkinter import ttk
 
-from modules.ui.form.CardBoard import wrap_within
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.CardBoard import wrapped_label
+from modules.ui.form.inputs import choice_box
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.remote.JobLine import JobLine
 from modules.ui.texts import remote as words
@@ -22,14 +21,12 @@ class RemotePage(FormPage):
         card = ttk.Frame(parent, padding=(px(14), px(10)))
         card.pack(fill="x", padx=px(12), pady=(0, px(12)))
         ttk.Label(card, text=words.COMPUTER, style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
-        how = ttk.Label(card, text=words.HOW, style="Muted.TLabel", justify="left")
+        how = wrapped_label(card, self.ui.theme, "Muted.TLabel", words.HOW)
         how.pack(anchor="w", pady=(0, px(8)))
-        wrap_within(how, card, self.ui.theme)
         row = FlowFrame(card, px(6))
         row.pack(fill="x")
         row.add(ttk.Label(row, text=words.SAVED))
-        self.saved = ttk.Combobox(row, state="readonly", width=34, font=self.ui.theme.fonts["text"])
-        self.saved.configure(postcommand=partial(style_popdown, self.ui.theme, self.saved))
+        self.saved = choice_box(row, self.ui.theme, (), 34)
         self.saved.bind("<<ComboboxSelected>>", lambda _event: self._choose())
         row.add(self.saved)
         tips.add(self.saved, words.SAVED_TIP)
@@ -44,10 +41,8 @@ class RemotePage(FormPage):
         remote.listen(self._show, self)
 
     def _button(self, row: FlowFrame, text: str, command: Callable[[], object], tip: str) -> ttk.Button:
-        button = ttk.Button(row, text=text, command=command)
-        button.bind("<Return>", lambda _event: button.invoke())
+        button = row.add_button(text, command)
         self.ui.services.tooltips.add(button, tip)
-        row.add(button)
         return button
 
     def opened(self) -> None:

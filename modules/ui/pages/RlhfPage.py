@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.spec.starting_values import STARTING_VALUES
 from modules.ui.dialogs import show_notes
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.pages.online_cards import LIST, OnlineCards
 from modules.ui.pair_windows import open_pair_tool_here
@@ -40,16 +40,10 @@ class RlhfPage(FormPage):
             self.ui.state, ConceptConfig, "concepts", "concept_file_name"
         )
         pairs = self.form.add_card(words.PAIRS_CARD, first=True)
-        self.kind = ttk.Label(pairs, justify="left")
-        wrap_within(self.kind, pairs, self.ui.theme)
+        self.kind = wrapped_label(pairs, self.ui.theme)
         self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
         self._pair_buttons(pairs)
-        self.paper = ttk.Label(self.form.extend_card("Loss"), style="Muted.TLabel", justify="left")
-        wrap_within(self.paper, self.form.cards["Loss"], self.ui.theme)
-        self.paper.pack(anchor="w")
-        self.memory = ttk.Label(self.form.extend_card("Memory"), style="Muted.TLabel", justify="left")
-        wrap_within(self.memory, self.form.cards["Memory"], self.ui.theme)
-        self.memory.pack(anchor="w")
+        self.paper, self.memory = self.form.add_note("Loss"), self.form.add_note("Memory")
         self.online = OnlineCards(self.ui, self.form)
         self.online.changed = lambda: self.show_problems(self._problems)
         self._problems: Mapping[str, Problem] = {}

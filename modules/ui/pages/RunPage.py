@@ -6,11 +6,10 @@ import math
 import time
 import tkinter as tk
 import webbrowser
-from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.remote.RemoteStrip import RemoteStrip
@@ -28,7 +27,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import Timer, elide_middle, on_event, pack_with_bar
+from modules.ui.widgets.tk_support import Timer, elide_middle, on_event, pack_with_bar, set_text
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -123,11 +122,8 @@ class RunPage(Page):
             card.grid(row=0, column=column, sticky="nsew", padx=(0 if column == 0 else px(8), 0))
             plot = CurvePlot(card, self.ui.theme, height=160, reserved=150)
             plot.pack(fill="both", expand=True)
-            picker = ttk.Combobox(
-                card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=12
-            )
+            picker = choice_box(card, self.ui.theme, [group], 12)
             picker.set(group)
-            picker.configure(postcommand=partial(style_popdown, self.ui.theme, picker))
             picker.bind("<<ComboboxSelected>>", on_event(self._pick, column))
             picker.place(x=px(6), y=px(5))
             self.plots.append(plot)
@@ -301,13 +297,9 @@ def _clock(when: float) -> str:
 
 
 def _replace(box: tk.Text, text: str) -> None:
-    if box.get("1.0", "end-1c") == text:
-        return
-    box.configure(state="normal")
-    box.delete("1.0", "end")
-    box.insert("1.0", text)
-    box.configure(state="disabled")
-    box.see("end")
+    if box.get("1.0", "end-1c") != text:
+        set_text(box, text)
+        box.see("end")
 
 
 def _append(box: tk.Text, text: str) -> None:

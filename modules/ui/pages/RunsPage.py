@@ -7,7 +7,6 @@ import tkinter as tk
 import webbrowser
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
@@ -17,7 +16,7 @@ from modules.runner.run_list import RunSummary, list_runs
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.trash import delete_run, empty_trash, restore_run, trashed_runs
 from modules.ui.dialogs import confirm
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.pages.Page import Page
@@ -124,10 +123,8 @@ class RunsPage(Page):
             (words.REFRESH, self.look, words.REFRESH_TIP),
         )
         for text, command, tip in commands:
-            button = self.buttons[text] = ttk.Button(frame, text=text, style="Back.TButton", command=command)
-            button.bind("<Return>", lambda _event, one=button: one.invoke())  # type: ignore[misc]
-            frame.add(button)
-            tips.add(button, tip)
+            self.buttons[text] = frame.add_button(text, command, "Back.TButton")
+            tips.add(self.buttons[text], tip)
         return frame
 
     def _curves(self) -> CurvePlot:
@@ -135,11 +132,8 @@ class RunsPage(Page):
         card = ttk.Frame(self.tabs)
         plot = CurvePlot(card, theme, height=120, reserved=170)
         plot.pack(fill="both", expand=True)
-        self.picker = ttk.Combobox(
-            card, state="readonly", values=[FIRST_GROUP], font=theme.fonts["text"], width=14
-        )
+        self.picker = choice_box(card, theme, [FIRST_GROUP], 14)
         self.picker.set(FIRST_GROUP)
-        self.picker.configure(postcommand=partial(style_popdown, theme, self.picker))
         self.picker.bind("<<ComboboxSelected>>", lambda _event: self._draw_curves())
         self.picker.place(x=px(6), y=px(5))
         self.tabs.add(card, text=words.CURVES_TAB)

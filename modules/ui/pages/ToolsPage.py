@@ -11,7 +11,7 @@ from tkinter import ttk
 from modules.tools.catalog import CAPTION_EDITS, CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
 from modules.tools.ToolSpec import ToolSpec
 from modules.ui.demo.DemoOffer import open_demo
-from modules.ui.form.CardBoard import CardBoard, wrap_within
+from modules.ui.form.CardBoard import CardBoard, wrapped_label
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.pair_windows import open_pair_tool_here
@@ -64,8 +64,7 @@ class ToolsPage(Page):
         for row, (text, about, command) in enumerate(tools, 1):
             button = ttk.Button(card, text=text, command=command, width=20)
             button.grid(row=row, column=1, sticky="w", pady=px(3), padx=(0, px(10)))
-            label = ttk.Label(card, text=about, style="Muted.TLabel", justify="left")
-            wrap_within(label, card, self.ui.theme, taken=235)
+            label = wrapped_label(card, self.ui.theme, "Muted.TLabel", about, taken=235)
             label.grid(row=row, column=2, sticky="w")
 
     def _keys(self, board: CardBoard) -> None:
@@ -73,8 +72,7 @@ class ToolsPage(Page):
         for row, (keys, meaning) in enumerate(KEYS, 1):
             label = ttk.Label(card, text=keys, wraplength=px(200), justify="left")
             label.grid(row=row, column=1, sticky="w", pady=px(2), padx=(0, px(12)))
-            about = ttk.Label(card, text=meaning, style="Muted.TLabel", justify="left")
-            wrap_within(about, card, self.ui.theme, taken=225)
+            about = wrapped_label(card, self.ui.theme, "Muted.TLabel", meaning, taken=225)
             about.grid(row=row, column=2, sticky="w")
 
     def _tool(self, spec: ToolSpec) -> Tool:

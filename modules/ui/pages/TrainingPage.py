@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from tkinter import ttk
 from typing import Any
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
+from modules.ui.items.NamedItemDialog import parameters_text
 from modules.ui.items.OptimizerWindow import OptimizerWindow
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.run.TrainingCurves import TrainingCurves
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.optimizer_texts import given_by
-from modules.ui.state.parameters import as_texts
 from modules.ui.texts import training as words
 from modules.util.config.optimizer.OptimizerParameter import Value
 from modules.util.config.optimizer.tables import parameters_of
@@ -26,15 +26,13 @@ class TrainingPage(FormPage):
 
     def add_to_form(self) -> None:
         px, setting = self.ui.theme.px, self.ui.state.settings[FIELD]
-        card = self.form.cards[setting.group]
         frame = self.form.extend_card(setting.group, first=False)
         self.parameters = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
         self.parameters.pack(anchor="w")
         self.parameters.bind("<Return>", lambda _event: self.parameters.invoke())
         self.ui.services.tooltips.add(self.parameters, lambda: setting.tip)
-        self.set_now = ttk.Label(frame, style="Muted.TLabel", justify="left")
+        self.set_now = wrapped_label(frame, self.ui.theme, "Muted.TLabel", card=self.form.cards[setting.group])
         self.set_now.pack(anchor="w", pady=(px(3), 0))
-        wrap_within(self.set_now, card, self.ui.theme)
         self._show_parameters()
         self.curves = TrainingCurves(self.ui, self.form, self)
 
@@ -49,9 +47,7 @@ class TrainingPage(FormPage):
         self.curves.follow()  # the check that found them also counts the steps
 
     def _show_parameters(self) -> None:
-        given = as_texts(self.ui.state.value(FIELD))
-        shown = ", ".join(f"{one.name} = {one.text or one.kind}" for one in given)
-        self.set_now.configure(text=shown or words.NONE_SET)
+        self.set_now.configure(text=parameters_text(self.ui.state.value(FIELD)) or words.NONE_SET)
 
     def open_parameters(self) -> OptimizerWindow:
         """Edit the parameters of the optimizer."""

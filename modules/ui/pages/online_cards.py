@@ -8,7 +8,7 @@ from pathlib import Path
 from tkinter import ttk
 from typing import Any, TypeVar
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.items.NamedItemDialog import NamedItemDialog, parameters_text
@@ -70,8 +70,7 @@ class NamedTable(ttk.Frame):
             rows=3,
         )
         self.table.pack(fill="x")
-        self.fault = ttk.Label(self, style="Error.TLabel", justify="left")
-        wrap_within(self.fault, parent, ui.theme)
+        self.fault = wrapped_label(self, ui.theme, "Error.TLabel", card=parent)
         self.table.refresh()
 
     def open_item(self, index: int) -> NamedItemDialog:
@@ -134,9 +133,7 @@ class OnlineCards:
     # -- prompts ---------------------------------------------------------------------------------------------
 
     def _prompts(self) -> None:
-        self.count = ttk.Label(self.form.extend_card("Prompts"), style="Muted.TLabel", justify="left")
-        wrap_within(self.count, self.form.cards["Prompts"], self.ui.theme)
-        self.count.pack(anchor="w")
+        self.count = self.form.add_note("Prompts")
         self._counting = Timer(self.count, COUNT_AFTER_MS, self._count_now)
 
     def _count_now(self) -> None:
@@ -206,8 +203,7 @@ class OnlineCards:
             table.pack(fill="x")
 
     def _head(self, frame: ttk.Frame, text: str) -> None:
-        label = ttk.Label(frame, text=text, style="Muted.TLabel", justify="left")
-        wrap_within(label, frame, self.ui.theme)
+        label = wrapped_label(frame, self.ui.theme, "Muted.TLabel", text)
         label.pack(anchor="w", pady=(0, self.ui.theme.px(4)))
 
     # -- images that were made -------------------------------------------------------------------------------
@@ -215,8 +211,7 @@ class OnlineCards:
     def _review(self) -> None:
         px, tips = self.ui.theme.px, self.ui.services.tooltips
         self.review_card = self.form.add_card(words.IMAGES_CARD, first=True)
-        self.kind = ttk.Label(self.review_card, justify="left")
-        wrap_within(self.kind, self.review_card, self.ui.theme)
+        self.kind = wrapped_label(self.review_card, self.ui.theme)
         self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
         self.buttons: dict[str, ttk.Button] = {}
         for column, (text, command, tip) in enumerate(
@@ -229,8 +224,7 @@ class OnlineCards:
             button = self.buttons[text] = ttk.Button(self.review_card, text=text, command=command)
             button.grid(row=2, column=column, sticky="ew", padx=(0, px(6)), pady=px(3))
             tips.add(button, tip)
-        self.where = ttk.Label(self.review_card, style="Muted.TLabel", justify="left")
-        wrap_within(self.where, self.review_card, self.ui.theme)
+        self.where = wrapped_label(self.review_card, self.ui.theme, "Muted.TLabel")
         self.where.grid(row=3, column=1, columnspan=3, sticky="w")
 
     def rollouts(self) -> Path | None:

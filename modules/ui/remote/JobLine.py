@@ -7,7 +7,7 @@ from tkinter import ttk
 
 from modules.ui.texts import remote as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import fit_middle
+from modules.ui.widgets.tk_support import fit_middle, show_in_grid
 
 
 class JobLine(ttk.Frame):
@@ -21,7 +21,9 @@ class JobLine(ttk.Frame):
         self.label = ttk.Label(self, anchor="w", width=10)
         self.label.grid(row=0, column=0, sticky="ew")
         self.bar = ttk.Progressbar(self, maximum=1.0, length=px(160))
+        self.bar.grid(row=0, column=1, padx=px(8))
         self.button = ttk.Button(self, text=words.CANCEL, command=lambda: ui.services.remote.cancel())
+        self.button.grid(row=0, column=2)
         self.button.bind("<Return>", lambda _event: self.button.invoke())
         ui.services.tooltips.add(self.label, lambda: self._text)
         self.label.bind("<Configure>", lambda _event: self._fit())
@@ -30,18 +32,12 @@ class JobLine(ttk.Frame):
 
     def show(self) -> None:
         """Show the present state."""
-        remote, px = self._ui.services.remote, self._ui.theme.px
+        remote = self._ui.services.remote
         self._text = remote.doing or remote.said
         self._fit()
-        if remote.share is None:
-            self.bar.grid_remove()
-        else:
-            self.bar.configure(value=remote.share)
-            self.bar.grid(row=0, column=1, padx=px(8))
-        if remote.doing:
-            self.button.grid(row=0, column=2)
-        else:
-            self.button.grid_remove()
+        show_in_grid(self.bar, remote.share is not None)
+        self.bar.configure(value=remote.share or 0.0)
+        show_in_grid(self.button, bool(remote.doing))
 
     def _fit(self) -> None:
         width = self.label.winfo_width()

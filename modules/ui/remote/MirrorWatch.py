@@ -19,7 +19,7 @@ from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import remote as words
 from modules.ui.texts import run as run_words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import later
+from modules.ui.widgets.tk_support import bind_own, later
 from modules.util.errors import UserError
 from modules.util.owned_files import shown
 
@@ -61,7 +61,7 @@ class MirrorWatch:
         self._turn = 0
         self._unanswered = 0
         self._leaving: list[threading.Thread] = []
-        ui.root.bind("<Destroy>", self._closed, add="+")
+        bind_own(ui.root, "<Destroy>", self._closed)
 
     def attend(self, again: bool = False) -> None:
         """Follow the run that the window watches now, if it is on another computer.
@@ -148,11 +148,10 @@ class MirrorWatch:
         self._unanswered += 1
         self._ui.status(words.SENDING.format(address=self._attendance.record.remote.address()))
 
-    def _closed(self, event: tk.Event[tk.Misc]) -> None:
+    def _closed(self, _event: tk.Event[tk.Misc]) -> None:
         """The window is gone. Wait for commands on their way, because their threads end with the program."""
-        if event.widget is self._ui.root:
-            for thread in self._leaving:
-                thread.join(SEND_SECONDS)
+        for thread in self._leaving:
+            thread.join(SEND_SECONDS)
 
     # -- what is heard of it ---------------------------------------------------------------------------------
 

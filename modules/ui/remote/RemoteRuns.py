@@ -350,20 +350,6 @@ class RemoteRuns:
             (words.FETCH_TITLE, words.FETCH_CANCELLED),
         )  # fmt: skip
 
-    # -- the watched run -------------------------------------------------------------------------------------
-
-    def attend(self) -> None:
-        """Follow the run that the window watches now, if it is on another computer."""
-        self.watch.attend()
-
-    def send(self, kind: str) -> None:
-        """Send it a command.
-
-        Raises:
-            UserError: it is not connected.
-        """
-        self.watch.send(kind)
-
     def close(self) -> None:
         """Cancel everything and forget all passwords. Runs continue."""
         self._ticking.stop()

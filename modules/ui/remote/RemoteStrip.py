@@ -39,10 +39,8 @@ class RemoteStrip(ttk.Frame):
             (words.FETCH, lambda: remote.fetch(self._backups.get()), words.FETCH_TIP),
             (words.RESUME, remote.resume, words.RESUME_TIP),
         ):
-            button = self.buttons[text] = ttk.Button(buttons, text=text, command=command)
-            button.bind("<Return>", lambda _event, one=button: one.invoke())  # type: ignore[misc]
-            tips.add(button, tip)
-            buttons.add(button)
+            self.buttons[text] = buttons.add_button(text, command)
+            tips.add(self.buttons[text], tip)
             if text == words.FETCH:
                 buttons.add(ttk.Checkbutton(buttons, text=words.WITH_BACKUPS, variable=self._backups))
         self.job = JobLine(self, ui)

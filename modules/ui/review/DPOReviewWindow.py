@@ -31,13 +31,9 @@ class DPOReviewWindow(ToolHost):
         resolution: int = RESOLUTION,
     ) -> None:
         super().__init__(window, theme, closed)
-        page = ReviewPage(self, theme, self.worker, self.prefetcher, output, self.close, resolution)
-        self.show(page, output.name)
-        page.open()
+        self.review = ReviewPage(self, theme, self.worker, self.prefetcher, output, self.close, resolution)
+        self.show(self.review, output.name)
+        self.review.open()
 
     def prepare_close(self, then: Callable[[], None]) -> None:
-        page = self.page
-        if isinstance(page, ReviewPage):
-            page.close_folder(then)
-        else:
-            then()
+        self.review.close_folder(then)

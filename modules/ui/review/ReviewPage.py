@@ -19,7 +19,7 @@ from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme, style_text
-from modules.ui.widgets.tk_support import BAD, GOOD, show_error
+from modules.ui.widgets.tk_support import BAD, GOOD, set_text, show_error, show_in_grid
 from modules.util.display import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
 from modules.util.pairs.pair_sources import find_sources
@@ -254,10 +254,7 @@ class ReviewPage(ttk.Frame):
 
     def _make_room_for_source(self, wanted: bool) -> None:
         self._middle.columnconfigure(0, weight=int(wanted), uniform="sides" if wanted else "")
-        if wanted:
-            self.source_view.grid()
-        else:
-            self.source_view.grid_remove()
+        show_in_grid(self.source_view, wanted)
 
     def _draw_source(self, pair: FinalizedPair | None) -> None:
         """Show the source of the sides on their left; of several sources, the first."""
@@ -281,11 +278,7 @@ class ReviewPage(ttk.Frame):
         if pair is not None and pair.pair_id == self._edited:
             return  # a person is typing
         self._edited = None
-        text = "" if pair is None else self._caption_text(pair)
-        self.caption.configure(state="normal")
-        self.caption.delete("1.0", "end")
-        self.caption.insert("1.0", text)
-        self.caption.configure(state="disabled")
+        set_text(self.caption, "" if pair is None else self._caption_text(pair))
 
     def _caption_text(self, pair: FinalizedPair) -> str:
         captions = [pair.chosen_caption or "", pair.rejected_caption or ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tkinter as tk
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -69,7 +70,6 @@ class CurvePlot(tk.Canvas):
 
     Args:
         parent: container of the diagram.
-        title: shown above.
         reserved: pixels at 100 % to the left of the legend, used by other widgets.
         from_zero: start the vertical axis at 0, so that the height of a curve is its share.
     """
@@ -78,7 +78,6 @@ class CurvePlot(tk.Canvas):
         self,
         parent: tk.Misc,
         theme: Theme,
-        title: str = "",
         height: int = 220,
         reserved: int = 0,
         from_zero: bool = False,
@@ -92,7 +91,7 @@ class CurvePlot(tk.Canvas):
             height=theme.px(height),
         )
         self._theme = theme
-        self.title, self._reserved, self._from_zero = title, reserved, from_zero
+        self.title, self._reserved, self._from_zero = "", reserved, from_zero
         self.curves: list[Curve] = []
         self.smoothing = 0.0
         self._drawn: list[tuple[Curve, list[float]]] = []
@@ -234,16 +233,9 @@ class CurvePlot(tk.Canvas):
 
 
 def _nearest(x: Sequence[float], wanted: float) -> int:
-    low, high = 0, len(x) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if x[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    if low > 0 and abs(x[low - 1] - wanted) <= abs(x[low] - wanted):
-        return low - 1
-    return low
+    after = min(bisect_left(x, wanted), len(x) - 1)
+    before = max(0, after - 1)
+    return before if abs(x[before] - wanted) <= abs(x[after] - wanted) else after
 
 
 def _faint(colour: str, under: str) -> str:

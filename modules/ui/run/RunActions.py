@@ -139,7 +139,7 @@ class RunActions:
             self._retry_at = time.monotonic() + RETRY_SECONDS
         elif not waits_for:
             self._stop_waiting()
-            self._ui.services.remote.attend()
+            self._ui.services.remote.watch.attend()
             self.control.poll()
             if cancelled:  # Stop was pressed just when its turn came
                 self._ui.work(self.control.end_now, lambda _result: self._start_checked() if again else None)
@@ -177,7 +177,7 @@ class RunActions:
             return
         try:
             if self.control.is_mirror:
-                self._ui.services.remote.send(kind)
+                self._ui.services.remote.watch.send(kind)
                 return  # that computer answers later
             self.control.post(kind)
         except UserError as error:
@@ -195,7 +195,7 @@ class RunActions:
         self.control.follow(folder)
         self.control.poll()
         self._heard()
-        self._ui.services.remote.attend()
+        self._ui.services.remote.watch.attend()
 
     def _tick(self) -> None:
         if self.starting:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.run.Thumbnails import Thumbnails
 from modules.ui.state.RunHistory import SampleImage
@@ -38,11 +38,8 @@ class SampleGallery(ttk.Frame):
         head = ttk.Frame(self, padding=(0, 0, 0, px(6)))
         head.pack(fill="x")
         ttk.Label(head, text=words.STEP).pack(side="left", padx=(0, px(8)))
-        self.step = ttk.Combobox(
-            head, state="readonly", values=[words.NEWEST], width=12, font=ui.theme.fonts["text"]
-        )
+        self.step = choice_box(head, ui.theme, [words.NEWEST], 12)
         self.step.set(words.NEWEST)
-        self.step.configure(postcommand=lambda: style_popdown(ui.theme, self.step))
         self.step.bind("<<ComboboxSelected>>", lambda _event: self._arrange())
         self.step.pack(side="left")
         self._note = ttk.Label(head, style="Muted.TLabel")

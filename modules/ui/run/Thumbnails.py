@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from PIL import ImageTk
 
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key, prefetcher_of
 from modules.ui.widgets.tk_support import Timer
 
 BUDGET = 128 * 2**20
@@ -32,7 +32,6 @@ class Thumbnails:
         self._used: dict[Key, ImageTk.PhotoImage] = {}
         self._wanted: list[Key] = []
         self._prefetcher: ImagePrefetcher | None = None
-        owner.bind("<Destroy>", self._destroyed)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -64,10 +63,7 @@ class Thumbnails:
 
     def _images(self) -> ImagePrefetcher:
         if self._prefetcher is None:
-            self._prefetcher = ImagePrefetcher(lambda _key: self._ui.pump.post(self._gathering.start), budget=BUDGET)
+            self._prefetcher = prefetcher_of(
+                self._owner, self._ui.pump, lambda _path: self._gathering.start(), BUDGET
+            )
         return self._prefetcher
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self._owner and self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tkinter import ttk
 from typing import Any
 
-from modules.ui.form.CardBoard import wrap_within
+from modules.ui.form.CardBoard import wrapped_label
 from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.state.runs.CurveHelper import CurveHelper
@@ -36,8 +36,7 @@ class _Drawing:
         self.button.pack(anchor="w")
         self.button.bind("<Return>", lambda _event: self.button.invoke())
         self.plot = CurvePlot(frame, ui.theme, height=HEIGHT, from_zero=from_zero)
-        self.said = ttk.Label(frame, style="Muted.TLabel", justify="left")
-        wrap_within(self.said, form.cards[group], ui.theme)
+        self.said = wrapped_label(frame, ui.theme, "Muted.TLabel", card=form.cards[group])
         self._turned = turned
 
     def turn(self) -> None:

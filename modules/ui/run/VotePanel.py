@@ -13,7 +13,7 @@ from modules.ui.curation.SourcePane import SourcePane
 from modules.ui.texts import votes as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Shown
+from modules.ui.widgets.ImagePrefetcher import Compared, Shown, prefetcher_of
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
 from modules.util.display import counted
@@ -50,9 +50,7 @@ class VotePanel(ttk.Frame):
         self.bind(
             "<Configure>", lambda event: self.title.configure(wraplength=max(100, event.width - px(20)))
         )
-        self._prefetcher = ImagePrefetcher(
-            lambda key: ui.pump.post(lambda: self._arrived(key[0])), budget=BUDGET
-        )
+        self._prefetcher = prefetcher_of(self, ui.pump, self._arrived, BUDGET)
         self.sources = SourcePane(self, self._prefetcher, ui.theme.fonts["text"], "TFrame")
         self.sources.grid(row=1, column=0, sticky="n")
         self.sources.grid_remove()
@@ -72,7 +70,6 @@ class VotePanel(ttk.Frame):
             row.add(ttk.Button(row, text=text, command=command, style=style, takefocus=0))
         self.note = ttk.Label(row, style="Muted.TLabel")
         row.add(self.note)
-        self.bind("<Destroy>", self._destroyed, add="+")
 
     def _keys(self) -> None:
         canvas = self.images.canvas
@@ -153,9 +150,8 @@ class VotePanel(ttk.Frame):
         self.sources.show(shown, captions, self.images.cell)
 
     def _arrived(self, path: Shown) -> None:
-        if self.winfo_exists():
-            self.images.arrived(path)
-            self.sources.arrived(path)
+        self.images.arrived(path)
+        self.sources.arrived(path)
 
     def _mark(self) -> None:
         vote = self.question.vote if self.question is not None else Vote()
@@ -209,7 +205,3 @@ class VotePanel(ttk.Frame):
             self._ui.error(error)
         self.look(self._book.folder.parent)
         self._mark()
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self:
-            self._prefetcher.close()

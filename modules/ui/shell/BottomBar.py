@@ -9,7 +9,6 @@ from tkinter import ttk
 from modules.ui.Actions import Actions
 from modules.ui.shell.ForecastLine import ForecastLine
 from modules.ui.state.RunControl import LIVE, RunControl
-from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import fit_middle
@@ -90,10 +89,6 @@ class BottomBar(ttk.Frame):
         else:
             text = words.NO_PROBLEMS if checked else words.FILES_NOT_CHECKED
         self.problems.configure(text=text)
-
-    def show_forecast(self, forecast: Forecast, looking: bool) -> None:
-        """Show the predicted cost of the next run; ``looking`` while it is being computed."""
-        self.forecast.show(forecast, looking)
 
     def show_run(self, control: RunControl, waiting: str = "") -> None:
         """Show the state of the run.

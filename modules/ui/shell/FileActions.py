@@ -28,13 +28,14 @@ class FileActions:
     Args:
         ui: shared objects of the window.
         memory: stores the recent files.
+        presets: the presets to choose from.
         changed: called when the path or the saved state changed.
     """
 
     def __init__(
         self, ui: Ui, memory: WindowMemory, presets: PresetStore, changed: Callable[[], None]
     ) -> None:
-        self._ui, self._memory, self._presets, self._changed = ui, memory, presets, changed
+        self._ui, self._memory, self.presets, self._changed = ui, memory, presets, changed
         self._seen: dict[str, str] = {}
         """Configs that were opened or saved, with a digest of their content."""
         self._of_preset: dict[str, Any] = {}
@@ -44,6 +45,11 @@ class FileActions:
     def path(self) -> str:
         """The file of the settings; empty if they have none."""
         return self._ui.state.path
+
+    @property
+    def recent(self) -> list[str]:
+        """The configs opened or saved last, newest first."""
+        return self._memory.recent
 
     @property
     def digest(self) -> str:
@@ -200,7 +206,7 @@ class FileActions:
         """
         state = self._ui.state
         try:
-            config = self._presets.load(preset, state)
+            config = self.presets.load(preset, state)
         except UserError as error:
             self._ui.error(error)
             return False
@@ -219,12 +225,12 @@ class FileActions:
         name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
         if name:
             try:
-                path = self._presets.path_for(name)
+                path = self.presets.path_for(name)
                 question = words.REPLACE_QUESTION.format(name=path.stem)
                 buttons = (words.REPLACE, words.CANCEL)
                 if path.exists() and ask_buttons(self._ui, words.KEEP_TITLE, question, buttons) != 0:
                     return
-                made = self._presets.save(name, self._ui.state.config)
+                made = self.presets.save(name, self._ui.state.config)
             except UserError as error:
                 self._ui.error(error)
                 return
@@ -232,7 +238,7 @@ class FileActions:
 
     def remove_preset(self) -> None:
         """Ask which of the person's own presets to delete."""
-        own = [preset for preset in self._presets.presets() if not preset.built_in]
+        own = [preset for preset in self.presets.presets() if not preset.built_in]
         if not own:
             self._ui.status(words.NO_OWN_PRESETS)
             return
@@ -240,7 +246,7 @@ class FileActions:
         index = ask_choice(self._ui, words.REMOVE_TITLE, words.REMOVE_QUESTION, labels)
         if index is not None:
             try:
-                self._presets.delete(own[index])
+                self.presets.delete(own[index])
             except UserError as error:
                 self._ui.error(error)
                 return

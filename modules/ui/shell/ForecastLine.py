@@ -12,7 +12,7 @@ from modules.ui.state.runs.Forecast import GIB, Forecast
 from modules.ui.state.runs.Trial import Trial
 from modules.ui.texts import forecast as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.tk_support import fit_middle
+from modules.ui.widgets.tk_support import fit_middle, show_in_grid
 from modules.util.errors import UserError
 
 
@@ -56,13 +56,9 @@ class ForecastLine(ttk.Frame):
         self.label.configure(style="Error.TLabel" if bad else "TLabel")
         saving = memory.saving if memory is not None else {}
         self._changes = ", ".join(self._named(path, value) for path, value in saving.items())
-        self._place(self.cure, bool(saving))
+        show_in_grid(self.cure, bool(saving))
         unknown = bool(forecast.steps) and forecast.seconds is None and not bad
-        self._place(self.measure, unknown or self._trial is not None)
-
-    @staticmethod
-    def _place(button: ttk.Button, shown: bool) -> None:
-        button.grid() if shown else button.grid_remove()
+        show_in_grid(self.measure, unknown or self._trial is not None)
 
     def _named(self, path: str, value: object) -> str:
         setting = self._ui.state.settings.get(path)

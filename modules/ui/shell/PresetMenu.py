@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from tkinter import ttk
 
-from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.shell.FileActions import FileActions
+from modules.ui.state.PresetStore import Preset
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_menu
@@ -25,24 +26,14 @@ class PresetMenu(ttk.Menubutton):
     Args:
         parent: the bar that contains it.
         ui: shared objects of the window.
-        pick: called with the chosen preset, returns whether it is used.
-        keep, remove: called for the last entries.
+        files: has the presets, and does what the entries say.
     """
 
-    def __init__(
-        self,
-        parent: tk.Misc,
-        ui: Ui,
-        presets: PresetStore,
-        pick: Callable[[Preset], bool],
-        keep: Callable[[], None],
-        remove: Callable[[], None],
-    ) -> None:
+    def __init__(self, parent: tk.Misc, ui: Ui, files: FileActions) -> None:
         super().__init__(parent, width=20)
         self.chosen = ""
         self._show(words.NO_PRESET)
-        self._ui, self._presets, self._pick = ui, presets, pick
-        self._last = ((words.KEEP_PRESET, keep), (words.REMOVE_PRESET, remove))
+        self._ui, self._files = ui, files
         self.menu = tk.Menu(self, tearoff=False, postcommand=self._fill)
         self.configure(menu=self.menu)
         self.bind("<Down>", lambda _event: self._open())
@@ -61,7 +52,7 @@ class PresetMenu(ttk.Menubutton):
         for child in menu.winfo_children():
             child.destroy()
         style_menu(self._ui.theme, menu)
-        found = self._presets.presets()
+        found = self._files.presets.presets()
         own = [preset for preset in found if not preset.built_in and not preset.family]
         alone = [preset for preset in found if preset.built_in and not preset.family]
         if len(own) > MOST_IN_A_MENU:
@@ -75,8 +66,8 @@ class PresetMenu(ttk.Menubutton):
             self._submenu(family, [preset for preset in found if preset.family == family])
         if found:
             menu.add_separator()
-        for label, command in self._last:
-            menu.add_command(label=label, command=command)
+        menu.add_command(label=words.KEEP_PRESET, command=self._files.keep_preset)
+        menu.add_command(label=words.REMOVE_PRESET, command=self._files.remove_preset)
 
     def _submenu(self, title: str, presets: Sequence[Preset]) -> None:
         menu = tk.Menu(self.menu, tearoff=False)
@@ -94,6 +85,6 @@ class PresetMenu(ttk.Menubutton):
             )
 
     def _chosen(self, preset: Preset) -> None:
-        if self._pick(preset):
+        if self._files.apply_preset(preset):
             self.chosen = preset.label
             self._show(preset.label)

@@ -13,15 +13,18 @@ from modules.ui.dialogs import Dialog
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.Chooser import What
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import later
+from modules.ui.widgets.tk_support import later, set_text
 from modules.util.errors import UserError
 
 WATCH_MS = 80
 MAX_LINES = 5000
 OUTPUT_HEIGHT = 200
 LINES_AT_ONCE = 400
+_ASKED: dict[Kind, What] = {Kind.FOLDER: "folder", Kind.TARGET: "save"}
+"""The kind of path of a field. All others are files to read."""
 
 
 class ToolWindow(Dialog):
@@ -95,13 +98,7 @@ class ToolWindow(Dialog):
 
     def _browse(self, field: ToolField) -> None:
         at = str(self._values[field.key].get())
-        chooser, title = self.ui.chooser, field.title
-        if field.kind is Kind.FOLDER:
-            chosen = chooser.folder(title, at=at, parent=self)
-        elif field.kind is Kind.TARGET:
-            chosen = chooser.save_file(title, at=at, parent=self)
-        else:
-            chosen = chooser.file(title, at=at, parent=self)
+        chosen = self.ui.chooser.path(_ASKED.get(field.kind, "file"), field.title, at, self)
         if chosen is not None:
             self.setvar(str(self._values[field.key]), str(chosen))
 
@@ -133,9 +130,7 @@ class ToolWindow(Dialog):
     def _begin(self, command: list[str]) -> None:
         self.fault.configure(text="")
         self._last_line = ""
-        self.output.configure(state="normal")
-        self.output.delete("1.0", "end")
-        self.output.configure(state="disabled")
+        set_text(self.output, "")
         try:
             self.job = ToolJob(self.spec.script, command, self.spec.title)
         except UserError as error:

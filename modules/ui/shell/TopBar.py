@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.Actions import Actions
+from modules.ui.shell.FileActions import FileActions
 from modules.ui.shell.PresetMenu import PresetMenu
 from modules.ui.shell.SearchBox import SearchBox
-from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_menu
@@ -24,28 +24,14 @@ class TopBar(ttk.Frame):
         parent: the window.
         ui: shared objects of the window.
         actions: actions of its buttons and menu.
-        pick: called with the chosen preset, returns whether it is used.
-        keep, remove: called for the picker's last entries.
-        recent: the config files opened last; open_recent: called with one of them.
+        files: has the presets and the config files opened last.
     """
 
-    def __init__(
-        self,
-        parent: tk.Misc,
-        ui: Ui,
-        actions: Actions,
-        presets: PresetStore,
-        pick: Callable[[Preset], bool],
-        keep: Callable[[], None],
-        remove: Callable[[], None],
-        recent: Callable[[], list[str]],
-        open_recent: Callable[[str], object],
-    ) -> None:
+    def __init__(self, parent: tk.Misc, ui: Ui, actions: Actions, files: FileActions) -> None:
         px = ui.theme.px
         super().__init__(parent, padding=(px(10), px(8)))
-        self._ui = ui
-        self._actions, self._recent, self._open = actions, recent, open_recent
-        self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
+        self._ui, self._actions, self._files = ui, actions, files
+        self.preset = PresetMenu(self, ui, files)
         self.preset.grid(row=0, column=0, sticky="ew")
         tips = ui.services.tooltips
         tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, words.PRESET_TIP))))
@@ -86,11 +72,11 @@ class TopBar(ttk.Frame):
             (words.MENU_IMPORT, actions.import_, "Ctrl+I"),
         ):
             menu.add_command(label=label, command=command, accelerator=key)
-        recent = self._recent()
+        recent = self._files.recent
         if recent:
             menu.add_separator()
         for name in recent:
-            menu.add_command(label=elide_middle(name, 60), command=partial(self._open, name))
+            menu.add_command(label=elide_middle(name, 60), command=partial(self._files.load, Path(name)))
         menu.add_separator()
         menu.add_command(label=words.MENU_QUIT, command=actions.quit, accelerator="Ctrl+Q")
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from functools import partial
 from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
-from modules.ui.form.inputs import style_popdown
+from modules.ui.form.inputs import choice_box
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.theme import APPEARANCES
-
-SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
+from modules.ui.widgets.theme import APPEARANCES, SCALES
 
 
 def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str, int], None]) -> Dialog:
@@ -21,14 +18,11 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
     dialog = Dialog(ui, words.VIEW_TITLE, width=340)
     px = ui.theme.px
     dialog.body.columnconfigure(1, weight=1)
-    looks = ttk.Combobox(dialog.body, values=APPEARANCES, state="readonly", font=ui.theme.fonts["text"])
-    sizes = ttk.Combobox(
-        dialog.body, values=[f"{size} %" for size in SCALES], state="readonly", font=ui.theme.fonts["text"]
-    )
+    looks = choice_box(dialog.body, ui.theme, APPEARANCES)
+    sizes = choice_box(dialog.body, ui.theme, [f"{size} %" for size in SCALES])
     looks.set(appearance)
     sizes.set(f"{scale} %")
     for row, (label, combo) in enumerate(((words.APPEARANCE, looks), (words.SIZE, sizes))):
-        combo.configure(postcommand=partial(style_popdown, ui.theme, combo))
         ttk.Label(dialog.body, text=label).grid(row=row, column=0, sticky="w", padx=(0, px(12)))
         combo.grid(row=row, column=1, sticky="ew", pady=px(4))
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 from typing import Any
 
 from modules.ui.texts import window as words
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.load import find_problems
-from modules.util.config.overrides import parse_place
 from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting, visibility_in_words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError, UserErrors
@@ -63,10 +63,7 @@ class EditedValues:
 
     def value(self, path: str) -> Any:
         """The last valid value of a field."""
-        found: Any = self.config
-        for part in path.split("."):
-            found = getattr(found, part)
-        return found
+        return _get(self.config, path)
 
     def text(self, path: str) -> str:
         """The text to show in an entry: what was typed, or else the value."""
@@ -152,7 +149,7 @@ class ConfigState(EditedValues):
         """Set several fields in one step of undo."""
         trial = self.config.copy_of()
         for path, value in values.items():
-            _assign(trial, path, value)
+            assign(trial, path, value)
         cells = {path: Cell(_get(trial, path)) for path in values}
         self._change(title, cells, {})
 
@@ -222,7 +219,7 @@ class ConfigState(EditedValues):
 
     def _put(self, cells: dict[str, Cell], faults: dict[str, UserError | None] | None = None) -> None:
         for path, cell in cells.items():
-            _assign(self.config, path, cell.value)
+            assign(self.config, path, cell.value)
             if cell.text is None:
                 self._texts.pop(path, None)
                 self._faults.pop(path, None)
@@ -308,18 +305,13 @@ def plain_value(value: Any) -> Any:
 
 
 def _get(config: BaseConfig, path: str) -> Any:
-    found: Any = config
-    for part in parse_place(path):
-        found = getattr(found, part)
-    return found
+    return reduce(getattr, path.split("."), config)
 
 
-def _assign(config: BaseConfig, path: str, value: Any) -> None:
-    *owners, name = parse_place(path)
-    target: Any = config
-    for owner in owners:
-        target = getattr(target, owner)
-    setattr(target, name, value)
+def assign(config: BaseConfig, path: str, value: Any) -> None:
+    """Set the value of a field."""
+    owner, _, name = path.rpartition(".")
+    setattr(_get(config, owner) if owner else config, name, value)
 
 
 def _same(one: Cell, other: Cell) -> bool:

@@ -156,10 +156,6 @@ class RunHistory:
         self.messages.append(Message(_number(when), event["kind"], text))
         del self.messages[:-MAX_MESSAGES]
 
-    def tags(self) -> list[str]:
-        """The names of the curves."""
-        return sorted(self.series)
-
 
 def _number(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -24,7 +24,21 @@ Recent = TypeVar("Recent", bound=Hashable)
 
 
 @dataclass
-class WindowMemory:
+class Memory:
+    """Values that are kept between starts."""
+
+    def take(self, data: object) -> None:
+        """Take over the valid values of ``data``: those of the same type. The rest stay."""
+        if not isinstance(data, dict):
+            return
+        for one in fields(self):
+            value, own = data.get(one.name), getattr(self, one.name)
+            if type(value) is type(own) or (isinstance(own, float) and type(value) is int):
+                setattr(self, one.name, value)
+
+
+@dataclass
+class WindowMemory(Memory):
     """The last state of the window.
 
     Args:
@@ -63,11 +77,7 @@ class WindowMemory:
     def from_dict(cls, data: object) -> WindowMemory:
         """Read the valid values of ``data``. The rest keep their defaults."""
         made = cls()
-        if isinstance(data, dict):
-            for one in fields(cls):
-                value = data.get(one.name)
-                if type(value) is type(getattr(made, one.name)):
-                    setattr(made, one.name, value)
+        made.take(data)
         made.more = [key for key in made.more if isinstance(key, str)]
         for names in (made.recent, made.projects):
             names[:] = [name for name in names if isinstance(name, str)][:MAX_RECENT]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.curation.intake.image_size import image_size
+from modules.tools.dataset.files import MASKS
 from modules.ui.texts import data as words
 from modules.util.bucket import aspect_label
 from modules.util.display import counted
@@ -15,7 +16,6 @@ from modules.util.errors import DataError, UserError
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MAX_HEADERS = 2000
-MASKS = ("-masklabel", "-condlabel")
 
 
 @dataclass

@@ -10,7 +10,7 @@ import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
 from tkinter import filedialog
-from typing import Protocol
+from typing import Literal, Protocol
 
 from modules.ui.texts import files as words
 from modules.ui.widgets.tk_support import cancel_timer, focused, keep_input, later, show_error
@@ -20,6 +20,8 @@ Kinds = Sequence[tuple[str, str]]
 ANY: Kinds = ((words.ALL_FILES, "*"),)
 JSON: Kinds = ((words.JSON_FILES, "*.json"), *ANY)
 FOREIGN: Kinds = ((words.FOREIGN_FILES, words.FOREIGN_NAMES), *ANY)
+What = Literal["folder", "file", "save"]
+"""An existing folder, an existing file, or a file to write."""
 POLL_MS = 40
 
 
@@ -92,6 +94,12 @@ class Chooser:
         self._memory.folder = str(found.parent)
         return found
 
+    def path(self, what: What, title: str, at: str, parent: tk.Misc) -> Path | None:
+        """Ask for a path of one kind, as the method of that kind does."""
+        if what == "folder":
+            return self.folder(title, at, parent=parent)
+        return (self.file if what == "file" else self.save_file)(title, at, parent=parent)
+
     def _refuse(self, message: str, parent: tk.Misc | None) -> None:
         show_error(parent or self._root, UserError(message, hint="Choose another one"))
 
@@ -108,7 +116,7 @@ class Chooser:
         return Path.home()
 
     def _ask(
-        self, what: str, title: str, start: Path, name: str, kinds: Kinds, parent: tk.Misc | None
+        self, what: What, title: str, start: Path, name: str, kinds: Kinds, parent: tk.Misc | None
     ) -> Path | None:
         window = parent or self._root
         for line in desktop_commands(what, title, start, name, kinds):
@@ -120,12 +128,8 @@ class Chooser:
         return _ask_tk(window, what, title, start, name, kinds)
 
 
-def desktop_commands(what: str, title: str, start: Path, name: str, kinds: Kinds) -> list[list[str]]:
-    """Command lines of the desktop's file dialogs, best first; none if Tk uses the desktop's own.
-
-    Args:
-        what: ``folder``, ``file`` or ``save``.
-    """
+def desktop_commands(what: What, title: str, start: Path, name: str, kinds: Kinds) -> list[list[str]]:
+    """Command lines of the desktop's file dialogs, best first; none if Tk uses the desktop's own."""
     if not sys.platform.startswith("linux"):
         return []
     place = str(start / name) if name else f"{start}{os.sep}"
@@ -185,7 +189,7 @@ def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
     return process.returncode, said.removesuffix("\n")
 
 
-def _ask_tk(window: tk.Misc, what: str, title: str, start: Path, name: str, kinds: Kinds) -> Path | None:
+def _ask_tk(window: tk.Misc, what: What, title: str, start: Path, name: str, kinds: Kinds) -> Path | None:
     _hide_hidden_files(window)
     if what == "folder":
         found = filedialog.askdirectory(parent=window, title=title, initialdir=start, mustexist=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.widgets.tk_support import IDLE, Timer
@@ -28,6 +29,13 @@ class FlowFrame(ttk.Frame):
             self._members.append(widget)
             widget.bind("<Configure>", lambda _event: self._arranging.start(), add="+")
         self._arranging.start()
+
+    def add_button(self, text: str, command: Callable[[], object], style: str = "TButton") -> ttk.Button:
+        """Append a button that Return presses too."""
+        button = ttk.Button(self, text=text, command=command, style=style)
+        button.bind("<Return>", lambda _event: button.invoke())
+        self.add(button)
+        return button
 
     def _arrange(self) -> None:
         if not self._members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tkinter as tk
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageChops, ImageOps
 
+from modules.ui.widgets.tk_support import Pump
 from modules.util.errors import UserError
 from modules.util.pairs.decoding import IMAGE_ERRORS
 from modules.util.pairs.grey_levels import eight_bits, is_deep
@@ -185,6 +187,24 @@ class ImagePrefetcher:
                 _, dropped = self._cache.popitem(last=False)
                 self._bytes -= _size(dropped)
         return image
+
+
+def prefetcher_of(
+    owner: tk.Misc, pump: Pump, arrived: Callable[[Shown], object], budget: int, workers: int = 2
+) -> ImagePrefetcher:
+    """Make a prefetcher for a widget, which ends with it.
+
+    Args:
+        arrived: called on the Tk thread with each image that was decoded (or failed).
+    """
+
+    def tell(key: Key) -> None:
+        if owner.winfo_exists():
+            arrived(key[0])
+
+    made = ImagePrefetcher(lambda key: pump.post(lambda: tell(key)), workers, budget)
+    owner.bind("<Destroy>", lambda event: made.close() if event.widget is owner else None, add="+")
+    return made
 
 
 def load_shown(shown: Shown, box: Box | None) -> Image.Image:

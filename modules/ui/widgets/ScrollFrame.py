@@ -8,6 +8,7 @@ import tkinter as tk
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import show_in_grid
 
 _SCROLL_THEMSELVES = ("Text", "Listbox", "Treeview")
 
@@ -61,11 +62,8 @@ class ScrollFrame(ttk.Frame):
 
     def _moved(self, first: float, last: float) -> None:
         self._bar.set(first, last)
-        if self._auto_hide:
-            if float(first) <= 0.0 and float(last) >= 1.0:  # Tk passes them as texts
-                self._bar.grid_remove()
-            else:
-                self._bar.grid()
+        if self._auto_hide:  # Tk passes both as texts
+            show_in_grid(self._bar, float(first) > 0.0 or float(last) < 1.0)
 
     def wheel(self, step: int) -> None:
         """Scroll by a notch of the wheel (-1 up, 1 down)."""

@@ -96,6 +96,10 @@ class ThumbGrid(ttk.Frame):
         if any(self.paths[i] == path for i in self._visible()):
             self.redraw()
 
+    def is_drawn(self, index: int) -> bool:
+        """Return whether an image is drawn, not just being loaded."""
+        return (self.paths[index], self._box()) in self._photos
+
     # --- geometry -----------------------------------------------------------------------------------------------
 
     def _box(self) -> tuple[int, int]:

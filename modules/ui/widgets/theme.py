@@ -18,6 +18,8 @@ import customtkinter as ctk
 from PIL import Image, ImageDraw, ImageTk
 
 APPEARANCES = ("System", "Dark", "Light")
+SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
+"""Sizes to choose from, in percent."""
 _OVERSAMPLE = 4
 _Layout = list[tuple[str, Any]]
 """Layout of a widget in ttk's format: elements and, each in a table, their options and children."""

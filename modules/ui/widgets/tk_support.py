@@ -15,6 +15,7 @@ import threading
 import time
 import tkinter as tk
 import traceback
+from bisect import bisect_right
 from collections.abc import Callable
 from tkinter import font as tkfont
 from tkinter import ttk
@@ -183,7 +184,7 @@ class Timer:
             self._waiting = later(self._widget, self._delay, self._due)
 
     def restart(self) -> None:
-        """Begin the delay anew."""
+        """Begin the delay again, from now."""
         self.stop()
         self.start()
 
@@ -223,6 +224,20 @@ def run_in_thread(
 def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callable[[object], T]:
     """Make a handler for ``bind`` that ignores the event and calls with the arguments given here."""
     return lambda _event: call(*given, **named)
+
+
+def show_in_grid(widget: tk.Widget, shown: bool) -> None:
+    """Hide a widget of a grid, or show it again in its place."""
+    if shown is not bool(widget.winfo_manager()):
+        (widget.grid if shown else widget.grid_remove)()
+
+
+def set_text(box: tk.Text, text: str) -> None:
+    """Replace the content of a box in which nobody can type."""
+    box.configure(state="normal")
+    box.delete("1.0", "end")
+    box.insert("1.0", text)
+    box.configure(state="disabled")
 
 
 def pack_with_bar(view: tk.Text | ttk.Treeview) -> None:
@@ -324,8 +339,7 @@ class ErrorDialog(tk.Toplevel):
                 colour = style.lookup("Treeview", name) or style.lookup(".", option)
                 if colour:
                     box.configure(**{option: colour})
-            box.insert("1.0", body)
-            box.configure(state="disabled")
+            set_text(box, body)
             box.grid(row=1, column=0, sticky="nsew", padx=2 * unit)
         buttons = ttk.Frame(self)
         buttons.grid(row=2, column=0, sticky="e", padx=2 * unit, pady=(unit, 2 * unit))
@@ -476,6 +490,16 @@ def keep_input(window: tk.Misc) -> None:
     window.bind("<Destroy>", give_back, add="+")
 
 
+def bind_own(window: tk.Tk, event: str, call: Callable[[tk.Event[tk.Misc]], object]) -> None:
+    """Call this for events of a window itself. A binding of the window would be called for every widget in it, too:
+    thousands of times while a page is built.
+    """
+    tag = f"Own{window}"
+    if tag not in window.bindtags():
+        window.bindtags((tag, *window.bindtags()))
+    window.bind_class(tag, event, call, add="+")
+
+
 def focus_on_click(root: tk.Misc) -> None:
     """Give the focus to what is clicked, as customtkinter does, but leave it to a dialog that the click has opened. A
     button that takes no focus does not get it either: the window around it has keys of its own, among them Space.
@@ -525,16 +549,11 @@ def elide_middle(text: str, length: int) -> str:
 
 def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
     """Shorten ``text`` in the middle until it is at most ``width`` pixels wide."""
-    low, high = 3, len(text)
     if width <= 1 or font.measure(text) <= width:
         return text
-    while low < high:
-        middle = (low + high + 1) // 2
-        if font.measure(elide_middle(text, middle)) <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return elide_middle(text, low)
+    lengths = range(4, len(text))
+    fitting = bisect_right(lengths, width, key=lambda length: font.measure(elide_middle(text, length)))
+    return elide_middle(text, 3 + fitting)
 
 
 def types_text(widget: tk.Misc | None) -> bool:

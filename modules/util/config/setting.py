@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -133,3 +134,7 @@ def setting(
     made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
     made["json_schema_extra"] |= {} if free is None else {"free": free}
     return Field(title=title, description=tip, **made)
+
+
+kept_setting = partial(setting, free=False)
+"""Declares a field whose value a resumed run keeps."""

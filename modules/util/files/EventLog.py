@@ -160,12 +160,8 @@ class EventLog:
         """Turn a full or failing disk into one clear error."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            raise UserError(
-                f"cannot save in {self.output_dir}: {error}", hint=disk_hint(self.output_dir)
-            ) from error
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (sqlite3.DatabaseError, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise UserError(
                 f"cannot save in {self.output_dir}: {reason}", hint=disk_hint(self.output_dir)
             ) from error

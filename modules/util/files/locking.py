@@ -22,6 +22,16 @@ def try_lock(handle: IO[bytes]) -> bool:
     return True
 
 
+def lock_within(handle: IO[bytes], seconds: float, pause: float = 0.01) -> bool:
+    """``try_lock``, again and again for up to this many seconds."""
+    until = time.monotonic() + seconds
+    while not try_lock(handle):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(pause)
+    return True
+
+
 def wait_for_lock(handle: IO[bytes], pause: float = 0.2) -> None:
     """Lock an open file exclusively, and wait as long as another handle holds the lock.
 

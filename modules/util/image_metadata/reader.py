@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from modules.util.image_metadata.containers.avif import AvifFields, is_avif
-from modules.util.image_metadata.containers.fields import MAKES_PICTURES, Fields, decode_text
+from modules.util.image_metadata.containers.exif import decode_text
+from modules.util.image_metadata.containers.fields import MAKES_PICTURES, Fields
 from modules.util.image_metadata.containers.jpeg import SIGNATURE as JPEG_SIGNATURE
 from modules.util.image_metadata.containers.jpeg import JpegFields
 from modules.util.image_metadata.containers.png import SIGNATURE as PNG_SIGNATURE

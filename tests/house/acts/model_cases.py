@@ -74,6 +74,10 @@ def _emphasis(folder: Path) -> list[dict[str, object]]:
     return [concept(text={"prompt_source": "concept", "prompt_path": str(image_folder() / "emphasis.txt")})]
 
 
+def _predicting_v(folder: Path) -> str:
+    return str(tiny_folder(prediction="v_prediction"))
+
+
 BASE = [
     Case("model_type", pictures, "STABLE_DIFFUSION_15_INPAINTING", see.end),
     Case("base_model_name", pictures, lambda folder: other_model(SD), see.weights),
@@ -85,10 +89,9 @@ BASE = [
     Case("max_prompt_chunks", pictures, 1, see.weights, {"concepts": _long_caption}),
     Case("force_circular_padding", pictures, True, see.weights),
     Case("force_v_prediction", pictures, True, see.weights),
-    Case("force_epsilon_prediction", pictures, True, see.weights, {
-        "base_model_name": lambda folder: str(tiny_folder(prediction="v_prediction"))}),
+    Case("force_epsilon_prediction", pictures, True, see.weights, {"base_model_name": _predicting_v}),
     Case("rescale_noise_scheduler_to_zero_terminal_snr", pictures, True, see.weights, {
-        "base_model_name": lambda folder: str(tiny_folder(prediction="v_prediction"))}),
+        "base_model_name": _predicting_v}),
 ]  # fmt: skip
 
 
@@ -99,7 +102,7 @@ def _stopping(name: str) -> dict[str, object]:
 
 def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]:
     """Cases of the settings that all parts have."""
-    on = {f"{name}.train": True}
+    on = {f"{name}.train": True, f"{name}.gradient_checkpointing": True}
     made = [
         Case(f"{name}.model_name", base, lambda folder: str(Path(other_model(key)) / name), see.weights),
         Case(f"{name}.weight_dtype", base, "BFLOAT_16", see.weights),
@@ -114,20 +117,8 @@ def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]
                 TRAINED_TEXT if name in ("unet", "transformer") else {},
             ),
             Case(f"{name}.learning_rate", base, 0.25, see.rates, on),
-            Case(
-                f"{name}.gradient_checkpointing",
-                base,
-                True,
-                see.recomputed,
-                {**on, f"{name}.gradient_checkpointing": False},
-            ),
-            Case(
-                f"{name}.activation_offloading",
-                base,
-                True,
-                see.kept_away,
-                {**on, f"{name}.gradient_checkpointing": True},
-            ),
+            Case(f"{name}.gradient_checkpointing", base, False, see.recomputed, on),
+            Case(f"{name}.activation_offloading", base, True, see.kept_away, on),
             Case(f"{name}.stop_training_after", base, 2, see.weights, {**on, **_stopping(name)}),
             Case(f"{name}.stop_training_after_unit", base, "NEVER", see.weights, {**on, **_stopping(name)}),
         ]
@@ -145,7 +136,7 @@ PARTS = [
     Case("unet.offload_fraction", pictures, 1.0, see.gpu_memory, {"unet.gradient_checkpointing": True}),
     Case("transformer.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory,
          {"transformer.gradient_checkpointing": True}),
-    Case("quantization.layer_filter_preset", pictures, "attn-only", see.weights, FEW_BITS),
+    Case("quantization.layer_filter_preset", pictures, "attn-only", see.weights, SOME_IN_FEW_BITS),
     Case("quantization.layer_filter", pictures, "attn2", see.weights, SOME_IN_FEW_BITS),
     Case("quantization.layer_filter_regex", pictures, True, see.weights,
          {**SOME_IN_FEW_BITS, "quantization.layer_filter": "t."}),

@@ -367,8 +367,12 @@ def run_with_a_picky_reward(folder: Path, path: Path) -> Outcome:
         return run(folder, path)
 
 
-def run_with_a_person(folder: Path, path: Path) -> Outcome:
-    """A run that is voted on by somebody who likes dark images, and thinks about the second prompt."""
+def run_with_a_person(folder: Path, path: Path, thinking: float = 0.0) -> Outcome:
+    """A run that is voted on by somebody who likes dark images.
+
+    Args:
+        thinking: seconds before the vote on the second prompt.
+    """
     end = threading.Event()
 
     def vote() -> None:
@@ -376,7 +380,7 @@ def run_with_a_person(folder: Path, path: Path) -> Outcome:
         while not end.wait(0.02):
             book.refresh()
             for one in book.open_questions()[:1]:
-                end.wait(1.5 if one.group == 1 else 0.0)
+                end.wait(thinking if one.group == 1 else 0.0)
                 book.refresh()
                 if one.dropped:
                     continue
@@ -391,6 +395,11 @@ def run_with_a_person(folder: Path, path: Path) -> Outcome:
     finally:
         end.set()
         thread.join()
+
+
+def run_with_a_slow_person(folder: Path, path: Path) -> Outcome:
+    """A run that is voted on by somebody who thinks about the second prompt."""
+    return run_with_a_person(folder, path, 1.5)
 
 
 # -- other outcomes ------------------------------------------------------------------------------------------------
@@ -532,7 +541,7 @@ backups = _run("steps with a backup", lambda o: o.told.backups)
 warnings = _run("warnings", lambda o: o.told.warnings)
 end = See("how the run ends", run, lambda o: (len(o.told.metrics), o.refused))
 picky_weights = See("the weights of a run with failing scores", run_with_a_picky_reward, weights.part, True)
-person_end = See("how a run that waits for votes ends", run_with_a_person, end.part)
+person_end = See("how a run that waits for votes ends", run_with_a_slow_person, end.part)
 person_weights = See("weights of a run that is voted on", run_with_a_person, weights.part)
 picky_end = See("how a run with failing scores ends", run_with_a_picky_reward, end.part)
 moved = _run("parts moved to other places", lambda o: o.work.moved)

@@ -6,6 +6,7 @@ from tests.house.acts import outcomes as see
 from tests.house.acts.bases import grpo, masked_pairs, pairs, validated_pairs
 from tests.house.acts.case import Case
 
+PATIENT = {"epochs": 6, "rlhf_dpo_patience_metrics": ["val_loss", "val_accuracy"]}
 CACHED = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2}
 
 MODE = [
@@ -46,10 +47,9 @@ VALIDATION = [
     Case("rlhf_dpo_timestep_margin_logging", pairs, True, see.metrics),
     Case("rlhf_dpo_save_best", validated_pairs, False, see.weights, {
         "epochs": 3, "rlhf_dpo_patience_enabled": False}),
-    Case("rlhf_dpo_patience_enabled", validated_pairs, False, see.steps, {"epochs": 6}),
-    Case("rlhf_dpo_patience_value", validated_pairs, 2, see.steps, {"epochs": 6}),
-    Case("rlhf_dpo_patience_mode", validated_pairs, "BOTH", see.steps,
-         {"epochs": 6, "rlhf_dpo_patience_metrics": ["val_loss", "val_accuracy"]}),
-    Case("rlhf_dpo_patience_metrics", validated_pairs, ["val_accuracy"], see.steps, {"epochs": 6}),
-]  # fmt: skip
+    Case("rlhf_dpo_patience_enabled", validated_pairs, False, see.steps, PATIENT),
+    Case("rlhf_dpo_patience_value", validated_pairs, 2, see.steps, PATIENT),
+    Case("rlhf_dpo_patience_mode", validated_pairs, "BOTH", see.steps, PATIENT),
+    Case("rlhf_dpo_patience_metrics", validated_pairs, ["val_loss"], see.steps, PATIENT),
+]
 CASES = [*MODE, *LOSS, *EXECUTION, *VALIDATION]

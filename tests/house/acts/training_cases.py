@@ -12,6 +12,12 @@ from tests.house.acts.bases import flux, pictures, pixart
 from tests.house.acts.case import Case, shared_folder, write
 
 ADAMW = {"optimizer.optimizer": "ADAMW", "learning_rate": 1e-3}
+NOISED = {
+    "timestep_shift": 3.0,
+    "min_noising_strength": 0.5,
+    "offset_noise_weight": 0.5,
+    "perturbation_noise_weight": 0.1,
+}
 CUSTOM = {"layer_filter_preset": "custom"}
 OF_A_CLASS = {
     "learning_rate_scheduler": "CUSTOM",
@@ -98,12 +104,11 @@ LOSS = [
     Case("min_noising_strength", pictures, 0.5, see.weights),
     Case("max_noising_strength", pictures, 0.5, see.weights),
     Case("dynamic_timestep_shifting", flux, True, see.weights),
-    Case("noising_range_before_shift", pictures, True, see.weights,
-         {"timestep_shift": 3.0, "min_noising_strength": 0.5}),
+    Case("noising_range_before_shift", pictures, True, see.weights, NOISED),
     Case("offset_noise_weight", pictures, 0.1, see.weights),
-    Case("generalized_offset_noise", pictures, True, see.weights, {"offset_noise_weight": 0.5}),
+    Case("generalized_offset_noise", pictures, True, see.weights, NOISED),
     Case("perturbation_noise_weight", pictures, 0.1, see.weights),
-    Case("perturbation_on_target", pictures, True, see.weights, {"perturbation_noise_weight": 0.1}),
+    Case("perturbation_on_target", pictures, True, see.weights, NOISED),
 ]  # fmt: skip
 ADAPTER = [
     Case("peft_type", pictures, "LOHA", see.names),

@@ -16,7 +16,7 @@ from modules.reward.base import RewardBatch, create_reward
 from modules.reward.clip import CLIP_H14, CLIP_L14
 from modules.rollout import generate
 from modules.trainer.memory.live_bytes import LiveBytes
-from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of
+from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.RewardMemory import RewardMemory, rewards_next_to_the_model
 from modules.trainer.memory.shape_only import shape_only_model
@@ -82,7 +82,7 @@ def test_making_images_takes_what_is_predicted(
     path = write_online(tmp_path, "NFT", epochs=1, rlhf_rollout_batch_size=4, **changes)
     run_here(path)
     dry_run = planner(config := load_config(path)).dry_run
-    conditions = sum(map(size_of, dry_run._batch(4, (32, 32)).cond.tensors.values()))  # type: ignore[union-attr]
+    conditions = sum(one.nbytes for one in dry_run._batch(4, (32, 32)).cond.tensors.values())  # type: ignore[union-attr]
     there = conditions * (2 if config.rlhf_rollout_cfg_scale > 1 else 1)
     assert dry_run.rollout(4, (32, 32)) - there == pytest.approx(max(peaks), rel=0.15)
 
@@ -186,7 +186,7 @@ def test_rewards_take_what_is_predicted(dtype: str, tmp_path: Path, monkeypatch:
     reward: Any = create_reward("pickscore", {"source": source, "dtype": dtype, "batch_size": 3})
     reward.load()
     tensors = [*reward.clip.model.parameters(), *reward.clip.model.buffers()]
-    assert memory.weights() == {"weights: reward pickscore": sum(map(size_of, tensors))}
+    assert memory.weights() == {"weights: reward pickscore": sum(one.nbytes for one in tensors)}
     peaks: list[int] = []
     for name in ("get_image_features", "get_text_features"):
         watch_passes(monkeypatch, name, tensors, peaks)
@@ -204,7 +204,7 @@ def watch_passes(
         with LiveBytes(tensors) as live:
             made = act(*args, **options)
         # they are brought to the device for the pass
-        peaks.append(live.peak + sum(map(size_of, options.values())))
+        peaks.append(live.peak + sum(one.nbytes for one in options.values()))
         return made
 
     monkeypatch.setattr(CLIPModel, name, watched)
@@ -222,6 +222,7 @@ def test_published_rewards_are_counted_without_being_on_this_machine() -> None:
         assert sum(p.numel() for p in outline.module.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_rewards_stay_next_to_the_model_unless_they_take_turns(tmp_path: Path) -> None:
     source = str(save_tiny_clip(tmp_path / "clip"))
     weights, reward = "weights: reward pickscore", {"rlhf_rewards": reward_of(source=source)}
@@ -272,28 +273,23 @@ def test_rewards_are_counted_on_the_model_s_card_whatever_it_is_called(
     assert bool(rewards_next_to_the_model(config)) == together
 
 
-@pytest.fixture(scope="module")
-def usual_phases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, int]]:
-    """What a run has on the device that makes four images at once and keeps the old policy there."""
-    changes = {"rlhf_rollout_batch_size": 4, "rlhf_ema_ref_device": "GPU"}
-    return items(planned(tmp_path_factory.mktemp("usual"), "NFT", **changes))
-
-
-def test_more_images_at_once_take_more(tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]) -> None:
-    few, many = items(planned(tmp_path, "NFT", rlhf_rollout_batch_size=1)), usual_phases
+def test_more_images_at_once_take_more(tmp_path: Path) -> None:
+    few, many = (items(planned(tmp_path / str(count), rlhf_rollout_batch_size=count)) for count in (1, 4))
     for phase in ("making images", "decoding images"):
         assert many[phase]["working memory"] > 3 * few[phase]["working memory"]
     assert few["training step"] == many["training step"]
 
 
-def test_an_old_policy_of_main_memory_visits_the_device(
-    tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]
-) -> None:
-    here, there = usual_phases, items(planned(tmp_path, "NFT", rlhf_ema_ref_device="CPU"))
+@pytest.mark.usefixtures("without_a_step")
+def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
+    here, there = (
+        items(planned(tmp_path / device, "NFT", rlhf_ema_ref_device=device)) for device in ("GPU", "CPU")
+    )
     assert here["making images"]["old policy"] == there["making images"]["old policy"] > 0
     assert "old policy" in here["training step"] and "old policy" not in there["training step"]
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     def notes(name: str, mode: str, reward: str, **changes: Any) -> tuple[str, ...]:
         rewards = [{"reward": "brightness"}, {"reward": reward, "params": changes.pop("params", {})}]
@@ -305,6 +301,7 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     assert "hpsv2" in reward and "brightness" not in reward
 
 
+@pytest.mark.usefixtures("without_a_step")
 def test_sizes_of_images_are_those_of_the_rollout(tmp_path: Path) -> None:
     plan = planned(tmp_path, resolution="32", rlhf_rollout_size="64x32")
     assert plan.size == (32, 64)

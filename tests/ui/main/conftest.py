@@ -23,13 +23,19 @@ from tests.ui.main.trainer import TRAINER
 
 OpenWindow = Callable[..., Hands]
 QUICK = {
+    "arena.VotingPage.QUIET_MS": 100,
+    "demo.DemoWindow.POLL_MS": 50,
     "home.ProjectWatch.POLL_MS": 100,
     "pages.RunPage.LOG_MS": 100,
+    "pages.online_cards.COUNT_AFTER_MS": 30,
+    "remote.RemoteRuns.TICK_MS": 100,
     "run.QueuePanel.TICK_MS": 100,
     "run.RunActions.POLL_MS": 50,
-    "run.RunActions.RETRY_SECONDS": 0.2,
+    "run.RunActions.RETRY_SECONDS": 0.1,
+    "shell.Autosave.DELAY_MS": 100,
+    "widgets.tk_support.PUMP_MS": 20,
 }
-"""How often the window looks at what other processes do."""
+"""How often the window looks at what other processes do, and how long it waits for a person to pause."""
 
 
 @pytest.fixture(autouse=True)

@@ -43,11 +43,12 @@ class Hands:
 
     def wait(self, wanted: Callable[[], object], what: str = "", seconds: float = 20.0) -> None:
         """Let the window live until something holds."""
-        end = time.monotonic() + seconds
+        end, nap = time.monotonic() + seconds, 0.001
         while not wanted():
             assert time.monotonic() < end, what or "it does not happen"
             self.window.update()
-            time.sleep(0.01)
+            time.sleep(nap)
+            nap = min(1.2 * nap, 0.02)  # most things happen at once; what takes longer needs the processor itself
 
     def rest(self, seconds: float = 0.0) -> None:
         """Let the window live for a while."""
@@ -191,7 +192,7 @@ class Hands:
             found = [c for c in self.window.winfo_children() if isinstance(c, Dialog) and c.winfo_viewable()]
             focus = self.window.focus_get()
             if not found or focus in (None, found[-1]) or focus.winfo_toplevel() is not found[-1]:
-                self.window.after(50, press)
+                self.window.after(10, press)
                 return
             focus.focus_force()
             self.rest()
@@ -200,7 +201,7 @@ class Hands:
                 self.keys(key if key.startswith("<") else f"<KeyPress-{key}>")
             self.click(self.button(label, found[-1]))
 
-        self.window.after(50, press)
+        self.window.after(10, press)
 
     def picture(self, path: Path) -> None:
         """Keep what the screen shows."""

@@ -330,9 +330,11 @@ def test_edits_are_shown_with_their_source(hands: Hands, tmp_path: Path) -> None
     assert len(kept(project.folder)) == 2 and isinstance(arena.page, ResultPage)
 
 
-@pytest.mark.parametrize("key", ["Left", "space", "e"])
-def test_who_types_elsewhere_when_the_arena_opens_casts_no_vote(hands: Hands, tmp_path: Path, key: str) -> None:
+def test_who_types_elsewhere_when_the_arena_opens_casts_no_vote(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It opens after minutes of making images, and takes the keyboard."""
+    monkeypatch.setattr("modules.ui.arena.VotingPage.QUIET_MS", 1000)
     project = project_of_edits(tmp_path)
     window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
     arena = arena_of(hands)
@@ -343,13 +345,17 @@ def test_who_types_elsewhere_when_the_arena_opens_casts_no_vote(hands: Hands, tm
     def type_until_asked() -> bool:
         nonlocal typed
         typed += 1
-        window.event_generate(f"<KeyPress-{key}>")
+        type_all()
         views = (*page.views, *page.sources)
         return page.shot is not None and all(view.shown == view.path is not None for view in views)
 
+    def type_all() -> None:
+        for key in ("Left", "space", "e"):
+            window.event_generate(f"<KeyPress-{key}>")
+
     window.focus_force()
     hands.wait(type_until_asked, "no question", PATIENCE)
-    window.event_generate(f"<KeyPress-{key}>")
+    type_all()
     hands.wait(lambda: not arena.worker.busy and not arena.controller.waiting)
     assert typed and not kept(project.folder) and arena.page is page
     assert str(page.hint.cget("text")) == words.PAUSE

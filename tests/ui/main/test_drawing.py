@@ -76,6 +76,16 @@ def test_a_curve_goes_back_when_the_run_does() -> None:
     assert series.steps == [1, 2, 3]
 
 
+def test_a_run_says_whether_it_began_or_resumed() -> None:
+    history = RunHistory()
+    for source in (None, "backup/2-backup-4-1"):
+        history.take([{"kind": "run_started", "total_steps": 9, "device": "cpu", "resumed_from": source}])
+    assert [message.text for message in history.messages] == [
+        "Training started on cpu", "Training resumed on cpu"
+    ]  # fmt: skip
+    assert history.total_steps == 9
+
+
 def test_damaged_events_do_no_harm() -> None:
     history = RunHistory()
     history.take(

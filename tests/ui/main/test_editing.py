@@ -20,6 +20,7 @@ def test_typing_sets_the_value_and_marks_the_field(hands: Hands) -> None:
     assert hands.window.title().startswith("untitled *")
 
 
+@pytest.mark.usefixtures("settles_at_once")
 def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands: Hands) -> None:
     row = hands.fill("batch_size", "many")
     assert row.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""From the open window through real training on a tiny model: curve, sample, stop, going on, faults of the data."""
+"""From the open window through real training on a tiny model: curve, sample, stop, resuming, faults of the data."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ def open_config(
     return hands
 
 
-def test_train_stop_and_go_on(
-    open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def train_and_stop(open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Hands:
+    """A window whose run made steps, a curve and a sample, and was stopped."""
     sample = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2}
     hands = open_config(
-        open_window, monkeypatch, tmp_path, epochs=400, samples=[sample], sample_before_training=True
+        open_window, monkeypatch, folder, epochs=400, samples=[sample], sample_before_training=True
     )
     control: RunControl = hands.window.control
     problems = hands.window.bottom_bar.problems
@@ -55,8 +54,21 @@ def test_train_stop_and_go_on(
     hands.keys("<Shift-F5>", to=hands.window)
     hands.wait(lambda: control.state == "stopped", "it does not stop", MINUTES)
     hands.wait(lambda: control.outcome is not None)
+    assert control.history.series["loss/train_step"].steps[-1] < 1200
+    return hands
+
+
+def test_train_and_stop(open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert train_and_stop(open_window, monkeypatch, tmp_path).dialogs() == []
+
+
+@pytest.mark.slow  # a run that resumes is tried with the launcher, and in the window with a trainer that trains nothing
+def test_train_stop_and_resume(
+    open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hands = train_and_stop(open_window, monkeypatch, tmp_path)
+    control: RunControl = hands.window.control
     done = control.history.series["loss/train_step"].steps[-1]
-    assert done < 1200
     hands.window.state_.set_value("continue_last_backup", True)
     hands.window.state_.set_text("epochs", str(int(done) // 3 + 3))
     hands.keys("<F5>", to=hands.window)

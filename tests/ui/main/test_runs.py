@@ -270,7 +270,7 @@ def test_start_waits_for_another_training_on_the_device_and_says_so(
     waiting = f"waits for the run in {other_run.path}"
     hands.wait(lambda: waiting in text_of(bar._text), "it does not say that it waits")
     assert bar.buttons["start"].instate(["disabled"])
-    hands.rest(1.5)  # it has looked again meanwhile
+    hands.rest(0.4)  # it has looked again meanwhile
     assert control.run is None
     hands.click(bar.buttons["stop"])
     hands.wait(lambda: text_of(bar._text) == "Ready", "Stop does not cancel it")

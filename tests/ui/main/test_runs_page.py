@@ -254,7 +254,7 @@ def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path:
 
     def press_enter() -> None:
         focus = hands.window.focus_get()
-        if focus is None or not isinstance(focus.winfo_toplevel(), Dialog):
+        if focus is None or not isinstance(focus.winfo_toplevel(), Dialog) or isinstance(focus, Dialog):
             hands.window.after(50, press_enter)
             return
         asked.append(focus.winfo_toplevel())

@@ -32,7 +32,10 @@ def said(hands: Hands) -> str:
     return str(hands.window.bottom_bar.problems.cget("text"))
 
 
-def test_a_first_start_without_images_says_so(hands: Hands, tmp_path: Path) -> None:
+def test_a_first_start_without_images_says_so(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.ui.run.StartCheck.SETTLED_MS", 200)  # each change begins it anew
     (tmp_path / "training_concepts" / "concepts.json").rename(tmp_path / "elsewhere.json")
     hands.fill("epochs", "3")
     hands.wait(lambda: said(hands).startswith("1 error"))
@@ -44,7 +47,7 @@ def test_a_first_start_without_images_says_so(hands: Hands, tmp_path: Path) -> N
     assert NO_IMAGES in panel.tree.item("0", "values")[1]
     hands.keys("<Return>", to=panel.tree)
     assert hands.window.page == "data"
-    hands.rest(2.0)
+    hands.rest(0.6)
     assert calls(tmp_path) == 0  # no dry run is needed to know that
 
 
@@ -83,10 +86,15 @@ def test_start_looks_again_before_it_refuses(open_window: OpenWindow, tmp_path: 
     hands.wait(lambda: said(hands) == "No problems")
 
 
-def test_a_change_ends_the_look_under_way_and_only_the_last_one_counts(hands: Hands, tmp_path: Path) -> None:
+def test_a_change_ends_the_look_under_way_and_only_the_last_one_counts(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome(tmp_path, [MISSING])
     (tmp_path / "hold").touch()
-    hands.wait(lambda: calls(tmp_path) == 1)
+    with monkeypatch.context() as first:
+        first.setattr("modules.ui.run.StartCheck.SETTLED_MS", 100)
+        hands = open_window()
+        hands.wait(lambda: calls(tmp_path) == 1)
     hands.fill("epochs", "3")
     outcome(tmp_path, [])
     (tmp_path / "hold").unlink()

@@ -197,7 +197,7 @@ def test_a_read_only_settings_folder(open_window: OpenWindow, tmp_path: Path, un
     assert "Permission denied" in hands.dialogs()[0].message
     hands.expect_dialog("The settings cannot be saved in")
     works(hands)
-    hands.rest(1.0)
+    hands.rest(0.3)
     assert hands.dialogs() == [], "it is said again and again"
     hands.close()
     store.folder.chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tkinter as tk
 from pathlib import Path
@@ -16,10 +17,11 @@ from modules.ui.MainWindow import ICON, _on_screen
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import DARK, LIGHT
+from modules.ui.widgets.tk_support import bind_own
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 
-OUTPUT = Path(__file__).resolve().parents[2] / "output" / "main"
+SHOTS = os.environ.get("TASTEMAKER_SHOTS")
 pytestmark = pytest.mark.gui
 
 
@@ -56,7 +58,8 @@ def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: in
         hands.window.show_page(page.key)
         hands.rest(0.1)
         assert cropped(hands.window) == [], f"{page.title} at {scale} %"
-        hands.picture(OUTPUT / f"{page.key}-{scale}.png")
+        if SHOTS:
+            hands.picture(Path(SHOTS) / f"{page.key}-{scale}.png")
 
 
 def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_window: OpenWindow) -> None:
@@ -180,6 +183,17 @@ def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None
     assert hands.dialogs() == []
 
 
+def test_events_of_what_is_in_the_window_are_not_its_own(hands: Hands) -> None:
+    heard: list[tk.Misc] = []
+    bind_own(hands.window, "<Configure>", lambda event: heard.append(event.widget))
+    hands.window.show_page("training")
+    hands.rest()
+    tk.Tk.wm_geometry(hands.window, "900x600+60+40")
+    hands.wait(lambda: hands.window.winfo_width() == 900)
+    hands.wait(lambda: heard, "it hears nothing")
+    assert set(heard) == {hands.window}
+
+
 def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     first = open_window()
     tk.Tk.wm_geometry(first.window, "900x600+60+40")
@@ -203,7 +217,7 @@ def test_a_window_that_was_never_moved_opens_at_the_same_place_again(open_window
 
 def test_the_place_of_the_window_survives_a_crash(open_window: OpenWindow) -> None:
     hands = open_window()
-    hands.rest(1.5)  # what the start changes is saved
+    hands.rest(0.5)  # what the start changes is saved
     tk.Tk.wm_geometry(hands.window, "900x600+60+40")
     store = hands.window.store
     hands.wait(lambda: store.load_window()[0].geometry == "900x600+60+40", "the place is not saved")

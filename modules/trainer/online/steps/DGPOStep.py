@@ -14,7 +14,6 @@ from modules.objective.policy_gradient.dgpo import (
 )
 from modules.objective.supervised import mse_per_sample
 from modules.trainer.online import settings as online_settings
-from modules.trainer.online.batch import OnlineBatch
 from modules.trainer.online.steps.decoupled import DecoupledStep, NoisedBatch, joined
 from modules.trainer.online.steps.modes import STEPS
 from modules.trainer.steps import Backward
@@ -51,9 +50,6 @@ class DGPOStep(DecoupledStep):
         """True if images of a group are in several processes."""
         return self.processes.world_size > 1 and not online_settings.groups_are_local(self.loader.sampler)
 
-    def _noised(self, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> NoisedBatch:
-        return NoisedBatch(self, batch, index, timestep)
-
     # -- what the loss needs ----------------------------------------------------------------------------------
 
     def _fixed(self, noised: NoisedBatch) -> dict[str, torch.Tensor | None]:
@@ -84,7 +80,7 @@ class DGPOStep(DecoupledStep):
             if batch is None:
                 self._sit_out()
                 continue
-            noised = self._noised(batch, index, timestep)
+            noised = NoisedBatch(self, batch, index, timestep)
             terms = self._terms(noised, self._fixed(noised))
             out = dgpo(
                 terms,
@@ -102,7 +98,7 @@ class DGPOStep(DecoupledStep):
         scores = GroupScores(self._options, self.config.rlhf_group_size)
         all_noised: list[tuple[NoisedBatch, dict[str, torch.Tensor | None]]] = []
         for batch in self.group.batches():
-            noised = self._noised(batch, index, timestep)
+            noised = NoisedBatch(self, batch, index, timestep)
             fixed = self._fixed(noised)
             with torch.no_grad():
                 scores.add(self._terms(noised, fixed))
@@ -142,7 +138,7 @@ class DGPOStep(DecoupledStep):
             outs: list[tuple[PolicyOut, int]] = []
             with stash_gradients(self.parameters) as stash:
                 for start in range(0, len(images), size):
-                    noised = self._noised(joined(batches, images[start : start + size]), index, timestep)
+                    noised = NoisedBatch(self, joined(batches, images[start : start + size]), index, timestep)
                     terms = self._terms(noised, self._fixed(noised))
                     scores.add(terms)
                     out = dgpo(terms, self._options, self._images, self.config.rlhf_group_size, "stash")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 import torch
 
@@ -175,9 +174,7 @@ class DecoupledStep(TrainStep):
         """The conditioning of the negative prompt, (1, ...); encoded once."""
         if self._negative is None:
             model = self.loader.model
-            with ExitStack() as stack:
-                for part in model.text_encoders:
-                    stack.enter_context(model.borrowed(part))
+            with model.borrowed_encoders():
                 text = NegativePrompt(self.config.rlhf_rollout_negative_prompt)
                 self._negative = self.loader.setup.encode_text(model, [text]).to("cpu")
         return self._negative.to(self.loader.model.device)

@@ -50,6 +50,14 @@ class NFTStep(ImageStep):
         return online_settings.nft_options(self.config)
 
 
+@STEPS.register("AWM")
+class AWMStep(ImageStep):
+    """Advantage weighted matching (arXiv 2509.25050): the supervised loss weighted by advantages."""
+
+    def options(self) -> ImageOptions:
+        return online_settings.awm_options(self.config)
+
+
 def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
     """Return how much the finished image changes with the prediction, (B,) float32."""
     signal_B, noise_B = schedule.coefficients(timestep_B)

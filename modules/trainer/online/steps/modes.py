@@ -30,14 +30,3 @@ def step_of(mode: ModeSpec) -> OnlineStepClass:
         ConfigError: there is no such class.
     """
     return STEPS.get(mode.key if mode.key in STEPS else mode.paradigm, field="rlhf_mode")
-
-
-def create_online_step(
-    loader: OnlineLoader,
-    reference: Reference | None,
-    parameters: list[torch.nn.Parameter],
-    old_policy: OldPolicy | None,
-    lossless: bool,
-) -> TrainStep:
-    """Create the optimizer step of the config's mode. For the arguments, see ``OnlineStepClass``."""
-    return step_of(loader.config.rlhf_mode.spec)(loader, reference, parameters, old_policy, lossless)

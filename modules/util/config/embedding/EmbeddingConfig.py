@@ -9,7 +9,7 @@ from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import PathText, setting
+from modules.util.config.setting import PathText, kept_setting
 from modules.util.enum.choices import StopUnit
 from modules.util.owned_files import shown
 
@@ -33,35 +33,31 @@ class EmbeddingConfig(BaseConfig):
 
     WHAT: ClassVar[str] = "embedding"
 
-    placeholder: str = setting(
+    placeholder: str = kept_setting(
         "<embedding>",
-        free=False,
         title="Placeholder",
         tip=(
             "The word that stands for the embedding in captions and prompts. Capitals make no difference. Choose one "
             "that is not in the vocabulary, such as <my-cat>."
         ),
     )
-    model_name: PathText = setting(
+    model_name: PathText = kept_setting(
         "",
         widget="file",
-        free=False,
         title="Start from file",
         tip=(
             "An embedding file to start from: .safetensors, or .pt or .bin from another program. The file "
             "determines the number of tokens. Empty: start from the initial text."
         ),
     )
-    train: bool = setting(
+    train: bool = kept_setting(
         True,
-        free=False,
         title="Train",
         tip="Train the embedding. Off: captions and prompts can use it, but it does not change.",
     )
-    is_output_embedding: bool = setting(
+    is_output_embedding: bool = kept_setting(
         False,
         cost="switch",
-        free=False,
         title="Output vectors",
         tip=(
             "Let the vectors replace the output of the text encoders, not their input. Prompts then stay cached, and "
@@ -69,40 +65,36 @@ class EmbeddingConfig(BaseConfig):
             "vectors. Off: the vectors are read like words."
         ),
     )
-    token_count: int | None = setting(
+    token_count: int | None = kept_setting(
         1,
         within=(1, MOST_TOKENS),
         visible="!.model_name",
         cost="value",
-        free=False,
         title="Tokens",
         tip=(
             "Number of tokens of the embedding. More tokens can learn more details, but leave less room for the "
             "rest of the prompt. Empty: as many as the initial text has."
         ),
     )
-    initial_embedding_text: str = setting(
+    initial_embedding_text: str = kept_setting(
         "*",
         visible="!.model_name",
-        free=False,
         title="Initial text",
         tip=(
             "The embedding starts with the meaning of these words. Missing tokens are filled with *. The general "
             "word for the subject, such as cat, learns fastest."
         ),
     )
-    stop_training_after: int = setting(
+    stop_training_after: int = kept_setting(
         0,
         within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
-        free=False,
         title="Stop training after",
         tip="How long the embedding is trained, in the unit next to this field. After that, it no longer changes.",
     )
-    stop_training_after_unit: StopUnit = setting(
+    stop_training_after_unit: StopUnit = kept_setting(
         StopUnit.NEVER,
         visible=".train",
-        free=False,
         title="Stop training (unit)",
         tip="Unit of the training time: EPOCH, or STEP for optimizer steps. NEVER: train it to the end.",
     )

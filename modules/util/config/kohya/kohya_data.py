@@ -18,11 +18,14 @@ from modules.util.config.foreign.Notes import Notes
 from modules.util.display import counted
 from modules.util.errors import ConfigError, UserError
 from modules.util.files.caption_list import Entry, is_absolute, names_below, read_entries
+from modules.util.jsonio import read_bytes
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 Data = dict[str, Any]
 
 _REPEATED = re.compile(r"(\d+)_(.+)")
 _MOST_FOLDERS = 1000
+_MOST_OF_A_CAPTION = 1 << 20
 _IDLE = (
     *(
         "bucket_no_upscale",
@@ -200,9 +203,9 @@ def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
     extension = fields.text("caption_extension", ".caption")
     word = fields.text("class_tokens")
     listed = fields.text("metadata_file")
+    first = not (fields.peek("enable_wildcard") or fields.peek("wildcard"))
     if listed:
         text = {**made["text"], "prompt_source": "metadata", "prompt_path": listed}
-        first = not (fields.peek("enable_wildcard") or fields.peek("wildcard"))
         return {"text": text, **_listed_images(listed, made["path"], fields.place("metadata_file"), first, notes)}
     if not word:
         notes.moved(
@@ -212,6 +215,10 @@ def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
             "kohya trains them with an empty prompt",
         )
     extension = extension if extension.startswith(".") else f".{extension}"
+    if first and made["path"]:
+        images = [one for one in Path(made["path"]).glob("*") if one.suffix.lower() in IMAGE_EXTENSIONS]
+        several = sum(_has_lines(one.with_name(one.stem + extension)) for one in images)
+        _note_lines(several, fields.place("caption_extension"), notes)
     return {"text": {**made["text"], "caption_extension": extension, "missing_caption": word}}
 
 
@@ -227,14 +234,29 @@ def _listed_images(path: str, folder: str, place: str, first: bool, notes: Notes
         notes.say(place, f"{error.message}; its captions are read when training starts", changes_weights=False)
         entries = []
     several = sum(len(entry.prompts("")) > 1 for entry in entries) if first else 0
-    if several:
-        captions = counted(several, "caption has", "captions have")
-        notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
+    _note_lines(several, place, notes)
     folder = folder or _common_folder(entries)
     if not folder:
         notes.say(place, "the folder of its images is unknown: set path in the concept")
     deeper = any("/" in name for _, name in names_below(entries, folder) if name)
     return {"path": folder, "include_subdirectories": deeper}
+
+
+def _note_lines(several: int, place: str, notes: Notes) -> None:
+    if several:
+        captions = counted(several, "caption has", "captions have")
+        notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
+
+
+def _has_lines(file: Path) -> bool:
+    """Return whether a caption file has several lines with text; false if it cannot be read, which the check before
+    training reports.
+    """
+    try:
+        text = read_bytes(file, "caption", _MOST_OF_A_CAPTION).decode("utf-8-sig", "replace")
+    except UserError:
+        return False
+    return sum(map(bool, map(str.strip, text.splitlines()))) > 1
 
 
 def _common_folder(entries: list[Entry]) -> str:

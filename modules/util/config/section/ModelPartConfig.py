@@ -1,5 +1,5 @@
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import Float, PathText, setting
+from modules.util.config.setting import Float, PathText, kept_setting, setting
 from modules.util.enum.choices import DataType, PaddingMask, StopUnit, WeightDtype
 from modules.util.enum.ModelType import families_where
 
@@ -26,10 +26,9 @@ class SourcedPartConfig(BaseConfig):
 class FrozenPartConfig(SourcedPartConfig):
     """A part of the model that is never trained (the VAE)."""
 
-    weight_dtype: DataType = setting(
+    weight_dtype: DataType = kept_setting(
         DataType.FLOAT_32,
         cost="value",
-        free=False,
         title="Weights",
         tip="Number format of this part's weights. 16 bits halve its memory.",
     )
@@ -49,11 +48,10 @@ class TrainingAdapterConfig(BaseConfig):
             "Hugging Face, or owner/name if that repository has only one such file. Empty: none."
         ),
     )
-    strength: Float = setting(
+    strength: Float = kept_setting(
         1.0,
         within=(0, 10),
         visible=".model_name",
-        free=False,
         title="Strength",
         tip="Multiplies the training adapter. Leave it at 1 unless its author says otherwise.",
     )
@@ -62,48 +60,43 @@ class TrainingAdapterConfig(BaseConfig):
 class ModelPartConfig(SourcedPartConfig):
     """A part of the model that can be trained."""
 
-    weight_dtype: WeightDtype = setting(
+    weight_dtype: WeightDtype = kept_setting(
         WeightDtype.FLOAT_32,
         cost="value",
-        free=False,
         title="Weights",
         tip=(
             "Number format of this part's own weights. 16 bits halve their memory. 8 and 4 bits are for "
             "parts that are not fine-tuned (adapters on them can be trained), and are only fast on a GPU."
         ),
     )
-    train: bool = setting(
+    train: bool = kept_setting(
         True,
         cost="value",
-        free=False,
         title="Train",
         tip="Train this part: its adapter, or its weights when fine-tuning.",
     )
-    learning_rate: Float | None = setting(
+    learning_rate: Float | None = kept_setting(
         None,
         within=(0, 100),
         visible=".train",
-        free=False,
         title="Learning rate",
         tip="Learning rate of this part only. Empty: the run's learning rate.",
     )
-    stop_training_after: int = setting(
+    stop_training_after: int = kept_setting(
         0,
         within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
         cost="value",
-        free=False,
         title="Stop training after",
         tip=(
             "How long this part is trained, in the unit next to this field. After that, its weights stay the same. "
             "Text encoders learn faster than the denoiser, so a few epochs are often enough for them."
         ),
     )
-    stop_training_after_unit: StopUnit = setting(
+    stop_training_after_unit: StopUnit = kept_setting(
         StopUnit.NEVER,
         visible=".train",
         cost="value",
-        free=False,
         title="Stop training (unit)",
         tip=(
             "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it to "
@@ -139,11 +132,10 @@ class ModelPartConfig(SourcedPartConfig):
 class DenoiserConfig(ModelPartConfig):
     """A denoiser."""
 
-    offload_fraction: Float = setting(
+    offload_fraction: Float = kept_setting(
         0.0,
         within=(0, 1),
         cost="value",
-        free=False,
         title="Layers in main memory",
         tip=(
             "Share of the block layers whose weights stay in main memory and are copied to the GPU in "
@@ -156,12 +148,11 @@ class DenoiserConfig(ModelPartConfig):
 class QuantizationConfig(BaseConfig):
     """The layers of the denoiser that are kept in 8 or 4 bits."""
 
-    layer_filter_preset: str = setting(
+    layer_filter_preset: str = kept_setting(
         BLOCKS,
         min_length=1,
         widget="layers",
         cost="value",
-        free=False,
         title="Low-bit layers",
         tip=(
             "The linear layers of the denoiser that are kept in 8 or 4 bits, if its weights have this "
@@ -169,22 +160,20 @@ class QuantizationConfig(BaseConfig):
             "custom for your own filter. With fewer low-bit layers, the model is more exact and takes more memory."
         ),
     )
-    layer_filter: str = setting(
+    layer_filter: str = kept_setting(
         "",
         visible=".layer_filter_preset=custom",
         cost="value",
-        free=False,
         title="Low-bit filter",
         tip=(
             "Parts of layer names, separated by commas; a linear layer whose name contains any of them is kept "
             "in 8 or 4 bits."
         ),
     )
-    layer_filter_regex: bool = setting(
+    layer_filter_regex: bool = kept_setting(
         False,
         visible=".layer_filter_preset=custom",
         cost="value",
-        free=False,
         title="Regex low-bit filter",
         tip="Read the parts of this filter as regular expressions.",
     )
@@ -199,21 +188,19 @@ class QuantizationConfig(BaseConfig):
 class TransformerConfig(DenoiserConfig):
     """A transformer denoiser."""
 
-    guidance_scale: Float = setting(
+    guidance_scale: Float = kept_setting(
         1.0,
         within=(0, 100),
         visible=families_where(lambda spec: spec.embeds_guidance),
-        free=False,
         title="Guidance",
         tip=(
             "The guidance scale that a guidance-distilled model gets as input during training. With 1, the "
             "trained model works at every scale."
         ),
     )
-    attention_mask: PaddingMask = setting(
+    attention_mask: PaddingMask = kept_setting(
         PaddingMask.FAMILY,
         visible=families_where(lambda spec: spec.padding != "none"),
-        free=False,
         title="Padding of prompts",
         tip=(
             "Whether the transformer sees the padding after short prompts. FAMILY follows the published "
@@ -227,17 +214,15 @@ class TransformerConfig(DenoiserConfig):
 class FurtherTextEncoderConfig(ModelPartConfig):
     """An additional text encoder."""
 
-    train: bool = setting(
+    train: bool = kept_setting(
         False,
-        free=False,
         title="Train",
         tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
     )
-    offload_fraction: Float = setting(
+    offload_fraction: Float = kept_setting(
         0.0,
         within=(0, 1),
         cost="value",
-        free=False,
         title="Layers in main memory",
         tip=(
             "Share of this text encoder's block layers whose weights stay in main memory and are copied to "
@@ -245,12 +230,11 @@ class FurtherTextEncoderConfig(ModelPartConfig):
             "then cannot be trained."
         ),
     )
-    sequence_length: int | None = setting(
+    sequence_length: int | None = kept_setting(
         None,
         within=(1, 2048),
         visible=families_where(lambda spec: bool(spec.length_of)),
         cost="value",
-        free=False,
         title="Tokens per prompt",
         tip=(
             "Maximum number of tokens that are read of a prompt, including those of the family's template. Fewer "
@@ -262,10 +246,9 @@ class FurtherTextEncoderConfig(ModelPartConfig):
 class WordTextEncoderConfig(FurtherTextEncoderConfig):
     """A text encoder that, in some families, can train words with vectors of their own."""
 
-    train_embedding: bool = setting(
+    train_embedding: bool = kept_setting(
         True,
         visible=families_where(lambda spec: bool(spec.embedding_keys or spec.output_keys)),
-        free=False,
         title="Train embeddings",
         tip=(
             "Train the embedding vectors that belong to this text encoder. Off: they keep their initial "
@@ -277,10 +260,9 @@ class WordTextEncoderConfig(FurtherTextEncoderConfig):
 class OptionalTextEncoderConfig(WordTextEncoderConfig):
     """A text encoder that some families can do without."""
 
-    include: bool = setting(
+    include: bool = kept_setting(
         True,
         visible=families_where(lambda spec: bool(spec.optional_encoders)),
-        free=False,
         title="Use",
         tip=(
             "Read prompts with this text encoder too. Off: it is not loaded, and its states are zeros in "
@@ -293,11 +275,10 @@ class OptionalTextEncoderConfig(WordTextEncoderConfig):
 class ClipTextEncoderConfig(WordTextEncoderConfig):
     """A text encoder that, in some families, is a CLIP."""
 
-    layer_skip: int = setting(
+    layer_skip: int = kept_setting(
         0,
         within=(0, 100),
         visible=families_where(lambda spec: bool(spec.skips_layers_of)),
-        free=False,
         title="Layer skip",
         tip=(
             "Take the text states this many layers earlier than usual. A clip skip of n in other "
@@ -309,10 +290,9 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
 class TextEncoderConfig(ClipTextEncoderConfig):
     """The first text encoder. It also holds the settings that concern captions as a whole."""
 
-    dropout_probability: Float = setting(
+    dropout_probability: Float = kept_setting(
         0.0,
         within=(0, 1),
-        free=False,
         title="Caption dropout",
         tip=(
             "Probability that an image is trained with an empty prompt, which keeps guidance working. "

@@ -109,7 +109,7 @@ def _text_of(name: str, raw: bytes, order: str) -> str:
         return decode_user_comment(raw, order)
     if name == "xpcomment":
         return _clean(raw[: len(raw) // 2 * 2].decode("utf-16-le", "replace"))
-    return _clean(_narrow(raw))
+    return _clean(decode_text(raw))
 
 
 def decode_user_comment(raw: bytes, order: str = ">") -> str:
@@ -121,22 +121,22 @@ def decode_user_comment(raw: bytes, order: str = ">") -> str:
     if code == b"UNICODE\0":
         return _clean(body.decode("utf-8") if _is_utf8(body) else _utf16(body, order))
     if code[:5] in (b"ASCII", b"UTF-8", b"UTF8\0") and code[-1:] == b"\0":
-        return _clean(_narrow(body))
+        return _clean(decode_text(body))
     if code == b"JIS\0\0\0\0\0":
         return _clean(body.decode("iso2022_jp", "replace"))
     if code == bytes(8):
         raw = body
     if raw.count(0) * 3 > len(raw.rstrip(b"\0")) > 8:
         return _clean(_utf16(raw, order))
-    return _clean(_narrow(raw))
+    return _clean(decode_text(raw))
 
 
-def _narrow(raw: bytes) -> str:
-    raw = raw.rstrip(b"\0")
+def decode_text(data: bytes) -> str:
+    """Decode as UTF-8, which generators write whatever the container specifies, else as Latin-1."""
     try:
-        return raw.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return raw.decode("latin-1")
+        return data.decode("latin-1")
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import ClassVar
 
-from modules.util.image_metadata.containers.exif import parse_exif
+from modules.util.image_metadata.containers.exif import decode_text, parse_exif
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.containers.xmp import XmpText, is_photo, parse_xmp
 from modules.util.image_metadata.limits import (
@@ -206,11 +206,3 @@ def _unhex(data: bytes) -> bytes:
         return bytes.fromhex(parts[2].decode("ascii"))
     except (IndexError, ValueError) as error:
         raise Unusable(Reason.BAD_EXIF, "a profile that cannot be read") from error
-
-
-def decode_text(data: bytes) -> str:
-    """Decode as UTF-8, which generators write whatever the container specifies, else as Latin-1."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")

@@ -28,13 +28,13 @@ def _as_subgraph(group: dict[str, Any]) -> dict[str, Any]:
     source in the group, and outputs without a consumer in it, belong to the box, in node order.
     """
     links = [
-        link for link in _list(group.get("links")) if isinstance(link, list) and _are_numbers(link[:4], 4)
+        link for link in as_list(group.get("links")) if isinstance(link, list) and _are_numbers(link[:4], 4)
     ]
     fed = {(link[2], link[3]): number for number, link in enumerate(links)}
     taken = {(link[0], link[1]) for link in links}
     shown = {
         tuple(one[:2])
-        for one in _list(group.get("external"))
+        for one in as_list(group.get("external"))
         if isinstance(one, list) and _are_numbers(one[:2], 2)
     }
     made: dict[str, Any] = {"nodes": [], "links": [], "inputs": [], "outputs": []}
@@ -43,7 +43,7 @@ def _as_subgraph(group: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(node, dict):
             continue
         slots = []
-        for at, slot in enumerate(_list(node.get("inputs"))):
+        for at, slot in enumerate(as_list(node.get("inputs"))):
             if not isinstance(slot, dict):
                 continue
             number = fed.get((place, at))
@@ -52,7 +52,7 @@ def _as_subgraph(group: dict[str, Any]) -> dict[str, Any]:
                 made["links"].append([number, -10, len(made["inputs"])])
                 made["inputs"].append({"name": slot.get("name"), "widget": slot.get("widget")})
             slots.append({**slot, "link": number})
-        for at, _ in enumerate(_list(node.get("outputs"))):
+        for at, _ in enumerate(as_list(node.get("outputs"))):
             if (place, at) not in taken or (place, at) in shown:
                 number = len(made["links"])
                 made["links"].append([number, place, at])
@@ -61,7 +61,8 @@ def _as_subgraph(group: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """A list of parsed JSON; anything else counts as empty."""
     return value if isinstance(value, list) else []
 
 
@@ -75,7 +76,7 @@ def values_of_members(group: dict[str, Any], values: list[Any]) -> list[dict[str
     Values in the definition are older than those of the box. If the counts do not match, there are no values.
     """
     nodes: list[dict[str, Any]] = group["nodes"]
-    counts = [len(_list(node.get("widgets_values"))) for node in nodes]
+    counts = [len(as_list(node.get("widgets_values"))) for node in nodes]
     if sum(counts) != len(values):
         return [{**node, "widgets_values": []} for node in nodes]
     made, start = [], 0

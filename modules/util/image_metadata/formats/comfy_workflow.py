@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from modules.util.image_metadata.formats.comfy import read_graph
 from modules.util.image_metadata.formats.comfy_groups import (
+    as_list,
     group_definitions,
     inputs_by_place,
     values_of_members,
@@ -97,7 +98,7 @@ class _Scope:
         fields: dict[tuple[str, str], str],
         depth: int,
     ) -> None:
-        nodes, links = _list(content.get("nodes")), _list(content.get("links"))
+        nodes, links = as_list(content.get("nodes")), as_list(content.get("links"))
         if len(nodes) > _MAX_ITEMS or len(links) > _MAX_ITEMS:
             raise Unusable(Reason.TEXT_TOO_LARGE, f"a workflow of {len(nodes)} nodes")
         if depth > _MAX_NESTED:
@@ -147,9 +148,9 @@ class _Scope:
 
     def output(self, slot: int, steps: int) -> Any:
         """Return the output of this box at a slot."""
-        outputs = _list(self.content.get("outputs"))
+        outputs = as_list(self.content.get("outputs"))
         one = outputs[slot] if 0 <= slot < len(outputs) else None
-        links = _list(one.get("linkIds") if isinstance(one, dict) else None)
+        links = as_list(one.get("linkIds") if isinstance(one, dict) else None)
         link = links[0] if links else None
         return self.origin(link, steps) if isinstance(link, int) else None
 
@@ -176,7 +177,7 @@ class _Scope:
         else:
             named = {slot["name"]: slot for slot in slots}
             inner = content.get("inputs")
-            names = [one.get("name") if isinstance(one, dict) else None for one in _list(inner)]
+            names = [one.get("name") if isinstance(one, dict) else None for one in as_list(inner)]
             pairs = [
                 (i, named[name]) for i, name in enumerate(names) if isinstance(name, str) and name in named
             ]
@@ -236,13 +237,13 @@ def _slots(node: Node) -> list[dict[str, Any]]:
     """The named inputs of a node."""
     return [
         slot
-        for slot in _list(node.get("inputs"))
+        for slot in as_list(node.get("inputs"))
         if isinstance(slot, dict) and isinstance(slot.get("name"), str)
     ]
 
 
 def _values(node: Node) -> list[Any]:
-    return _list(node.get("widgets_values"))
+    return as_list(node.get("widgets_values"))
 
 
 def _only_text(node: Node) -> str | None:
@@ -252,20 +253,16 @@ def _only_text(node: Node) -> str | None:
 
 
 def _makes_pictures(node: Node, inputs: dict[str, Any]) -> bool:
-    kinds = [one.get("type") for one in _list(node.get("outputs")) if isinstance(one, dict)]
+    kinds = [one.get("type") for one in as_list(node.get("outputs")) if isinstance(one, dict)]
     return kinds[:1] in (["IMAGE"], ["VIDEO"]) and not any(
         is_link(inputs.get(key)) for key in ("clip", "positive")
     )
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _fields(box: Node) -> dict[tuple[str, str], str]:
     """Texts that fields on a box pass to inner nodes (``proxyWidgets``), by node and name."""
     properties = box.get("properties")
-    proxies = _list(properties.get("proxyWidgets") if isinstance(properties, dict) else None)
+    proxies = as_list(properties.get("proxyWidgets") if isinstance(properties, dict) else None)
     values = _values(box)
     if len(proxies) != len(values):
         return {}

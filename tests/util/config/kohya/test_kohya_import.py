@@ -567,6 +567,21 @@ def test_full_paths_of_a_metadata_file_name_the_folder(tmp_path: Path) -> None:
     assert [one.include_subdirectories for one in config.concepts or []] == [True]
 
 
+def test_lines_of_captions_next_to_images_are_noted(tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "2_dog"
+    draw_images(folder, 3)
+    for name, text in (("0", "a dog\na cat\n"), ("1", "a fox\n\n"), ("2", "a hen"), ("readme", "not a\ncaption")):
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    given = {**LORA, "train_data_dir": str(tmp_path / "images")}
+    _, notes = read(tmp_path, **given, caption_extension=".txt")
+    (note,) = notes.listed()
+    assert note.changes_weights and "1 caption has several lines" in str(note)
+    _, notes = read(tmp_path, **given)
+    assert notes.listed() == [], "captions end in .caption by default"
+    _, notes = read(tmp_path, **given, caption_extension=".txt", enable_wildcard=True)
+    assert "several lines" not in "\n".join(str(note) for note in notes.listed())
+
+
 def test_lines_of_a_listed_caption_and_a_missing_file_are_noted(tmp_path: Path) -> None:
     file = write_captions(tmp_path, {"0": {"caption": "a dog\na cat"}, "1": {"caption": "a fox"}})
     _, notes = read(tmp_path, **LORA, in_json=str(file), train_data_dir=str(tmp_path))
