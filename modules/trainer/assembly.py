@@ -77,6 +77,7 @@ from modules.util.enum.choices import DataType, DPOPatienceMetric, EMAMode, Scal
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
+from modules.util.rng import seed_torch
 from modules.util.TrainProgress import TrainProgress
 
 Named = list[tuple[str, torch.nn.Parameter]]
@@ -391,7 +392,7 @@ def assemble(
     config, said = _in_one_mode(config, processes)
     if said:
         tell(said, 1, 1)
-    torch.manual_seed(config.seed)
+    seed_torch(config.seed)
     if config.trains_in_main_memory():
         check_model(config, before)
     prompts = _prompts(config, processes)

@@ -30,7 +30,7 @@ from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UnsupportedError
-from modules.util.rng import digest64
+from modules.util.rng import digest64, seed_torch
 
 Backward = Callable[[torch.Tensor], None]
 Look = tuple[ModelPairScorer, ReferenceOut | None]
@@ -109,7 +109,7 @@ class SupervisedStep(TrainStep):
                 continue
             assert isinstance(batch, ImageBatch)
             # dropout draws from torch's global stream, so it is seeded by the position
-            torch.manual_seed(digest64("dropout", self._seed, step, number, self._processes.rank) >> 1)
+            seed_torch(digest64("dropout", self._seed, step, number, self._processes.rank) >> 1)
             loss_B = self._loss_of(batch)
             backward(loss_B.sum() / group.total)
             self._losses.append(loss_B.detach())

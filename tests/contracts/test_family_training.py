@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from modules.modelSetup.sample_images import check_sample
 from modules.trainer.callbacks import Callback
@@ -21,7 +22,7 @@ from tests.usual import usual
 
 pytestmark = pytest.mark.usefixtures("from_memory")
 CASES = sorted({key for key, _ in families()})
-USUAL = usual(CASES, *(key for key in CASES if key not in (*VARIANTS, *SIBLINGS)))
+USUAL = tuple(key for key in CASES if key not in (*VARIANTS, *SIBLINGS))
 
 
 def family_config(folder: Path, key: str, **changes: Any) -> Path:
@@ -58,9 +59,21 @@ class StepsTaken(Callback):
         self.taken.append(progress.global_step)
 
 
-@pytest.mark.parametrize("key", USUAL)
+TUNED = (
+    *("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "STABLE_DIFFUSION_XL_10_BASE"),
+    *("FLUX_DEV_1", "FLUX_2", "SANA", "HI_DREAM_FULL", "QWEN_EDIT"),
+)
+"""Families of each prediction and of several kinds of denoisers, encoders and sources. What is trained, what is kept
+for a resume and what is saved are decided without a family; that a saved folder of each is read again is seen in
+``test_family.py``.
+"""
+# every family has such layers; how all others are saved is seen in ``tests/adapter``
+FEW = {"layer_filter_preset": "custom", "layer_filter": "to_q"}
+
+
+@pytest.mark.parametrize("key", usual(CASES, *TUNED))
 def test_a_resumed_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
-    config = family_config(tmp_path, key)
+    config = family_config(tmp_path, key, **FEW)
     trainer = run_and_go_back(config, 3)
     assert trainer.progress.global_step == 4, "two buckets of two pairs, twice"
     steps = StepsTaken()
@@ -69,13 +82,15 @@ def test_a_resumed_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> N
     assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
 
 
-TUNED = (
-    *("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "STABLE_DIFFUSION_XL_10_BASE"),
-    *("FLUX_DEV_1", "FLUX_2", "SANA", "HI_DREAM_FULL", "QWEN_EDIT"),
-)
-"""Families of each prediction and of several kinds of denoisers, encoders and sources. What is trained and what is
-saved are decided without a family; that a saved folder of each is read again is seen in ``test_family.py``.
-"""
+@pytest.mark.parametrize("key", [key for key in USUAL if key not in TUNED])
+def test_a_run_trains_pairs_of_two_shapes(key: str, tmp_path: Path) -> None:
+    """The families that the usual run does not resume."""
+    steps = StepsTaken()
+    run_here(family_config(tmp_path, key, **FEW, epochs=1), callback=steps)
+    assert steps.taken == [1, 2], "two buckets of two pairs"
+    saved = load_file(tmp_path / "out.safetensors")
+    ups = [tensor for name, tensor in saved.items() if ".lora_up." in name or ".lora_B." in name]
+    assert ups and all(tensor.any() for tensor in ups), "an adapter begins with zeros"
 
 
 @pytest.mark.parametrize("key", usual(CASES, *TUNED))

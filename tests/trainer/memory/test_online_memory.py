@@ -273,33 +273,38 @@ def test_rewards_are_counted_on_the_model_s_card_whatever_it_is_called(
     assert bool(rewards_next_to_the_model(config)) == together
 
 
-def test_more_images_at_once_take_more(tmp_path: Path) -> None:
-    few, many = (items(planned(tmp_path / str(count), rlhf_rollout_batch_size=count)) for count in (1, 4))
+@pytest.fixture(scope="module")
+def usual_phases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, int]]:
+    """What a run has on the device that makes four images at once and keeps the old policy there."""
+    changes = {"rlhf_rollout_batch_size": 4, "rlhf_ema_ref_device": "GPU"}
+    return items(planned(tmp_path_factory.mktemp("usual"), "NFT", **changes))
+
+
+def test_more_images_at_once_take_more(tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]) -> None:
+    few, many = items(planned(tmp_path, "NFT", rlhf_rollout_batch_size=1)), usual_phases
     for phase in ("making images", "decoding images"):
         assert many[phase]["working memory"] > 3 * few[phase]["working memory"]
     assert few["training step"] == many["training step"]
 
 
-@pytest.mark.usefixtures("without_a_step")
-def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
-    here, there = (
-        items(planned(tmp_path / device, "NFT", rlhf_ema_ref_device=device)) for device in ("GPU", "CPU")
-    )
+def test_an_old_policy_of_main_memory_visits_the_device(
+    tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]
+) -> None:
+    here, there = usual_phases, items(planned(tmp_path, "NFT", rlhf_ema_ref_device="CPU"))
     assert here["making images"]["old policy"] == there["making images"]["old policy"] > 0
     assert "old policy" in here["training step"] and "old policy" not in there["training step"]
 
 
 @pytest.mark.usefixtures("without_a_step")
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
-    def notes(reward: str, **params: Any) -> tuple[str, ...]:
-        return planned(tmp_path / reward, rlhf_rewards=[{"reward": reward, "params": params}]).notes
+    def notes(name: str, mode: str, reward: str, **changes: Any) -> tuple[str, ...]:
+        rewards = [{"reward": "brightness"}, {"reward": reward, "params": changes.pop("params", {})}]
+        return planned(tmp_path / name, mode, rlhf_rewards=rewards, **changes).notes
 
-    assert notes("brightness") == ()
-    assert notes("remote", url="http://127.0.0.1:1") == ()
-    (told,) = notes("hpsv2")
-    assert "hpsv2" in told
-    (told,) = planned(tmp_path, "NFT", acceleration={"rollout": ["diffusers_cache"]}).notes
-    assert "diffusers_cache" in told
+    assert notes("all", "GRPO", "remote", params={"url": "http://127.0.0.1:1"}) == ()
+    kept, reward = notes("some", "NFT", "hpsv2", acceleration={"rollout": ["diffusers_cache"]})
+    assert "diffusers_cache" in kept and "hpsv2" not in kept
+    assert "hpsv2" in reward and "brightness" not in reward
 
 
 @pytest.mark.usefixtures("without_a_step")

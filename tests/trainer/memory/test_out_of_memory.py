@@ -16,6 +16,7 @@ from modules.trainer.evaluate.validation import PairValidation
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.resume.checkpoint import list_backups
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.usual import usual
 
 SMALL = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 1, "cfg_scale": 1.0}
 LARGE = {**SMALL, "width": 128, "height": 64}
@@ -89,7 +90,8 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, monkeypatch: pytes
     assert len(told) == 3 and all("1 of 3 samples" in text and "128x64" in text for text in told)
 
 
-@pytest.mark.parametrize("place", ["step", "validation"])
+# what a validation leaves undone is resumed in the tests below
+@pytest.mark.parametrize("place", usual(["step", "validation"], "step"))
 def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = {"concepts": write_pairs(tmp_path / "data"), "max_steps": 4, "clip_grad_norm": 1.0}
     if place == "validation":

@@ -18,6 +18,7 @@ from tests.tiny import tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 from tests.trainer.online.builders import Listening, write_online
+from tests.usual import usual
 
 
 class Record:
@@ -152,7 +153,8 @@ def test_a_trained_text_encoder_comes_with_the_denoiser(
     assert record.during("_encode") == record.during("denoise") == {frozenset({"unet", "text_encoder"})}
 
 
-@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"])
+# another order of the same passes
+@pytest.mark.parametrize("mode", usual(["FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"], "SEQUENTIAL"))
 def test_what_is_not_kept_is_encoded_once_where_the_denoiser_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

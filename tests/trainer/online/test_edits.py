@@ -70,7 +70,7 @@ def write_edits(folder: Path, mode: str = "GRPO", **changes: Any) -> Path:
     return write_online(folder, mode, **{**given, **changes})
 
 
-@pytest.mark.parametrize("mode", usual(CASES, "GRPO", "DGPO"))
+@pytest.mark.parametrize("mode", usual(CASES, "GRPO"))
 def test_the_source_counts_and_the_same_one_gives_the_same_numbers(tmp_path: Path, mode: str) -> None:
     heard = {name: Listening() for name in ("one", "same", "other")}
     configs = {name: write_edits(tmp_path / name, mode, rlhf_reward="brightness") for name in heard}
@@ -91,7 +91,12 @@ def test_the_source_counts_and_the_same_one_gives_the_same_numbers(tmp_path: Pat
     ("mode", "changes"),
     [
         ("NFT", {"model_type": "QWEN_EDIT", "rlhf_rollout_cfg_scale": 2.0}),
-        ("GRPO", {"rlhf_kl_beta": 0.1, "rlhf_rollout_cfg_scale": 2.0, "rlhf_rollout_cfg_layout": "JOINT"}),
+        # the source of each prompt is found again in the same way
+        pytest.param(
+            "GRPO",
+            {"rlhf_kl_beta": 0.1, "rlhf_rollout_cfg_scale": 2.0, "rlhf_rollout_cfg_layout": "JOINT"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, mode: str, changes: dict[str, Any]) -> None:

@@ -61,6 +61,7 @@ def test_an_epoch_without_a_score_ends_the_run_and_says_why(
 
 def test_what_was_learnt_before_a_reward_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = {"rlhf_rewards": [{"reward": "brightness", "normalise": True}, {"reward": "contrast"}], "epochs": 3}
+    rewards |= {"rlhf_rollout_steps": 2}
     run_here(write_online(tmp_path / "whole", **rewards))
     calls: list[int] = []
 

@@ -15,13 +15,14 @@ from modules.util.errors import DataError
 from scripts import train as script
 from tests.trainer.builders import events, run_here, train
 from tests.trainer.online.builders import Listening, write_online
+from tests.usual import usual
 
 
 def scoring(monkeypatch: pytest.MonkeyPatch, score: Callable[[RewardBatch], torch.Tensor]) -> None:
     monkeypatch.setattr(ImageStatistic, "_score", lambda _self, batch: score(batch))
 
 
-@pytest.mark.parametrize("mode", ["GRPO", "NFT"])
+@pytest.mark.parametrize("mode", usual(["GRPO", "NFT"], "GRPO"))
 def test_a_reward_that_is_always_the_same_ends_the_run_before_it_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

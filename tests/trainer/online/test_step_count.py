@@ -77,8 +77,10 @@ def test_steps_are_counted_as_they_are_cut(
     [
         # 16 images: steps of 5 have 6, the last one 4
         ({"rlhf_docs_per_step": 5}, 3, 2),
-        ({"rlhf_docs_per_step": 4}, 4, 1),
-        ({"rlhf_docs_per_step": 0, "gradient_accumulation_steps": 3}, 3, 1),
+        pytest.param({"rlhf_docs_per_step": 4}, 4, 1, marks=pytest.mark.slow),
+        pytest.param(
+            {"rlhf_docs_per_step": 0, "gradient_accumulation_steps": 3}, 3, 1, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_takes_as_many_steps_as_it_says(

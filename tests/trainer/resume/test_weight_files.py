@@ -20,6 +20,7 @@ from scripts.train import main
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
+from tests.usual import usual
 
 FULL, HALF = "full", "fp16"
 STEMS = {"vae": "diffusion_pytorch_model", "text_encoder": "model"}
@@ -79,15 +80,26 @@ def kinds_held(trainer: Any, folder: Path) -> set[str]:
     return kinds
 
 
-def test_a_run_that_began_with_the_small_files_ends_with_them(tmp_path: Path, folder: Path) -> None:
+def test_a_run_that_began_with_the_small_files_ends_with_them_and_says_why(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [line for record in caplog.records if "fp16" in (line := record.getMessage())]
+
     add_halves(folder)
     changes = {**SMALL, "base_model_name": str(folder)}
     config = write_config(tmp_path / "run", **changes)
-    straight = run_and_go_back(config, 1)
-    assert kinds_held(straight, folder) == {HALF}
-    continued = run_here(config, "continue_last_backup=true")
+    with caplog.at_level(logging.INFO):
+        straight, began = run_and_go_back(config, 1), told()
+        caplog.clear()
+        assert kinds_held(straight, folder) == {HALF}
+        continued, again = run_here(config, "continue_last_backup=true"), told()
     assert kinds_held(continued, folder) == {HALF}
     assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
+    assert len(began) == len(again) == 2
+    assert all(line.endswith("because it is frozen and kept in this type") for line in began)
+    assert all(line.endswith("because the run began with it") for line in again)
+    assert not any("same" in line for line in began + again)
 
 
 def test_a_look_ahead_at_a_resumed_run_looks_at_the_files_it_began_with(tmp_path: Path, folder: Path) -> None:
@@ -133,7 +145,7 @@ def test_full_files_that_arrive_later_change_no_run_that_began_before(tmp_path: 
     assert same_weights(tmp_path / "run" / "whole.safetensors", tmp_path / "run" / "out.safetensors")
 
 
-@pytest.mark.parametrize("kind", [HALF, FULL])
+@pytest.mark.parametrize("kind", usual([HALF, FULL], FULL))
 def test_a_file_that_is_gone_is_named_before_the_model_is_loaded(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -150,7 +162,13 @@ def test_a_file_that_is_gone_is_named_before_the_model_is_loaded(
     assert str(gone) in caught.value.message and caught.value.hint == "restore the file, or start a new run"
 
 
-@pytest.mark.parametrize(("part", "cached"), [("vae", True), ("text_encoder", True), ("text_encoder", False)])
+@pytest.mark.parametrize(
+    ("part", "cached"),
+    usual(
+        [("vae", True), ("text_encoder", True), ("text_encoder", False)],
+        *(("vae", True), ("text_encoder", False)),
+    ),
+)
 def test_caches_of_other_files_are_not_used(tmp_path: Path, folder: Path, part: str, cached: bool) -> None:
     changes = {**SMALL, "base_model_name": str(folder), "latent_caching": cached}
     changes["concepts"] = write_pairs(tmp_path / "data", 2)
@@ -242,19 +260,3 @@ def test_infinite_weights_of_the_small_file_are_told_with_its_name(tmp_path: Pat
         run_here(write_config(tmp_path / "run", **SMALL, base_model_name=str(folder)))
     assert str(broken) in caught.value.message and f"download {broken.name} again" in str(caught.value.hint)
 
-
-def test_the_log_tells_why_a_file_is_read(
-    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_halves(folder)
-    config = write_config(tmp_path / "run", **SMALL, base_model_name=str(folder))
-    with caplog.at_level(logging.INFO):
-        run_here(config, callback=StopAt(1))
-        began = [line for record in caplog.records if "fp16" in (line := record.getMessage())]
-        caplog.clear()
-        run_here(config, "continue_last_backup=true")
-        continued = [line for record in caplog.records if "fp16" in (line := record.getMessage())]
-    assert len(began) == len(continued) == 2
-    assert all(line.endswith("because it is frozen and kept in this type") for line in began)
-    assert all(line.endswith("because the run began with it") for line in continued)
-    assert not any("same" in line for line in began + continued)
