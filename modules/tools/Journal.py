@@ -194,8 +194,9 @@ class Journal:
                     raise UserError(f"another tool is at work in {self.root}", hint="wait until it has ended")
                 yield
         except OSError as error:
-            # the error of a full disk names no file
-            error.filename = error.filename or str(self.root)
+            # the error of a full disk names no file; one that is not the system's has a text, which a name would hide
+            if error.errno is not None:
+                error.filename = error.filename or str(self.root)
             raise
 
     @contextmanager

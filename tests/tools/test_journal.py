@@ -160,6 +160,19 @@ def test_a_full_disk_is_named_by_the_folder(folder: Path, capsys: pytest.Capture
     assert contents(folder) == before
 
 
+def test_an_image_that_cannot_be_written_is_told_in_the_words_of_its_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise OSError("broken data stream when writing image file")
+
+    monkeypatch.setattr("PIL.Image.Image.save", save)
+    before = contents(folder)
+    assert main(["rewrite", str(folder), "--edge", "32"]) == 2
+    assert "error: broken data stream when writing image file" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
 def test_undo_reads_each_written_file_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(folder)
     shrink(folder)

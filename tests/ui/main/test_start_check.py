@@ -32,13 +32,13 @@ def said(hands: Hands) -> str:
     return str(hands.window.bottom_bar.problems.cget("text"))
 
 
-def test_a_first_start_without_images_says_so(
-    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("modules.ui.run.StartCheck.SETTLED_MS", 200)  # each change begins it anew
+@pytest.mark.usefixtures("settles_at_once")
+def test_a_first_start_without_images_says_so(open_window: OpenWindow, tmp_path: Path) -> None:
     (tmp_path / "training_concepts" / "concepts.json").rename(tmp_path / "elsewhere.json")
+    hands = open_window()
     hands.fill("epochs", "3")
     hands.wait(lambda: said(hands).startswith("1 error"))
+    hands.rest(0.6)  # the change has been checked
     hands.click(hands.window.bottom_bar.buttons["start"])
     hands.expect_status(NO_IMAGES)
     assert hands.window.control.run is None

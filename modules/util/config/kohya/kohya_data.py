@@ -216,9 +216,7 @@ def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
         )
     extension = extension if extension.startswith(".") else f".{extension}"
     if first and made["path"]:
-        images = [one for one in Path(made["path"]).glob("*") if one.suffix.lower() in IMAGE_EXTENSIONS]
-        several = sum(_has_lines(one.with_name(one.stem + extension)) for one in images)
-        _note_lines(several, fields.place("caption_extension"), notes)
+        _note_lines(_with_lines(Path(made["path"]), extension), fields.place("caption_extension"), notes)
     return {"text": {**made["text"], "caption_extension": extension, "missing_caption": word}}
 
 
@@ -246,6 +244,17 @@ def _note_lines(several: int, place: str, notes: Notes) -> None:
     if several:
         captions = counted(several, "caption has", "captions have")
         notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
+
+
+def _with_lines(folder: Path, extension: str) -> int:
+    """Number of images in a folder whose captions next to them have several lines; 0 if the folder cannot be read,
+    which the check before training reports.
+    """
+    try:
+        images = [one for one in folder.iterdir() if one.suffix.lower() in IMAGE_EXTENSIONS]
+    except (OSError, ValueError):  # the second for a path that no folder can have
+        return 0
+    return sum(_has_lines(folder / f"{one.stem}{extension}") for one in images)
 
 
 def _has_lines(file: Path) -> bool:

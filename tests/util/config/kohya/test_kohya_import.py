@@ -582,6 +582,16 @@ def test_lines_of_captions_next_to_images_are_noted(tmp_path: Path) -> None:
     assert "several lines" not in "\n".join(str(note) for note in notes.listed())
 
 
+def test_captions_that_cannot_be_looked_at_keep_nothing_from_being_imported(tmp_path: Path) -> None:
+    draw_images(tmp_path / "images", 1)
+    for folder, extension in (("x" * 300, ".txt"), ("none\0", ".txt"), ("images", "../txt"), ("images", "y" * 300)):
+        subset = {"image_dir": str(tmp_path / folder), "caption_extension": extension}
+        text = "[[datasets]]\nresolution = 512\n[[datasets.subsets]]\n" + toml(subset)
+        found, notes = concepts(tmp_path, text)
+        assert len(found) == 1
+        assert "several lines" not in "\n".join(map(str, notes.listed()))
+
+
 def test_lines_of_a_listed_caption_and_a_missing_file_are_noted(tmp_path: Path) -> None:
     file = write_captions(tmp_path, {"0": {"caption": "a dog\na cat"}, "1": {"caption": "a fox"}})
     _, notes = read(tmp_path, **LORA, in_json=str(file), train_data_dir=str(tmp_path))
