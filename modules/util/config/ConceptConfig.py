@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,9 @@ _TAG_FILES = (".txt", ".csv")
 def names_tag_file(text: str) -> bool:
     """Return whether a setting of special tags names a file with the tags instead of listing them."""
     return text.lower().endswith(_TAG_FILES)
+
+_dropout = partial(setting, visible=".tag_dropout_enable")
+_capitals = partial(setting, visible=".caps_randomize_enable")
 
 
 class ConceptImageConfig(BaseConfig):
@@ -204,25 +208,22 @@ class ConceptTextConfig(BaseConfig):
         tip="Number of tags at the start that are not moved, dropped or given random capitals.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
-    tag_dropout_mode: TagDropoutMode = setting(
+    tag_dropout_mode: TagDropoutMode = _dropout(
         TagDropoutMode.FULL,
-        visible=".tag_dropout_enable",
         title="Dropout mode",
         tip=(
             "FULL drops all tags or none. RANDOM drops each tag independently. RANDOM_WEIGHTED "
             "drops later tags more often."
         ),
     )
-    tag_dropout_probability: Float = setting(
+    tag_dropout_probability: Float = _dropout(
         0.0,
         within=(0, 1),
-        visible=".tag_dropout_enable",
         title="Dropout probability",
         tip="Probability that a tag (FULL: all tags) is dropped.",
     )
-    tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = setting(
+    tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = _dropout(
         TagDropoutSpecialTagsMode.NONE,
-        visible=".tag_dropout_enable",
         title="Special tags",
         tip="WHITELIST: special tags are never dropped. BLACKLIST: only special tags are dropped.",
     )
@@ -242,22 +243,19 @@ class ConceptTextConfig(BaseConfig):
     caps_randomize_enable: bool = setting(
         False, title="Random capitals", tip="Change the capitalisation of tags at random."
     )
-    caps_randomize_mode: str = setting(
+    caps_randomize_mode: str = _capitals(
         "capslock, title, first, random",
-        visible=".caps_randomize_enable",
         title="Capitals",
         tip="Styles to choose from, separated by commas: capslock, title, first, random.",
     )
-    caps_randomize_probability: Float = setting(
+    caps_randomize_probability: Float = _capitals(
         0.0,
         within=(0, 1),
-        visible=".caps_randomize_enable",
         title="Capitals probability",
         tip="Probability that the capitals of a tag are changed.",
     )
-    caps_randomize_lowercase: bool = setting(
+    caps_randomize_lowercase: bool = _capitals(
         False,
-        visible=".caps_randomize_enable",
         title="Lower case first",
         tip="Change everything to lower case before changing capitals.",
     )

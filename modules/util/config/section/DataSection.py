@@ -10,7 +10,7 @@ from modules.util.config.setting import Float, PathText, setting
 from modules.util.enum.choices import MaskSource
 
 _concepts = partial(setting, group="Concepts", free=True)
-_images = partial(setting, group="Images", free=False)
+_images = partial(setting, group="Images", cost="value", free=False)
 _cache = partial(setting, group="Cache", free=True)
 _masks = partial(setting, group="Masks", free=False)
 
@@ -34,7 +34,6 @@ class DataSection(BaseConfig):
     )
     resolution: str = _images(
         "512",
-        cost="value",
         title="Resolution",
         tip=(
             "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
@@ -44,7 +43,6 @@ class DataSection(BaseConfig):
     source_resolution: int | None = _images(
         None,
         within=(64, 1024),
-        cost="value",
         title="Source size",
         tip=(
             "For models that edit images: source images are scaled to about the area of a square with this side, in "
@@ -55,7 +53,6 @@ class DataSection(BaseConfig):
     )
     aspect_ratio_bucketing: bool = _images(
         True,
-        cost="value",
         title="Aspect ratio bucketing",
         tip=(
             "Keep the shape of the images instead of cropping everything to a square. A batch then has images of "

@@ -13,7 +13,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+
 
 _run = partial(setting, group="Run")
 _folders = partial(setting, group="Folders", free=True)
-_hardware = partial(setting, group="Hardware", free=False)
+_hardware = partial(setting, group="Hardware", cost="value", free=False)
 _logging = partial(setting, group="Logging", free=True)
 
 
@@ -71,7 +71,6 @@ class ProjectSection(BaseConfig):
     train_device: str = _hardware(
         "auto",
         widget="device",
-        cost="value",
         free=True,
         title="Device",
         tip=(
@@ -82,7 +81,6 @@ class ProjectSection(BaseConfig):
     )
     train_dtype: DataType = _hardware(
         DataType.BFLOAT_16,
-        cost="value",
         title="Autocast",
         tip=(
             "Number format of the computation. FLOAT_32 switches autocast off: slower, but exactly repeatable on the "
@@ -92,7 +90,6 @@ class ProjectSection(BaseConfig):
     cpu_threads: int = _hardware(
         0,
         within=(0, 1024),
-        cost="value",
         title="CPU threads",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",
     )

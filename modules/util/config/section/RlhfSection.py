@@ -35,11 +35,13 @@ def _metrics() -> list[DPOPatienceMetric]:
 
 
 _mode = partial(setting, group="Mode", free=False)
-_loss = partial(setting, group="Loss", free=False)
-_masks = partial(setting, group="Masks", free=False)
-_noise = partial(setting, group="Noise", free=False)
-_memory = partial(setting, group="Memory", free=False)
-_validation = partial(setting, group="Validation", free=True)
+_loss = partial(setting, group="Loss", visible=_DPO, free=False)
+_sigmoid_loss = partial(_loss, visible=f"{_DPO},rlhf_dpo_objective=SIGMOID")
+_masks = partial(setting, group="Masks", visible=_DPO, free=False)
+_noise = partial(setting, group="Noise", visible=_DPO, free=False)
+_memory = partial(setting, group="Memory", visible=_DPO, cost="value", free=False)
+_validation = partial(setting, group="Validation", visible=_VALIDATION, free=True)
+_patience = partial(_validation, visible=_PATIENCE)
 
 
 class RlhfSection(BaseConfig):
@@ -69,7 +71,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_objective: DPOObjective = _loss(
         DPOObjective.SIGMOID,
-        visible=_DPO,
         cost="value",
         first=True,
         title="Objective",
@@ -93,18 +94,16 @@ class RlhfSection(BaseConfig):
             "the Diffusion-DPO paper are twice as large: its 5000 is 2500 here. MAPO: 10 to 50."
         ),
     )
-    rlhf_dpo_label_smoothing: Float = _loss(
+    rlhf_dpo_label_smoothing: Float = _sigmoid_loss(
         0.0,
         ge=0,
         lt=0.5,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
         first=True,
         title="Label smoothing",
         tip="Share of your picks that is assumed to be wrong. 0: all picks are right.",
     )
-    rlhf_dpo_confidence: DPOConfidence = _loss(
+    rlhf_dpo_confidence: DPOConfidence = _sigmoid_loss(
         DPOConfidence.OFF,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
         title="Confidence",
         tip=(
             "Use the certainty with which each pair was ranked. SMOOTHING assumes more mistakes in "
@@ -132,9 +131,8 @@ class RlhfSection(BaseConfig):
             "more from the difference. 0 learns only from the chosen images. Usual: 0.1."
         ),
     )
-    rlhf_dpo_adaptive_beta: bool = _loss(
+    rlhf_dpo_adaptive_beta: bool = _sigmoid_loss(
         False,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
         title="Adaptive beta",
         tip=(
             "Adapt beta to the margins of recent pairs. Beta stays between a quarter and four times the value set "
@@ -144,7 +142,6 @@ class RlhfSection(BaseConfig):
     rlhf_supervised_mix: Float = _loss(
         0.0,
         within=(0, 1e6),
-        visible=_DPO,
         cost="switch",
         first=True,
         title="Supervised mix",
@@ -155,7 +152,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_safeguard: DPOSafeguard = _loss(
         DPOSafeguard.OFF,
-        visible=_DPO,
         cost="value",
         title="Safeguard",
         tip=(
@@ -188,7 +184,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_mask: PairMasks = _masks(
         PairMasks.OFF,
-        visible=_DPO,
         title="Masks of pairs",
         tip=(
             "The part of a pair that counts. FILE: the white parts of the masks of both images. "
@@ -238,7 +233,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_shared_noise: bool = _noise(
         True,
-        visible=_DPO,
         title="Shared noise",
         tip=(
             "Both images of a pair get the same timestep and noise, which makes the comparison far less "
@@ -247,7 +241,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_timestep_sampling: DPOTimestepSampling = _noise(
         DPOTimestepSampling.STRATIFIED,
-        visible=_DPO,
         title="Timesteps of a pair",
         tip=(
             "STRATIFIED: each time a pair is used, its timestep comes from another part of the range. UNIFORM draws "
@@ -267,8 +260,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_execution_mode: DPOExecutionMode = _memory(
         DPOExecutionMode.FULL_CONCURRENT,
-        visible=_DPO,
-        cost="value",
         first=True,
         title="Execution",
         tip=(
@@ -280,7 +271,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = _memory(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
-        cost="value",
         title="Sequential strategy",
         tip=(
             "How SEQUENTIAL processes the images of a pair. GRAD_STASH is faster on one device. "
@@ -290,7 +280,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_reference_cache: bool = _memory(
         False,
         visible=f"{_DPO},{_WITH_REFERENCE}",
-        cost="value",
         first=True,
         title="Cache reference scores",
         tip=(
@@ -302,7 +291,6 @@ class RlhfSection(BaseConfig):
         16,
         within=(1, 10_000),
         visible=f"{_DPO},{_WITH_REFERENCE},rlhf_dpo_reference_cache",
-        cost="value",
         title="Cached draws per pair",
         tip=(
             "Number of draws (timestep and noise) cached for each pair. More draws are better for the "
@@ -322,7 +310,6 @@ class RlhfSection(BaseConfig):
         10.0,
         gt=0,
         lt=100,
-        visible=_VALIDATION,
         free=False,
         title="Percentage held back",
         tip=(
@@ -333,7 +320,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_validation_draws: int = _validation(
         4,
         within=(1, 1000),
-        visible=_VALIDATION,
         title="Validation draws",
         tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
     )
@@ -345,7 +331,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_save_best: bool = _validation(
         True,
-        visible=_VALIDATION,
         first=True,
         title="Keep the best",
         tip=(
@@ -356,20 +341,17 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_patience_enabled: bool = _validation(
         False,
-        visible=_VALIDATION,
         title="Stop early",
         tip="Stop when validation no longer improves.",
     )
-    rlhf_dpo_patience_value: int = _validation(
+    rlhf_dpo_patience_value: int = _patience(
         5,
         within=(1, 1_000_000),
-        visible=_PATIENCE,
         title="Patience",
         tip="Number of consecutive validations without progress before training stops.",
     )
-    rlhf_dpo_patience_mode: DPOPatienceMode = _validation(
+    rlhf_dpo_patience_mode: DPOPatienceMode = _patience(
         DPOPatienceMode.EITHER,
-        visible=_PATIENCE,
         title="Stalled metrics needed",
         tip=(
             "Number of watched metrics that must stall before a validation counts as one without progress. "
@@ -377,10 +359,9 @@ class RlhfSection(BaseConfig):
             "not better than its best value so far. An accuracy of 1.0 can only stall."
         ),
     )
-    rlhf_dpo_patience_metrics: list[_Metric] = _validation(
+    rlhf_dpo_patience_metrics: list[_Metric] = _patience(
         factory=_metrics,
         min_length=1,
-        visible=_PATIENCE,
         title="Metrics watched",
         tip="The validation metrics that must improve. With MAPO, val_loss takes the place of val_accuracy.",
     )

@@ -3,7 +3,7 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
-from modules.util.config.setting import Float, setting
+from modules.util.config.setting import Float, kept_setting, setting
 from modules.util.enum.choices import (
     EMAMode,
     LearningRateScheduler,
@@ -178,8 +178,8 @@ class TrainingSection(BaseConfig):
         ),
     )
 
-    optimizer: OptimizerConfig = setting(
-        factory=OptimizerConfig, free=False, title="Optimizer", tip="The update rule and its parameters."
+    optimizer: OptimizerConfig = kept_setting(
+        factory=OptimizerConfig, title="Optimizer", tip="The update rule and its parameters."
     )
 
     ema: EMAMode = _ema(
