@@ -21,14 +21,12 @@ class EmbeddingSection(BaseConfig):
     embedding: EmbeddingConfig = kept_setting(
         factory=EmbeddingConfig,
         visible="training_method=EMBEDDING",
-        title="Embedding",
         group="Embedding",
         tip="The embedding that training_method EMBEDDING trains.",
     )
     additional_embeddings: list[EmbeddingConfig] = _training_of_embeddings(
         factory=list,
         hidden=True,
-        title="Additional embeddings",
         tip=(
             "Embeddings that are trained along with the adapter or the model, or only used in captions and prompts. "
             "Each needs its own placeholder."

@@ -25,15 +25,14 @@ class RemoteConfig(BaseConfig):
 
     host: str = _free_setting(
         "",
-        title="Host",
         tip=(
             "Name or address of a computer to train on with \u201cStart there\u201d or scripts/train_remote.py. The "
             "Start button below always trains on this computer."
         ),
     )
-    port: int = _free_setting(22, within=(1, 65535), title="Port", tip="Port of the SSH server on that computer.")
+    port: int = _free_setting(22, within=(1, 65535), tip="Port of the SSH server on that computer.")
     user: str = _free_setting(
-        "", title="User", tip="Your name on that computer. Empty: the same name as here."
+        "", tip="Your name on that computer. Empty: the same name as here."
     )
     key_file: PathText = _free_setting(
         "",

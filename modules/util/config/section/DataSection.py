@@ -29,12 +29,10 @@ class DataSection(BaseConfig):
     concepts: list[ConceptConfig] | None = _concepts(
         None,
         hidden=True,
-        title="Concepts",
         tip="The concepts themselves; null reads them from the concept file.",
     )
     resolution: str = _images(
         "512",
-        title="Resolution",
         tip=(
             "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
             '"512, 768", every image is trained at each of these sizes.'
@@ -53,7 +51,6 @@ class DataSection(BaseConfig):
     )
     aspect_ratio_bucketing: bool = _images(
         True,
-        title="Aspect ratio bucketing",
         tip=(
             "Keep the shape of the images instead of cropping everything to a square. A batch then has images of "
             "equal shape."
@@ -62,7 +59,6 @@ class DataSection(BaseConfig):
     latent_caching: bool = _cache(
         True,
         cost="value",
-        title="Latent caching",
         tip=(
             "Encode every image and prompt once and keep the result on disk. Off: every batch is encoded "
             "again, and text encoders and VAE stay on the device."
@@ -90,7 +86,6 @@ class DataSection(BaseConfig):
     masked_training: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        title="Masked training",
         tip=(
             "Learn each image only where its mask is white, for example the person and not the "
             "room. Pairs have their own mask settings."
@@ -98,7 +93,6 @@ class DataSection(BaseConfig):
     )
     mask_source: MaskSource = _masks(
         MaskSource.FILE,
-        title="Mask source",
         tip=(
             "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the file "
             "of the same name in the concept's mask folder. An image without a mask is learned in full."
@@ -108,7 +102,6 @@ class DataSection(BaseConfig):
         0.1,
         within=(0, 1),
         visible="masked_training",
-        title="Unmasked weight",
         tip=(
             "Weight of the black area of a mask. A small weight keeps the model from changing the rest of "
             "the image. 0: the black area does not count."
@@ -149,7 +142,6 @@ class DataSection(BaseConfig):
     custom_conditioning_image: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        title="Custom conditioning image",
         tip=(
             "For inpainting models: the model sees photo-condlabel.png, next to photo.jpg, instead of the masked "
             "image. An image without such a file is masked as usual."

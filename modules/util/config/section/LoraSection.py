@@ -118,7 +118,6 @@ class LoraSection(BaseConfig):
     layer_filter: str = _layers(
         "",
         visible="layer_filter_preset=custom",
-        title="Layer filter",
         tip="Parts of layer names, separated by commas; a layer whose name contains any of them is trained.",
     )
     layer_filter_regex: bool = _layers(

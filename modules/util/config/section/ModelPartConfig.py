@@ -56,7 +56,6 @@ class TrainingAdapterConfig(BaseConfig):
         1.0,
         within=(0, 10),
         visible=".model_name",
-        title="Strength",
         tip="Multiplies the training adapter. Leave it at 1 unless its author says otherwise.",
     )
 
@@ -74,21 +73,18 @@ class ModelPartConfig(SourcedPartConfig):
     )
     train: bool = _timed_setting(
         True,
-        title="Train",
         tip="Train this part: its adapter, or its weights when fine-tuning.",
     )
     learning_rate: Float | None = kept_setting(
         None,
         within=(0, 100),
         visible=".train",
-        title="Learning rate",
         tip="Learning rate of this part only. Empty: the run's learning rate.",
     )
     stop_training_after: int = _timed_setting(
         0,
         within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
-        title="Stop training after",
         tip=(
             "How long this part is trained, in the unit next to this field. After that, its weights stay the same. "
             "Text encoders learn faster than the denoiser, so a few epochs are often enough for them."
@@ -109,7 +105,6 @@ class ModelPartConfig(SourcedPartConfig):
         True,
         cost="value",
         free=True,
-        title="Gradient checkpointing",
         tip=(
             "Recompute activations in the backward pass instead of keeping them: about a quarter "
             "slower, but much less memory."
@@ -212,7 +207,6 @@ class FurtherTextEncoderConfig(ModelPartConfig):
 
     train: bool = kept_setting(
         False,
-        title="Train",
         tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
     )
     offload_fraction: Float = _timed_setting(
@@ -273,7 +267,6 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
         0,
         within=(0, 100),
         visible=families_where(lambda spec: bool(spec.skips_layers_of)),
-        title="Layer skip",
         tip=(
             "Take the text states this many layers earlier than usual. A clip skip of n in other "
             "programs is n - 1 here. Use the trained model with the same value."

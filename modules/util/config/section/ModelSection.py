@@ -49,7 +49,6 @@ class ModelSection(BaseConfig):
     )
     weight_variant: VariantText = _base_model(
         "",
-        title="Weight variant",
         tip="The variant of the base model's weights to read if its folder has several: fp16 for files such as "
         "model.fp16.safetensors. The denoiser must have this variant; other parts without it are read from their "
         "plain files. Empty: plain files are read, but fp16 files for frozen parts that are kept as FLOAT_16.",
@@ -57,7 +56,6 @@ class ModelSection(BaseConfig):
     training_adapter: TrainingAdapterConfig = kept_setting(
         factory=TrainingAdapterConfig,
         visible="training_method=LORA",
-        title="Training adapter",
         tip="An additional LoRA that lets a distilled model be trained without losing its distillation.",
     )
     output_model_destination: PathText = _output(
@@ -85,7 +83,6 @@ class ModelSection(BaseConfig):
     )
     prevent_overwrites: bool = _output(
         False,
-        title="Prevent overwrites",
         tip="Refuse to start if the output file already exists. Off: the start warns, and saving replaces the file.",
     )
     unet: DenoiserConfig = kept_setting(
@@ -94,7 +91,6 @@ class ModelSection(BaseConfig):
     transformer: TransformerConfig = kept_setting(
         factory=TransformerConfig,
         visible=families_with("transformer"),
-        title="Transformer",
         tip="The denoiser of models that have no UNet.",
     )
     quantization: QuantizationConfig = kept_setting(
@@ -103,24 +99,21 @@ class ModelSection(BaseConfig):
         tip="The layers of the denoiser that are kept in 8 or 4 bits, if its weights have this format.",
     )
     text_encoder: TextEncoderConfig = kept_setting(
-        factory=TextEncoderConfig, title="Text encoder", tip="Turns prompts into vectors."
+        factory=TextEncoderConfig, tip="Turns prompts into vectors."
     )
     text_encoder_2: ClipTextEncoderConfig = kept_setting(
         factory=ClipTextEncoderConfig,
         visible=families_with("text_encoder_2"),
-        title="Text encoder 2",
         tip="The second text encoder of models with several.",
     )
     text_encoder_3: OptionalTextEncoderConfig = kept_setting(
         factory=OptionalTextEncoderConfig,
         visible=families_with("text_encoder_3"),
-        title="Text encoder 3",
         tip="The third text encoder of models with several.",
     )
     text_encoder_4: FurtherTextEncoderConfig = kept_setting(
         factory=FurtherTextEncoderConfig,
         visible=families_with("text_encoder_4"),
-        title="Text encoder 4",
         tip=(
             "The fourth text encoder of models with several. HiDream-I1 is published without its fourth encoder: "
             "name a source for it here."
@@ -164,7 +157,6 @@ class ModelSection(BaseConfig):
     )
     force_epsilon_prediction: bool = _prediction(
         False,
-        title="Force epsilon prediction",
         tip="Train as an epsilon-prediction model, regardless of the model's own scheduler config.",
     )
     rescale_noise_scheduler_to_zero_terminal_snr: bool = _prediction(

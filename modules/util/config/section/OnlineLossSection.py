@@ -146,7 +146,6 @@ class OnlineLossSection(BaseConfig):
         within=(0, 1e9),
         visible=f"{_COUPLED},rlhf_ratio_check=AUTO|WARN|ERROR",
         free=True,
-        title="Ratio tolerance",
         tip=(
             "How far the first ratio may be from 1. Empty: 0 where the ratio must be exact, otherwise a quarter of "
             "the clip range."
@@ -351,7 +350,6 @@ class OnlineLossSection(BaseConfig):
     )
     acceleration: AccelerationConfig = kept_setting(
         factory=AccelerationConfig,
-        title="Acceleration",
         group="Acceleration",
         tip="Accelerators that make the denoiser faster, in training and while images are made.",
     )

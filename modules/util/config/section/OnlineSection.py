@@ -48,7 +48,6 @@ class OnlineSection(BaseConfig):
         within=(1, 1000000),
         cost="value",
         first=True,
-        title="Prompts per epoch",
         tip="Number of different prompts for which images are made in each epoch.",
     )
     rlhf_group_size: int = _prompts(
@@ -123,7 +122,6 @@ class OnlineSection(BaseConfig):
         within=(1, 1000),
         cost="value",
         first=True,
-        title="Rollout steps",
         tip=("Number of denoising steps for each image. A few steps are enough: the images need not look finished."),
     )
     rlhf_rollout_size: str = _rollout(
@@ -156,7 +154,6 @@ class OnlineSection(BaseConfig):
         0,
         within=(0, 4096),
         cost="value",
-        title="Rollout batch size",
         tip=(
             "Number of images made at once. 0: the batch size of training, so that rollout and training compute the "
             "same numbers."
@@ -173,7 +170,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_shared_start_noise: bool = _random_steps(
         False,
-        title="Shared start noise",
         tip=(
             "All images of a prompt start from the same noise, so that they differ only by the noise of their "
             "denoising steps."
@@ -270,19 +266,16 @@ class OnlineSection(BaseConfig):
         widget="reward",
         cost="value",
         first=True,
-        title="Reward",
         tip='The reward that scores the images, or several with weights, such as "aesthetic 1, clip_score 0.5".',
     )
     rlhf_rewards: list[RewardConfig] = _reward(
         factory=list,
         hidden=True,
         cost="value",
-        title="Rewards",
         tip="The rewards with all their settings. If the list is not empty, the field Reward is ignored.",
     )
     rlhf_reward_combination: RewardCombination = _reward(
         RewardCombination.SUM,
-        title="Reward combination",
         tip=(
             "SUM adds the rewards as they are. GDPO first brings them to the same scale within a prompt, "
             "so that the weights of rewards with different scales are comparable."
@@ -298,7 +291,6 @@ class OnlineSection(BaseConfig):
         widget="device",
         cost="value",
         free=True,
-        title="Reward device",
         tip="The device of reward models; auto takes the device of the run.",
     )
     rlhf_reward_swap: bool = _reward(
@@ -341,7 +333,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_advantage_scale: AdvantageScale = _advantage(
         AdvantageScale.GLOBAL_STD,
-        title="Advantage scale",
         tip=(
             "An advantage is the reward of an image minus the mean of its prompt. This difference is divided by "
             "the standard deviation of the whole epoch, by the standard deviation of the prompt, or not at all."

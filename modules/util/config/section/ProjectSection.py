@@ -26,7 +26,6 @@ class ProjectSection(BaseConfig):
         TrainingMethod.LORA,
         cost="value",
         free=False,
-        title="Training method",
         tip=(
             "LORA trains a small adapter. FINE_TUNE trains the model's own weights and needs far more "
             "memory. EMBEDDING trains only the vectors of new words."
@@ -36,7 +35,6 @@ class ProjectSection(BaseConfig):
         42,
         within=(0, 2**53 - 1),
         free=False,
-        title="Seed",
         tip=("Seed of all random numbers. The same config with the same seed trains the same weights."),
     )
     continue_last_backup: bool = _run(

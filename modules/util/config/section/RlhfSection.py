@@ -61,7 +61,6 @@ class RlhfSection(BaseConfig):
         visible=_ON,
         cost="value",
         first=True,
-        title="Mode",
         tip=(
             "How preferences are learned. "
             + " ".join(f"{mode.label} {mode.help}" for mode in MODES.values())
@@ -73,7 +72,6 @@ class RlhfSection(BaseConfig):
         DPOObjective.SIGMOID,
         cost="value",
         first=True,
-        title="Objective",
         tip=(
             "SIGMOID is DPO as published. IPO and HINGE use the margin of a pair: how much more the model "
             "prefers the chosen image to the rejected one than the reference does. IPO aims at a fixed "
@@ -87,7 +85,6 @@ class RlhfSection(BaseConfig):
         within=(0, 1e9),
         visible=f"{_DPO},!rlhf_dpo_objective=IPO",
         first=True,
-        title="Beta",
         tip=(
             "How strongly the model is held to the original: higher = smaller change. Usual: 2500 for Stable Diffusion "
             "1.5, 2 and XL and for PixArt; 200, with a supervised mix of 0.25, for flow-matching models. Values of "
@@ -99,12 +96,10 @@ class RlhfSection(BaseConfig):
         ge=0,
         lt=0.5,
         first=True,
-        title="Label smoothing",
         tip="Share of your picks that is assumed to be wrong. 0: all picks are right.",
     )
     rlhf_dpo_confidence: DPOConfidence = _sigmoid_loss(
         DPOConfidence.OFF,
-        title="Confidence",
         tip=(
             "Use the certainty with which each pair was ranked. SMOOTHING assumes more mistakes in "
             "uncertain pairs. MARGIN requires a larger margin for certain pairs. Pairs that were "
@@ -133,7 +128,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_adaptive_beta: bool = _sigmoid_loss(
         False,
-        title="Adaptive beta",
         tip=(
             "Adapt beta to the margins of recent pairs. Beta stays between a quarter and four times the value set "
             "here."
@@ -144,7 +138,6 @@ class RlhfSection(BaseConfig):
         within=(0, 1e6),
         cost="switch",
         first=True,
-        title="Supervised mix",
         tip=(
             "Weight of the ordinary loss on the chosen images, which keeps the chosen images likely. 0.25 suits "
             "flow-matching models. 0: off."
@@ -153,7 +146,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_safeguard: DPOSafeguard = _loss(
         DPOSafeguard.OFF,
         cost="value",
-        title="Safeguard",
         tip=(
             "OUTPUT weakens the push away from a rejected image if this push would also make the chosen "
             "image less likely, measured on the model's predictions. It protects fidelity with a small "
@@ -164,7 +156,6 @@ class RlhfSection(BaseConfig):
         0.0,
         within=(0, 0.2),
         visible=f"{_DPO},rlhf_dpo_safeguard=OUTPUT",
-        title="Safeguard mu",
         tip=(
             "The chosen image keeps at least this share of the improvement that it would have without the push away "
             "from the rejected image. Higher values weaken this push more."
@@ -175,7 +166,6 @@ class RlhfSection(BaseConfig):
         within=(0, 1e6),
         visible=f"{shown_for('norm_guard')},!rlhf_mode={DPO.key} or {_WITH_REFERENCE}",
         cost="switch",
-        title="Norm guard",
         tip=(
             "Keeps the model's predictions from growing larger than those of the reference. Signs of such "
             "growth are overly strong colours and ignored prompts. The value is the weight of max(0, norm "
@@ -233,7 +223,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_shared_noise: bool = _noise(
         True,
-        title="Shared noise",
         tip=(
             "Both images of a pair get the same timestep and noise, which makes the comparison far less "
             "noisy."
@@ -251,7 +240,6 @@ class RlhfSection(BaseConfig):
         16,
         within=(2, 1000),
         visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
-        title="Timestep strata",
         tip=(
             "Number of parts into which the range of timesteps is split. A pair is trained once in every "
             "part before any part is repeated."
@@ -271,7 +259,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = _memory(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
-        title="Sequential strategy",
         tip=(
             "How SEQUENTIAL processes the images of a pair. GRAD_STASH is faster on one device. "
             "THREE_FORWARD works with several devices, too. AUTO chooses."
@@ -320,7 +307,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_validation_draws: int = _validation(
         4,
         within=(1, 1000),
-        title="Validation draws",
         tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
     )
     rlhf_dpo_timestep_margin_logging: bool = _validation(
