@@ -54,9 +54,6 @@ class VoteStore(EventLog):
     def __init__(self, folder: Path) -> None:
         super().__init__(Owned(folder), folder.absolute())
 
-    def __enter__(self) -> VoteStore:
-        return self
-
     def _prepare(self) -> None:
         self._forget_shown()
 

@@ -93,9 +93,6 @@ class CurationStore(EventLog):
         self._was_emptied = database.is_file() and not database.stat().st_size
         super().__init__(owned_pairs(output_dir), Path(output_dir).absolute())
 
-    def __enter__(self) -> CurationStore:
-        return self
-
     def _prepare(self) -> None:
         self._check_entries()
         self._recover()

@@ -88,6 +88,8 @@ def setting(
     tip: str,
     group: str = "",
     within: tuple[float, float] | None = None,
+    above: tuple[float, float] | None = None,
+    below: tuple[float, float] | None = None,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -109,7 +111,9 @@ def setting(
         title: label of its row, a few words. Without one, ``title_of_name`` makes it from the field's name.
         tip: what it does and when to change it, one or two sentences.
         group: box of the section in which it is shown.
-        within, ge, gt, le, lt, multiple_of, min_length: limits of its values. ``within`` has both ends.
+        within, above, below: range of its values. Both ends are allowed (``within``), the lower end is not
+            (``above``), or the upper end is not (``below``).
+        ge, gt, le, lt, multiple_of, min_length: other limits of its values.
         visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
             when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
             values. A leading dot means a field of the same object (``.train``).
@@ -124,23 +128,24 @@ def setting(
         cost: whether it decides how long an optimizer step takes: every other ``value`` does, or only whether
             it is on (``switch``: neither 0 nor empty).
     """
-    extra = {
-        "group": group,
-        "visible": visible,
-        "widget": widget,
-        "hidden": hidden,
-        "first": first,
-        "cost": cost,
-    }
     ge, le = within or (ge, le)
+    gt, le = above or (gt, le)
+    ge, lt = below or (ge, lt)
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of, "min_length": min_length}
     made: dict[str, Any] = {"default": default, "default_factory": factory}
     made |= {name: value for name, value in limits.items() if value is not None}
     if isinstance(default, Enum):
         made["strict"] = False  # files hold the names of choices, not the choices
-    made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
-    made["json_schema_extra"] |= {} if free is None else {"free": free}
+    made["json_schema_extra"] = _for_forms(
+        free, group=group, visible=visible, widget=widget, hidden=hidden, first=first, cost=cost
+    )
     return Field(title=title, description=tip, **made)
+
+
+def _for_forms(free: bool | None, **extra: str | bool) -> dict[str, Any]:
+    """What a field keeps besides what pydantic knows, without what is empty or off."""
+    made: dict[str, Any] = {name: value for name, value in extra.items() if value}
+    return made if free is None else {**made, "free": free}
 
 
 kept_setting = partial(setting, free=False)

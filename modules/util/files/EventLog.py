@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Self
 
 from modules.util.errors import UserError, refused_as
 from modules.util.files.Database import Database, NotPlainError
@@ -151,6 +151,9 @@ class EventLog:
 
     def _before_closing(self) -> None:
         """Hook for writing what is still pending."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -66,7 +66,7 @@ class Rule:
 class Table:
     """A scheme made of rules. Layers without a rule keep their path."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, *rules: Rule) -> None:
         self._rules = [
             (_matcher(ours), rule)
             for rule in rules

@@ -58,11 +58,9 @@ def streams(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
 
 
 KEY_MAP = Table(
-    (
-        *streams(_EMBEDDERS),
-        # Chroma has a small network in place of the modulations
-        Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
-        Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),
-        Rule("distilled_guidance_layer.norms.*", "distilled_guidance_layer.norms.*", weight="scale"),
-    )
+    *streams(_EMBEDDERS),
+    # Chroma has a small network in place of the modulations
+    Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
+    Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),
+    Rule("distilled_guidance_layer.norms.*", "distilled_guidance_layer.norms.*", weight="scale"),
 )

@@ -11,14 +11,12 @@ _EMBEDDERS = {
 _MODULATIONS = ("double_stream_modulation_img", "double_stream_modulation_txt", "single_stream_modulation")
 
 KEY_MAP = Table(
-    (
-        *common_rules(_EMBEDDERS),
-        *(Rule(f"{name}.lin", f"{name}.linear") for name in _MODULATIONS),
-        Rule("double_blocks.*.img_mlp.0", f"{_TWO}.ff.linear_in"),
-        Rule("double_blocks.*.img_mlp.2", f"{_TWO}.ff.linear_out"),
-        Rule("double_blocks.*.txt_mlp.0", f"{_TWO}.ff_context.linear_in"),
-        Rule("double_blocks.*.txt_mlp.2", f"{_TWO}.ff_context.linear_out"),
-        Rule("single_blocks.*.linear1", f"{_ONE}.attn.to_qkv_mlp_proj"),
-        Rule("single_blocks.*.linear2", f"{_ONE}.attn.to_out"),
-    )
+    *common_rules(_EMBEDDERS),
+    *(Rule(f"{name}.lin", f"{name}.linear") for name in _MODULATIONS),
+    Rule("double_blocks.*.img_mlp.0", f"{_TWO}.ff.linear_in"),
+    Rule("double_blocks.*.img_mlp.2", f"{_TWO}.ff.linear_out"),
+    Rule("double_blocks.*.txt_mlp.0", f"{_TWO}.ff_context.linear_in"),
+    Rule("double_blocks.*.txt_mlp.2", f"{_TWO}.ff_context.linear_out"),
+    Rule("single_blocks.*.linear1", f"{_ONE}.attn.to_qkv_mlp_proj"),
+    Rule("single_blocks.*.linear2", f"{_ONE}.attn.to_out"),
 )

@@ -2,4 +2,4 @@
 
 from modules.weights.keymaps.base import Table
 
-KEY_MAP = Table(())
+KEY_MAP = Table()

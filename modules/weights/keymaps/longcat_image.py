@@ -3,4 +3,4 @@
 from modules.weights.keymaps.base import Table
 from modules.weights.keymaps.flux import streams
 
-KEY_MAP = Table(streams({"time_in": "time_embed.timestep_embedder"}))
+KEY_MAP = Table(*streams({"time_in": "time_embed.timestep_embedder"}))

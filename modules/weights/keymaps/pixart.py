@@ -32,18 +32,16 @@ _SIZES = (("csize_embedder", "resolution_embedder"), ("ar_embedder", "aspect_rat
 """Alpha's larger models also get the size of the image."""
 
 KEY_MAP = Table(
-    (
-        Rule("x_embedder.proj", "pos_embed.proj"),
-        Rule("pos_embed", "pos_embed.pos_embed"),
-        *time_rules("adaln_single"),
-        *(
-            Rule(f"{theirs}.mlp.{2 * number}", f"adaln_single.emb.{ours}.linear_{number + 1}")
-            for theirs, ours in _SIZES
-            for number in (0, 1)
-        ),
-        *CROSS_ATTENTION,
-        Rule("blocks.*.mlp.fc1", f"{OURS}.ff.net.0.proj"),
-        Rule("blocks.*.mlp.fc2", f"{OURS}.ff.net.2"),
-        *LAST,
-    )
+    Rule("x_embedder.proj", "pos_embed.proj"),
+    Rule("pos_embed", "pos_embed.pos_embed"),
+    *time_rules("adaln_single"),
+    *(
+        Rule(f"{theirs}.mlp.{2 * number}", f"adaln_single.emb.{ours}.linear_{number + 1}")
+        for theirs, ours in _SIZES
+        for number in (0, 1)
+    ),
+    *CROSS_ATTENTION,
+    Rule("blocks.*.mlp.fc1", f"{OURS}.ff.net.0.proj"),
+    Rule("blocks.*.mlp.fc2", f"{OURS}.ff.net.2"),
+    *LAST,
 )

@@ -4,4 +4,4 @@ from modules.weights.keymaps.base import Rule, Table
 
 _NETWORK = "transformer_blocks.*.img_mlp"
 
-KEY_MAP = Table((Rule(f"{_NETWORK}.gate_up", (f"{_NETWORK}.gate_layer", f"{_NETWORK}.proj")),))
+KEY_MAP = Table(Rule(f"{_NETWORK}.gate_up", (f"{_NETWORK}.gate_layer", f"{_NETWORK}.proj")))

@@ -8,6 +8,8 @@ from typing import Any
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import show
 from modules.util.config.foreign.Notes import Notes
+from modules.util.config.optimizer.meanings import FIELDS
+from modules.util.config.optimizer.tables import DEFAULTS
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -52,7 +54,16 @@ _LIKE_MUON = (
     *_DECAYING, "nesterov", "ns_steps", "rms_rescaling", "normuon_variant", "accelerated_ns", "approx_mars",
     "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr",
 )  # fmt: skip
+_SAME_CLASS = (
+    *("ADAFACTOR", "ADAGRAD_8BIT", "ADAM_8BIT", "ADAMW_8BIT", "LAMB_8BIT", "LION_8BIT"),
+    *("PRODIGY_PLUS_SCHEDULE_FREE", "RMSPROP_8BIT", "SGD_8BIT"),
+)
+"""Update rules of which all parameters here mean the same in OneTrainer, which has no ``use_focus``."""
 _PARAMS = {
+    **{
+        name: tuple(key for key in DEFAULTS[Optimizer(name)] if key not in (*FIELDS, "use_focus"))
+        for name in _SAME_CLASS
+    },
     "ADAMW_ADV": (*_LIKE_ADAM, "use_bias_correction"),
     "ADOPT_ADV": _LIKE_ADAM,
     "LION_ADV": (*_DECAYING, "auto_kappa_p"),
@@ -70,37 +81,7 @@ _PARAMS = {
     ),
     "MUON_ADV": (*_LIKE_MUON, "beta2_normuon"),
     "ADAMUON_ADV": (*_LIKE_MUON, "use_atan2"),
-    "PRODIGY_PLUS_SCHEDULE_FREE": (
-        "beta3",
-        "weight_decay_by_lr",
-        "d0",
-        "d_coef",
-        "d_limiter",
-        "prodigy_steps",
-        "schedulefree_c",
-        "split_groups",
-        "split_groups_mean",
-        "factored",
-        "factored_fp32",
-        "use_bias_correction",
-        "use_stableadamw",
-        "use_schedulefree",
-        "use_speed",
-        "use_cautious",
-        "use_grams",
-        "use_adopt",
-        "use_orthograd",
-    ),
-    "ADAFACTOR": (
-        "eps2",
-        "clip_threshold",
-        "decay_rate",
-        "scale_parameter",
-        "relative_step",
-        "warmup_init",
-    ),
     "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
-    "ADAGRAD_8BIT": ("min_8bit_size",),
     "ADAM": ("amsgrad",),
     "ADEMAMIX": ("alpha",),
     "ADEMAMIX_8BIT": ("alpha", "min_8bit_size"),
@@ -112,16 +93,10 @@ _PARAMS = {
     "DADAPT_ADA_GRAD": ("d0", "growth_rate"),
     "DADAPT_LION": ("d0",),
     "DADAPT_SGD": ("d0", "growth_rate"),
-    "LAMB_8BIT": ("min_8bit_size",),
     "LARS_8BIT": ("min_8bit_size", "max_unorm"),
     "MUON": ("nesterov", "ns_steps", "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr"),
-    "RMSPROP_8BIT": ("alpha", "min_8bit_size"),
-    "SGD_8BIT": ("min_8bit_size",),
     "YOGI": ("initial_accumulator",),
-    "ADAM_8BIT": ("min_8bit_size", "is_paged"),
     "ADAMW": ("amsgrad",),
-    "ADAMW_8BIT": ("min_8bit_size", "is_paged"),
-    "LION_8BIT": ("min_8bit_size", "is_paged"),
     "PRODIGY": ("d0", "d_coef", "growth_rate", "safeguard_warmup"),
     "RMSPROP": ("alpha", "centered"),
     "SCHEDULE_FREE_ADAMW": ("r", "weight_lr_power"),

@@ -45,8 +45,7 @@ class LoraSection(BaseConfig):
     )
     lora_alpha: Float = _adapter(
         16.0,
-        gt=0,
-        le=_LIMIT,
+        above=(0, _LIMIT),
         title="Alpha",
         tip="The adapter's output is multiplied by alpha / rank.",
     )
@@ -97,8 +96,7 @@ class LoraSection(BaseConfig):
     )
     dropout_probability: Float = _adapter(
         0.0,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         title="Dropout",
         tip=(
             "Share of the adapter's input that is dropped in supervised training. Never applied to "

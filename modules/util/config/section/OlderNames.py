@@ -27,8 +27,7 @@ class OlderNames(BaseConfig):
     )
     rlhf_pg_loss_divisor: Float | None = setting(
         None,
-        gt=0,
-        le=1e9,
+        above=(0, 1e9),
         title="Loss divisor",
         tip="Older name of rlhf_loss_aggregation CONSTANT with this rlhf_loss_aggregation_divisor.",
     )

@@ -37,8 +37,7 @@ class OnlineLossSection(BaseConfig):
 
     rlhf_clip_range_low: Float = _policy_loss(
         1e-4,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         visible=shown_for("clip"),
         title="Clip below",
         tip=(
@@ -101,8 +100,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_loss_aggregation_divisor: Float | None = _policy_loss(
         None,
-        gt=0,
-        le=1e9,
+        above=(0, 1e9),
         visible=f"{_COUPLED},rlhf_loss_aggregation=CONSTANT",
         title="Loss divisor",
         tip="Constant number of steps by which CONSTANT divides, as Dr. GRPO does.",
@@ -247,16 +245,14 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_timestep_range_low: Float = _draws(
         0.0,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         cost="value",
         title="Timestep range start",
         tip="Start of the part of denoising that is trained. 0: pure noise.",
     )
     rlhf_timestep_range_high: Float = _draws(
         0.6,
-        gt=0,
-        le=1,
+        above=(0, 1),
         cost="value",
         title="Timestep range end",
         tip="End of the part of denoising that is trained. 1: the finished image.",
@@ -283,16 +279,14 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_timestep_std: Float = _group_loss(
         1.0,
-        gt=0,
-        le=100,
+        above=(0, 100),
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
         title="Logit-normal standard deviation",
         tip="Width of the logit-normal distribution.",
     )
     rlhf_time_shift: Float = _group_loss(
         3.0,
-        gt=0,
-        le=100,
+        above=(0, 100),
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=UNIFORM|LOGIT_NORMAL",
         title="Shift of draws",
         tip=(
@@ -302,8 +296,7 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_ema_ref_max_decay: Float = _old_policy(
         0.3,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         title="Highest old-policy decay",
         tip="Maximum share of the old policy that is kept at each optimizer step.",
     )

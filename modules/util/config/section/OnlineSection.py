@@ -191,8 +191,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_rollout_temperature: Float = _random_steps(
         1.0,
-        gt=0,
-        le=100,
+        above=(0, 100),
         title="Noise temperature",
         tip=(
             "Multiplies the standard deviation of the noise, in rollout and training alike. Values other "
@@ -314,8 +313,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_person_share: Float = _reward(
         1.0,
-        gt=0,
-        le=1,
+        above=(0, 1),
         title="Share of shown prompts",
         tip=(
             'With the reward "person": the share of prompts that are shown to you. A taste head learns from your '
@@ -340,15 +338,13 @@ class OnlineSection(BaseConfig):
     )
     rlhf_advantage_eps: Float = _advantage(
         1e-4,
-        gt=0,
-        le=1,
+        above=(0, 1),
         title="Advantage epsilon",
         tip="Added to the standard deviation to avoid division by zero; above 0.",
     )
     rlhf_advantage_clip: Float = _advantage(
         5.0,
-        gt=0,
-        le=1000,
+        above=(0, 1000),
         # pairs need only the order of a prompt's images
         visible=shown_for("online", without="pair_loss"),
         title="Advantage limit",

@@ -29,15 +29,13 @@ class OptimizerConfig(BaseConfig):
     )
     beta1: Float | None = _optimizer(
         None,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         title="Beta 1",
         tip="Decay of the moving average of gradients; 0.9 is usual. Empty: the optimizer's default.",
     )
     beta2: Float | None = _optimizer(
         None,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         title="Beta 2",
         tip=(
             "Decay of the moving average of squared gradients (LION: of gradients); 0.99 to 0.999 is usual. "
@@ -57,8 +55,7 @@ class OptimizerConfig(BaseConfig):
     )
     momentum: Float | None = _optimizer(
         None,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         tip=(
             "Momentum of SGD, RMSPROP, LARS and MUON. Empty: the optimizer's default. SGD_8BIT and "
             "LARS_8BIT need momentum and use 0.9 if this is empty."

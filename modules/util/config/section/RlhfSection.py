@@ -93,8 +93,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_label_smoothing: Float = _sigmoid_loss(
         0.0,
-        ge=0,
-        lt=0.5,
+        below=(0, 0.5),
         first=True,
         tip="Share of your picks that is assumed to be wrong. 0: all picks are right.",
     )

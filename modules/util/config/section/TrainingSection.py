@@ -130,8 +130,7 @@ class TrainingSection(BaseConfig):
     )
     learning_rate_cycles: Float = _learning_rate(
         1.0,
-        gt=0,
-        le=10_000,
+        above=(0, 10_000),
         visible="learning_rate_scheduler=COSINE_WITH_RESTARTS|COSINE_WITH_HARD_RESTARTS",
         title="Schedule cycles",
         tip=(
@@ -148,8 +147,7 @@ class TrainingSection(BaseConfig):
     )
     learning_rate_rex_d: Float = _learning_rate(
         0.5,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         visible="learning_rate_scheduler=REX",
         title="REX curvature",
         tip=(
@@ -229,8 +227,7 @@ class TrainingSection(BaseConfig):
     )
     huber_delta: Float = _loss(
         1.0,
-        gt=0,
-        le=1000,
+        above=(0, 1000),
         visible="huber_strength",
         tip="Distance at which the Huber loss changes from squared to absolute.",
     )
@@ -300,8 +297,7 @@ class TrainingSection(BaseConfig):
     )
     timestep_shift: Float = _noise(
         1.0,
-        gt=0,
-        le=1000,
+        above=(0, 1000),
         first=True,
         tip="Values above 1 shift timesteps towards noise. 1: no shift.",
     )
@@ -316,15 +312,13 @@ class TrainingSection(BaseConfig):
     )
     min_noising_strength: Float = _noise(
         0.0,
-        ge=0,
-        lt=1,
+        below=(0, 1),
         title="Lowest timestep",
         tip="Timesteps below this share of the schedule are not trained.",
     )
     max_noising_strength: Float = _noise(
         1.0,
-        gt=0,
-        le=1,
+        above=(0, 1),
         title="Highest timestep",
         tip="Timesteps above this share of the schedule are not trained.",
     )
