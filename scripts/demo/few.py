@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from modules.util.jsonio import write_json
-from scripts.demo.judging import contact_sheet, win_rate
-from scripts.demo.loop import Judge, Loop, Made, new_project, one_round
+from scripts.demo.judging import Judge, Judged, contact_sheet, win_rate
+from scripts.demo.loop import Loop, judge_of, new_project, one_round
 from scripts.demo.pairs import finalise
 from scripts.demo.plan import FEW, Report
 from scripts.demo.taste import Person, get_taste
@@ -35,7 +33,7 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
     begin = time.monotonic()
     journey, taste = loop.journey, get_taste(loop.journey.taste)
     project = new_project(loop)
-    judge = Judge(loop, project, report)
+    judge = judge_of(loop, project, report)
     spent = _seconds_of_children()
     trained = one_round(loop, project, Person(taste, journey.seed, journey.error_rate), report)
     cpu_seconds = _seconds_of_children() - spent
@@ -59,9 +57,9 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
         "judged": len(judge.base.pixels),
         "fidelity_base": judge.base.fidelity,
         "attribute": taste.attribute,
-        "attribute_base": float(np.mean(judge.base.liking)),
-        "reward_before": float(np.mean(judge.base.scores)),
-        "reward_after": float(np.mean(made[""].scores)),
+        "attribute_base": judge.base.attribute,
+        "reward_before": judge.base.reward,
+        "reward_after": made[""].reward,
         "cpu_seconds": round(cpu_seconds, 1),
         "dpo_train_cpu_seconds": round(runs["dpo"].cpu_seconds, 1),
     }
@@ -79,14 +77,9 @@ def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
     return train(journey, name, as_settings(twin_settings(name, pairs, journey.out)), report)
 
 
-def _figures(judge: Judge, made: Made) -> dict[str, float]:
-    reached = float(np.mean(made.liking))
-    figures = (
-        win_rate(made.scores, judge.base.scores),
-        judge.best_of_n(made),
-        made.fidelity,
-        reached,
-    )
+def _figures(judge: Judge, made: Judged) -> dict[str, float]:
+    preferred = win_rate(made.scores, judge.base.scores)
+    figures = (preferred, judge.best_of_n(made), made.fidelity, made.attribute)
     return dict(zip(FIGURES, figures, strict=True))
 
 
