@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from scripts.demo.loop import Loop, judge_of, new_project, one_round
 from scripts.demo.pairs import finalise
 from scripts.demo.plan import FEW, Report
 from scripts.demo.taste import Person, get_taste
-from scripts.demo.training import Trained, as_settings, train, twin_settings
+from scripts.demo.training import Trained, as_settings, seconds_of_children, train, twin_settings
 
 FIGURES = ("win_rate", "best_of_n", "fidelity_adapter", "attribute_adapter")
 """Wording of each method's figures; those of DPO and of the LoRA on the chosen images are prefixed with their
@@ -34,9 +33,9 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
     journey, taste = loop.journey, get_taste(loop.journey.taste)
     project = new_project(loop)
     judge = judge_of(loop, project, report)
-    spent = _seconds_of_children()
+    spent = seconds_of_children()
     trained = one_round(loop, project, Person(taste, journey.seed, journey.error_rate), report)
-    cpu_seconds = _seconds_of_children() - spent
+    cpu_seconds = seconds_of_children() - spent
     pairs = project.round.pairs
     in_training, _ = finalise(pairs, 0.0)
     made = {"": judge.adapter(project.round.adapter_path, "the learned taste")}
@@ -81,9 +80,3 @@ def _figures(judge: Judge, made: Judged) -> dict[str, float]:
     preferred = win_rate(made.scores, judge.base.scores)
     figures = (preferred, judge.best_of_n(made), made.fidelity, made.attribute)
     return dict(zip(FIGURES, figures, strict=True))
-
-
-def _seconds_of_children() -> float:
-    """Processor seconds of all finished child processes."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
